@@ -1,0 +1,34 @@
+# Every target sets up what it needs: a virtual environment with the pinned packages of constraints.txt.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-all check bench clean
+
+demo: $(READY)        ## learn to read dates, then show what the model attends to
+	$(BIN)/qkv demo
+
+test: $(READY)        ## the fast suite
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-all: $(READY)    ## everything
+	$(BIN)/pytest -n 2
+
+check: $(READY)       ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(READY)       ## speed and memory, as JSON and plots under benchmarks/results
+	$(BIN)/python -m benchmarks
+
+clean:                ## everything that can be made again
+	rm -rf $(VENV) build dist runs demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@

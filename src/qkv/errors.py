@@ -1,0 +1,80 @@
+"""What can go wrong, and how it is said.
+
+Every error that qkv raises on purpose is a `QkvError`. Its message names the argument, what was expected, what came,
+and how to mend it; `complaint` builds it in that order.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class QkvError(Exception):
+    """The root of every error that qkv raises on purpose."""
+
+
+class ShapeError(QkvError, ValueError):
+    """Sizes that do not fit together."""
+
+
+class DtypeError(QkvError, TypeError):
+    """Element types, or devices, that do not fit together."""
+
+
+class MaskError(QkvError, ValueError, TypeError):
+    """Something given as a mask that is not one, or a mask that does not fit."""
+
+
+class UnsupportedError(QkvError, ValueError, NotImplementedError):
+    """A combination that the chosen backend, or mathematics, cannot serve."""
+
+
+class ConfigError(QkvError, ValueError):
+    """A setting with an unknown name or a value outside its range."""
+
+
+class DataError(QkvError, ValueError):
+    """A data file that cannot be used as it is; names file and line."""
+
+
+class CheckpointError(QkvError, ValueError):
+    """A checkpoint that is missing, incomplete, altered or of another kind."""
+
+
+def complaint(argument: str, expected: str, got: str, mend: str) -> str:
+    """Build the one form of message that all errors have.
+
+    Args:
+        argument: the name that the caller wrote.
+        expected: what would have been right.
+        got: what came.
+        mend: one sentence that says what to do.
+
+    Returns:
+        The message.
+
+    Example:
+        >>> complaint("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
+        'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
+    """
+    return f"{argument}: expected {expected}; got {got}. {mend}"
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Say which valid name an unknown one probably means.
+
+    Args:
+        name: what was written.
+        valid: the names that exist.
+
+    Returns:
+        A sentence with the nearest valid name, or with all of them where none is near.
+
+    Example:
+        >>> nearest("adam", ["adamw", "sgd"])
+        'Did you mean "adamw"?'
+        >>> nearest("x", ["adamw", "sgd"])
+        'Valid: adamw, sgd.'
+    """
+    names = list(valid)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f'Did you mean "{close[0]}"?' if close else f"Valid: {', '.join(names)}."

@@ -1,0 +1,16 @@
+"""From a model that predicts the next token to whole sequences: one small protocol, and what decodes through it.
+
+The functions bear their modules' names: `from qkv.decode.greedy import greedy`, `from qkv.decode.forced import forced`.
+"""
+
+from typing import TYPE_CHECKING
+
+from qkv._lazy import lazy
+
+if TYPE_CHECKING:
+    from qkv.decode.hypothesis import Hypothesis
+    from qkv.decode.protocol import Stepper
+
+__all__ = ["Hypothesis", "Stepper"]
+
+__getattr__ = lazy(__name__, {"Hypothesis": "qkv.decode.hypothesis", "Stepper": "qkv.decode.protocol"})

@@ -1,0 +1,82 @@
+"""The log-probability of given targets, step by step through the same protocol as free decoding."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.journal import Journal
+from qkv.decode.protocol import State, Stepper
+from qkv.errors import ShapeError, complaint
+
+
+@torch.no_grad()
+def forced(
+    model: Stepper[State],
+    source: Tensor,
+    lengths: Tensor,
+    targets: Sequence[Sequence[int]],
+    *,
+    bos: int,
+    eos: int,
+) -> list[Hypothesis]:
+    """Score targets that are given: what `greedy` would report had it chosen them.
+
+    Args:
+        model: what predicts; a module should be in evaluation mode.
+        source: token ids (B, S), int64.
+        lengths: tokens in each row (B,), int64.
+        targets: for each row the ids to score, without the begin mark; the end mark last where it is to be scored too.
+        bos: the begin mark.
+        eos: the end mark.
+
+    Returns:
+        One hypothesis per row, whose ids are its target.
+
+    Raises:
+        ShapeError: not one target for each row.
+        QkvError: the model's scores are not numbers.
+
+    Example:
+        >>> class Even:  # four tokens, all as likely
+        ...     def start(self, source, lengths):
+        ...         return source
+        ...     def step(self, tokens, state):
+        ...         return torch.zeros(len(tokens), 4), state
+        ...     def select(self, state, rows):
+        ...         return state[rows]
+        >>> source, lengths = torch.tensor([[5], [3]]), torch.tensor([1, 1])
+        >>> [round(found.score, 2) for found in forced(Even(), source, lengths, [[2, 3, 1], [2]], bos=0, eos=1)]
+        [-4.16, -1.39]
+    """
+    if len(targets) != source.shape[0]:
+        raise ShapeError(
+            complaint(
+                "targets",
+                f"one for each of {source.shape[0]} rows",
+                f"{len(targets)}",
+                "Give an empty target where a row has none.",
+            )
+        )
+    journal = Journal(rows=len(targets))
+    counts = torch.tensor([len(ids) for ids in targets], dtype=torch.int64, device=source.device)
+    if not counts.any():
+        return journal.hypotheses(eos)
+    state = model.start(source, lengths)
+    rows = torch.arange(len(targets), device=source.device)
+    tokens = torch.full_like(rows, bos)
+    for step in range(int(counts.max())):
+        going = (counts[rows] > step).nonzero().squeeze(1)
+        if going.numel() < rows.numel():
+            state = model.select(state, going)
+            rows, tokens = rows[going], tokens[going]
+        logits, state = model.step(tokens, state)
+        tokens = torch.tensor([targets[row][step] for row in rows.tolist()], device=source.device)
+        journal.note(rows, tokens, _gains(logits, tokens))
+    return journal.hypotheses(eos)
+
+
+def _gains(logits_RN: Tensor, tokens: Tensor) -> Tensor:
+    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    return scores.gather(-1, tokens[:, None]).squeeze(-1) - scores.logsumexp(dim=-1)

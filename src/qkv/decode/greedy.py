@@ -1,0 +1,91 @@
+"""The likeliest token at each step, for a whole batch at once."""
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.journal import Journal
+from qkv.decode.protocol import State, Stepper
+from qkv.errors import ShapeError, complaint
+
+
+@torch.no_grad()
+def greedy(
+    model: Stepper[State], source: Tensor, lengths: Tensor, *, bos: int, eos: int, limit: int | Tensor
+) -> list[Hypothesis]:
+    """Decode each row by its likeliest token at each step; equally likely ones go to the lowest id.
+
+    A row's ids do not depend on the rest of the batch, its order or its padding: they are those of the row alone,
+    unless two scores differ by less than the rounding of the model's own products. Finished rows leave the batch.
+
+    Args:
+        model: what predicts; a module should be in evaluation mode.
+        source: token ids (B, S), int64.
+        lengths: tokens in each row (B,), int64.
+        bos: the begin mark, the first token the model is given.
+        eos: the end mark; a row that chooses it is finished.
+        limit: the most tokens a row may choose, the end mark included; one number, or one for each row (B,).
+
+    Returns:
+        One hypothesis per row, in the order of the rows.
+
+    Raises:
+        ShapeError: `limit` fits neither form.
+        QkvError: the model's scores are not numbers.
+
+    Example:
+        >>> class Counter:  # counts from the source's first id up to 6, then ends with id 1
+        ...     def start(self, source, lengths):
+        ...         return source[:, 0]
+        ...     def step(self, tokens, state):
+        ...         following = torch.where(state > 6, 1, state)
+        ...         return torch.nn.functional.one_hot(following, 8) * 100.0, state + 1
+        ...     def select(self, state, rows):
+        ...         return state[rows]
+        >>> source, lengths = torch.tensor([[5], [3]]), torch.tensor([1, 1])
+        >>> [found.ids for found in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
+        [(5, 6), (3, 4, 5)]
+    """
+    limits = _limits(limit, source)
+    journal = Journal(rows=source.shape[0])
+    rows = (limits > 0).nonzero().squeeze(1)
+    if rows.numel() == 0:
+        return journal.hypotheses(eos)
+    state = model.start(source, lengths)
+    if rows.numel() < source.shape[0]:
+        state = model.select(state, rows)
+    tokens = torch.full_like(rows, bos)
+    for step in range(1, int(limits.max()) + 1):
+        logits, state = model.step(tokens, state)
+        tokens, gains = _best(logits)
+        journal.note(rows, tokens, gains)
+        going = ((tokens != eos) & (limits[rows] > step)).nonzero().squeeze(1)
+        if going.numel() == 0:
+            break
+        if going.numel() < rows.numel():
+            state = model.select(state, going)
+            rows, tokens = rows[going], tokens[going]
+    return journal.hypotheses(eos)
+
+
+def _best(logits_RN: Tensor) -> tuple[Tensor, Tensor]:
+    """The best token of each row and its log-probability, at least in float32."""
+    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    top, tokens = scores.max(dim=-1)
+    return tokens, top - scores.logsumexp(dim=-1)
+
+
+def _limits(limit: int | Tensor, source: Tensor) -> Tensor:
+    rows = source.shape[0]
+    if isinstance(limit, int):
+        return torch.full((rows,), limit, dtype=torch.int64, device=source.device)
+    if limit.shape == (rows,):
+        return limit.to(source.device)
+    raise ShapeError(
+        complaint(
+            "limit",
+            f"one number, or one for each of {rows} rows",
+            f"shape {tuple(limit.shape)}",
+            "Give an int, or a tensor of shape (B,).",
+        )
+    )

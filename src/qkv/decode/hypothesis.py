@@ -1,0 +1,24 @@
+"""A decoded sequence, as a value."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What a decoder found for one source.
+
+    Args:
+        ids: the tokens, without the begin and end marks.
+        score: the sum of the log-probabilities of `ids`, and of the end mark where the sequence is finished; in nats.
+        finished: whether the model ended the sequence itself; False where the limit cut it.
+        log_probabilities: the parts of `score` in order, the end mark's last.
+
+    Example:
+        >>> Hypothesis(ids=(7, 9), score=-0.75, log_probabilities=(-0.25, -0.25, -0.25)).finished
+        True
+    """
+
+    ids: tuple[int, ...]
+    score: float
+    finished: bool = True
+    log_probabilities: tuple[float, ...] = ()

@@ -9,27 +9,45 @@ Example:
 
 from typing import TYPE_CHECKING
 
-from qkv._lazy import lazy_names
-from qkv._version import VERSION
+from qkv._lazy import lazy
+from qkv._version import VERSION as __version__
 
 if TYPE_CHECKING:
     from qkv import masks, normalizers, scores
     from qkv.errors import QkvError
-    from qkv.functional import attention, attention_with_weights, explain
+    from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+    from qkv.states import RowState, merge
 
-__version__ = VERSION
+__all__ = [
+    "QkvError",
+    "RowState",
+    "__version__",
+    "attention",
+    "attention_with_state",
+    "attention_with_weights",
+    "explain",
+    "masks",
+    "merge",
+    "normalizers",
+    "scores",
+]
 
-_HOMES = {
-    "QkvError": "qkv.errors",
-    "attention": "qkv.functional",
-    "attention_with_weights": "qkv.functional",
-    "explain": "qkv.functional",
-    "masks": "qkv.masks",
-    "normalizers": "qkv.normalizers",
-    "scores": "qkv.scores",
-}
-__getattr__, __all__ = lazy_names(__name__, _HOMES)  # noqa: PLE0605
+__getattr__ = lazy(
+    __name__,
+    {
+        "QkvError": "qkv.errors",
+        "RowState": "qkv.states",
+        "attention": "qkv.functional",
+        "attention_with_state": "qkv.functional",
+        "attention_with_weights": "qkv.functional",
+        "explain": "qkv.functional",
+        "masks": "qkv.masks",
+        "merge": "qkv.states",
+        "normalizers": "qkv.normalizers",
+        "scores": "qkv.scores",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return __all__

@@ -4,21 +4,19 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], list[str]]:
-    """Build a package's `__getattr__` and `__all__` from a table of names.
+def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Build a package's `__getattr__` from a table of names.
 
     Args:
         package: the package's `__name__`.
-        homes: for each public name the module that defines it; a name that equals its module's last part is the
-            module itself.
+        homes: for each public name the module that defines it; `"numpy": "numpy"` stands for the module itself.
 
     Returns:
-        The function to bind to `__getattr__`, and the sorted names to bind to `__all__`.
+        The function to bind to `__getattr__`.
 
     Example:
-        >>> getattr_, names = lazy_names("qkv", {"complaint": "qkv.errors"})
-        >>> getattr_("complaint").__name__, names
-        ('complaint', ['complaint'])
+        >>> lazy("qkv", {"complaint": "qkv.errors"})("complaint").__name__
+        'complaint'
     """
 
     def getattr_(name: str) -> object:
@@ -28,4 +26,4 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         module = import_module(home)
         return module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
 
-    return getattr_, sorted(homes)
+    return getattr_

@@ -1,4 +1,4 @@
-"""The legend of sizes, and every check that two shapes fit.
+"""The legend of sizes, and the checks that shapes fit.
 
 | letter | size of |
 |---|---|
@@ -10,5 +10,100 @@
 | M | model width |
 | T, S | target length, source length |
 
-A tensor's name carries its shape where the mathematics is: `s_BHQK` are scores of shape (B, H, Q, K).
+A tensor's name carries its shape where the mathematics is: `s_BHQK` are scores of shape (B, H, Q, K). F stands for the
+width that a score's prepared operands share.
 """
+
+from torch import Tensor
+
+from qkv.errors import ShapeError, complaint
+
+Shape = tuple[int, ...]
+
+
+def show(shape: Shape) -> str:
+    """Write a shape as a reader would.
+
+    Example:
+        >>> show((2, 8, 16))
+        '(2, 8, 16)'
+    """
+    return f"({', '.join(str(size) for size in shape)}{',' if len(shape) == 1 else ''})"
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape that all broadcast to, or None where they do not fit.
+
+    Example:
+        >>> broadcast((2, 1), (8,)), broadcast((2,), (3,))
+        ((2, 8), None)
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    sizes = [1] * rank
+    for shape in shapes:
+        for place, size in enumerate(shape, start=rank - len(shape)):
+            if sizes[place] == 1:
+                sizes[place] = size
+            elif size not in (1, sizes[place]):
+                return None
+    return tuple(sizes)
+
+
+def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
+    """Align per-item data with the leading dimensions, from the left.
+
+    Args:
+        item: one entry per item; its shape is a prefix of `leading` (sizes of 1 broadcast).
+        leading: the leading shape of the problem.
+        argument: the name to use in an error.
+
+    Returns:
+        A view with as many dimensions as `leading`.
+
+    Raises:
+        ShapeError: the shape is no prefix.
+
+    Example:
+        >>> import torch
+        >>> align_left(torch.tensor([3, 5]), (2, 8), "lengths").shape
+        torch.Size([2, 1])
+    """
+    fits = item.ndim <= len(leading) and all(have in (1, want) for have, want in zip(item.shape, leading, strict=False))
+    if not fits:
+        raise ShapeError(
+            complaint(
+                argument,
+                f"one entry per item: a shape that begins {show(leading)} from the left",
+                f"shape {show(tuple(item.shape))}",
+                "Per-item data such as lengths has the shape (B,), or (B, H) where it differs by head.",
+            )
+        )
+    return item.reshape(*item.shape, *(1,) * (len(leading) - item.ndim))
+
+
+def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> Tensor:
+    """Align a parameter's head dimensions with the leading dimensions, from the right, checking that they fit.
+
+    Args:
+        parameter: shape (..., *own dimensions), the rest per head.
+        own: how many trailing dimensions belong to the parameter itself.
+        leading: the leading shape of the problem.
+        argument: the name to use in an error.
+
+    Returns:
+        The parameter itself.
+
+    Raises:
+        ShapeError: its head dimensions do not broadcast to `leading`.
+    """
+    heads = tuple(parameter.shape[: parameter.ndim - own])
+    if parameter.ndim < own or len(heads) > len(leading) or broadcast(heads, leading) != leading:
+        raise ShapeError(
+            complaint(
+                argument,
+                f"{own} own dimension(s), before them none or the heads of {show(leading)} from the right",
+                f"shape {show(tuple(parameter.shape))}",
+                "A parameter that differs by head has the shape (H, ...).",
+            )
+        )
+    return parameter

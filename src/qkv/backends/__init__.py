@@ -1,0 +1,1 @@
+"""The ways to compute attention; import them from their modules."""

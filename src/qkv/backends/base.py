@@ -1,0 +1,43 @@
+"""What a backend is: a name and three functions behind one seam."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from torch import Tensor
+
+from qkv.problem import Call, Cost, Problem
+
+
+class Result(NamedTuple):
+    """What a backend returns.
+
+    Attributes:
+        output: (..., Q, V), the problem's leading shape.
+        state: the row state's value (..., Q), at least float32; None where it was not asked for.
+    """
+
+    output: Tensor
+    state: Tensor | None
+
+
+@final
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention.
+
+    Attributes:
+        name: what `backend=` takes and `explain` shows.
+        what: its algorithm in a few words.
+        refuses: the reason why it cannot serve a problem, or None.
+        cost: what a problem takes.
+        run: compute it.
+        quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
+    """
+
+    name: str
+    what: str
+    refuses: Callable[[Problem], str | None]
+    cost: Callable[[Problem], Cost]
+    run: Callable[[Problem, Call], Result]
+    quadratic: bool = False

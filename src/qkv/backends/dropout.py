@@ -1,0 +1,49 @@
+"""Dropout on weights by counters: which weight is dropped is a function of (seed, row, key) alone.
+
+Nothing is stored: the backward pass, any tile and any backend make the same bits again. A 32-bit mixing function is
+applied twice, to (seed, row) and then to (that, key): the finalizer of MurmurHash3, a bijection in which every input
+bit changes every output bit with probability near one half.
+"""
+
+from torch import Tensor
+
+_LOW = 0xFFFFFFFF
+
+
+def mix(x: Tensor) -> Tensor:
+    """Mix 32 bits, held in int64.
+
+    Source: Appleby 2011, MurmurHash3, `fmix32`.
+
+    Example:
+        >>> import torch
+        >>> mix(torch.tensor([0, 1]))
+        tensor([         0, 1364076727])
+    """
+    x = x & _LOW
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _LOW
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _LOW
+    return x ^ (x >> 16)
+
+
+def kept(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
+    """Which weights are kept.
+
+    Args:
+        seed: one int64.
+        rows: row numbers, counted over (..., Q) of the whole problem; any shape (..., Q).
+        keys: key numbers (K,).
+        dropout: the probability of dropping a weight.
+
+    Returns:
+        A bool tensor (..., Q, K).
+
+    Example:
+        >>> import torch
+        >>> keep = kept(torch.tensor(7), torch.arange(100), torch.arange(1000), 0.25)
+        >>> round(keep.double().mean().item(), 2)
+        0.75
+    """
+    row_bits = mix(mix(seed) + mix(seed >> 32) + mix(rows & _LOW) + mix(mix(rows >> 32) + 1))
+    bits = mix(row_bits[..., None] + mix(keys + 0x9E3779B9))
+    return bits >= round(dropout * 2**32)

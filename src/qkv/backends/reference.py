@@ -1,0 +1,125 @@
+"""Backend `reference`: the equation, full matrix, any dtype. It judges all others and serves small problems."""
+
+import torch
+from torch import Tensor
+
+from qkv.backends.base import Backend, Result
+from qkv.backends.dropout import kept
+from qkv.normalizers.dense import Softmax
+from qkv.normalizers.sparse import Entmax
+from qkv.problem import Call, Cost, Problem
+
+
+def refuses(problem: Problem) -> str | None:
+    """Serves everything."""
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """The full matrix, several times over; additive and distance scores hold it once per hidden feature."""
+    pairs = problem.rows * problem.queries * problem.keys
+    depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
+    passes = 3 if problem.gradient else 1
+    operations = 2 * pairs * (problem.width + problem.value_width) * passes
+    slow = {"tanh_sum": 1.7, "distance": 0.4}.get(problem.core, 0.0)
+    time = 15 * passes + passes * (pairs * problem.width * slow + pairs * 8 + operations / 100) / 1000
+    return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """scores, bias, mask, normalizer, dropout, weights times values."""
+    state = row_state(problem, call) if problem.state else None
+    return Result(output(problem, call, weights(problem, call)), state)
+
+
+def weights(problem: Problem, call: Call) -> Tensor:
+    """The weights that are applied to the values, (..., Q, K)."""
+    w_QK = call.normalizer(scores(call), call.visibility.matrix())
+    return w_QK if call.seed is None else dropped(problem, call, w_QK)
+
+
+def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
+    """Weights times values, (..., Q, V)."""
+    out_QV = w_QK.to(call.value.dtype) @ call.value
+    return out_QV.expand(*problem.leading, *out_QV.shape[-2:])
+
+
+def scores(call: Call) -> Tensor:
+    """The scores with their bias, (..., Q, K)."""
+    s_QK = call.score(call.query, call.key)
+    return s_QK if call.bias is None else s_QK + call.bias
+
+
+def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
+    """Drop weights, and scale up those that are kept."""
+    assert call.seed is not None
+    rows = torch.arange(problem.rows * problem.queries, device=w_QK.device)
+    keep = kept(
+        call.seed,
+        rows.view(*problem.leading, problem.queries),
+        torch.arange(problem.keys, device=w_QK.device),
+        call.dropout,
+    )
+    return torch.where(keep, w_QK / (1 - call.dropout), torch.zeros_like(w_QK[..., :1, :1]))
+
+
+def row_state(problem: Problem, call: Call) -> Tensor:
+    """The value of the row state, (..., Q)."""
+    s_QK, visible = scores(call), call.visibility.matrix()
+    s = s_QK if s_QK.dtype == torch.float64 else s_QK.float()
+    seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
+    kind = problem.normalizer
+    return _STATES[kind](call, torch.where(seen, s, _HIDDEN.get(kind, 0.0)), seen).expand(
+        *problem.leading, problem.queries
+    )
+
+
+def _softmax(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+    sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
+    if sink is None:
+        return lse
+    sink = sink[..., None].to(s.dtype) if isinstance(sink, Tensor) else torch.as_tensor(sink, dtype=s.dtype)
+    return torch.logaddexp(lse, sink.to(s.device))
+
+
+def _total(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    return s.sum(-1)
+
+
+def _count(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    return seen.expand_as(s).sum(-1).to(s.dtype)
+
+
+def _largest(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+
+
+def _nothing(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    return s.new_zeros(s.shape[:-1])
+
+
+def _threshold(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+    """τ from the equation w = max(0, (α−1)s − τ)^(1/(α−1)), read off the row's largest weight."""
+    if not s.shape[-1]:
+        return s.new_full(s.shape[:-1], torch.inf)
+    w, place = call.normalizer(s, seen).max(-1, keepdim=True)
+    alpha = call.normalizer.alpha if isinstance(call.normalizer, Entmax) else 2.0
+    alpha = alpha[..., None, None] if isinstance(alpha, Tensor) else alpha
+    tau = s.gather(-1, place) * (alpha - 1) - w ** (alpha - 1)
+    return torch.where(w > 0, tau, torch.full_like(tau, torch.inf)).squeeze(-1)
+
+
+_HIDDEN: dict[str, float] = dict.fromkeys(("softmax", "hard", "sparsemax", "entmax"), -torch.inf)
+_STATES = {
+    "softmax": _softmax,
+    "sum": _total,
+    "mean": _count,
+    "sigmoid": _count,
+    "identity": _nothing,
+    "hard": _largest,
+    "sparsemax": _threshold,
+    "entmax": _threshold,
+}
+
+BACKEND = Backend("reference", "the equation on the full matrix", refuses, cost, run, quadratic=True)

@@ -1,0 +1,236 @@
+"""From the arguments of a call to a problem and its tensors: every check, alignment and default in one place."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, complaint
+from qkv.masks.base import Grid, Mask, as_mask
+from qkv.masks.lower import Visibility, lower
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax, Sum
+from qkv.parameters import check_parameters, group, regroup
+from qkv.problem import Call, Problem
+from qkv.scores.base import Score
+from qkv.scores.free import as_score
+from qkv.shapes import Shape, broadcast, show
+
+_SOFTMAX, _SUM = Softmax(), Sum()
+
+
+class Bound(NamedTuple):
+    """A call ready to be computed.
+
+    Attributes:
+        problem: the question.
+        call: its tensors.
+        leading: the leading shape as the caller sees it.
+    """
+
+    problem: Problem
+    call: Call
+    leading: Shape
+
+
+class Arguments(NamedTuple):
+    """What the caller gave besides query, key and value."""
+
+    score: object
+    normalizer: Normalizer | None
+    mask: Mask | Tensor | None
+    bias: Tensor | None
+    dropout: float
+    generator: torch.Generator | None
+    enable_gqa: bool
+
+
+def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> Bound:
+    """Check the arguments of a call, align them, and describe the problem.
+
+    Raises:
+        ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.
+    """
+    _check_tensors(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    score = as_score(given.score)
+    normalizer = _normalizer(given.normalizer, score)
+    groups = _groups(query, key, value) if given.enable_gqa else None
+    leading = _leading(query, key, value, groups)
+    score.check(tuple(query.shape), tuple(key.shape))
+    _check_parameters(score, normalizer, leading, leading if groups is None else (*leading[:-1], groups[0]))
+    grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
+    visibility = lower(None if given.mask is None else as_mask(given.mask), grid)
+    _check_mask_device(visibility, query.device)
+    bias = None if given.bias is None else _bias(given.bias, grid, query)
+    if groups is not None and score.core == "tile":
+        # A function of the caller's own expects the heads as the caller laid them out.
+        key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
+        groups = None
+    if groups is not None:
+        query, key, value, bias = _grouped(query, key, value, bias, groups)
+        score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
+        visibility = visibility.group(*groups)
+    query, key, value = _without_hidden(query, key, value, visibility)
+    seed = _seed(given.dropout, given.generator, query.device)
+    call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
+    inner = leading if groups is None else (*leading[:-1], *groups)
+    return Bound(_describe(call, inner, state), call, leading)
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise DtypeError(complaint(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+        if x.ndim < 2:
+            mend = "The last two dimensions are positions and widths; add one with x[None]."
+            raise ShapeError(complaint(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), mend))
+        if not x.is_floating_point():
+            raise DtypeError(complaint(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
+        if x.dtype != query.dtype and not torch.is_autocast_enabled(x.device.type):
+            mend = f"Use {name}.to(query.dtype)."
+            raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
+        if x.device != query.device:
+            mend = f"Use {name}.to(query.device)."
+            raise DtypeError(complaint(name, f"device {query.device}, that of query", f"{x.device}", mend))
+    if key.shape[-2] != value.shape[-2]:
+        got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
+        mend = "Every key needs its value: the second last dimensions must be equal."
+        raise ShapeError(complaint("value", f"{key.shape[-2]} rows, as many as key", got, mend))
+
+
+def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cast as PyTorch's own attention does under autocast: all but float64."""
+    kind = query.device.type
+    if not torch.is_autocast_enabled(kind) or query.dtype == torch.float64:
+        return query, key, value
+    dtype = torch.get_autocast_dtype(kind)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def _normalizer(normalizer: Normalizer | None, score: Score) -> Normalizer:
+    if normalizer is None:
+        return _SUM if score.non_negative else _SOFTMAX
+    if not isinstance(normalizer, Normalizer):
+        mend = "Example: qkv.normalizers.Sparsemax()."
+        raise ConfigError(complaint("normalizer", "a value of qkv.normalizers", repr(normalizer), mend))
+    if normalizer.needs_non_negative and not score.non_negative:
+        mend = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
+        got = f"{type(score).__name__}, which may be negative"
+        raise UnsupportedError(complaint("normalizer", "a score that is never negative, for Sum()", got, mend))
+    return normalizer
+
+
+def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
+    """The number of key/value heads, and of query heads for each."""
+    if min(query.ndim, key.ndim, value.ndim) < 3:
+        shapes = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
+        mend = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
+        raise ShapeError(complaint("enable_gqa", "a head dimension in query, key and value", shapes, mend))
+    heads, groups = query.shape[-3], key.shape[-3]
+    if value.shape[-3] != groups or groups == 0 or heads % groups:
+        got = f"{heads} query heads, {groups} key heads and {value.shape[-3]} value heads"
+        mend = "Key and value need one number of heads, a divisor of the query's."
+        raise ShapeError(complaint("key", "heads that divide the query's heads", got, mend))
+    return groups, heads // groups
+
+
+def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] | None) -> Shape:
+    """The leading shape that query, key and value broadcast to."""
+    drop = 2 if groups is None else 3
+    shapes = [tuple(x.shape[: x.ndim - drop]) for x in (query, key, value)]
+    leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
+    if leading is None:
+        got = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
+        mend = "For fewer key/value heads than query heads pass enable_gqa=True; else expand the smaller one."
+        raise ShapeError(complaint("key", "leading dimensions that broadcast with query and value", got, mend))
+    return leading if groups is None else (*leading, query.shape[-3])
+
+
+def _check_parameters(score: Score, normalizer: Normalizer, leading: Shape, key_leading: Shape) -> None:
+    if score.parameters:
+        check_parameters(score, score.parameters, leading, key_leading)
+    if normalizer.parameters:
+        check_parameters(normalizer, normalizer.parameters, leading, key_leading)
+
+
+def _check_mask_device(visibility: Visibility, device: torch.device) -> None:
+    dense = visibility.dense
+    if dense is not None and dense.device != device:
+        mend = "Use mask.to(query.device)."
+        raise MaskError(complaint("mask", f"device {device}, that of query", f"{dense.device}", mend))
+
+
+def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
+        mend = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
+        raise DtypeError(complaint("bias", "a floating-point tensor", got, mend))
+    if bias.device != query.device:
+        mend = "Use bias.to(query.device)."
+        raise DtypeError(complaint("bias", f"device {query.device}, that of query", f"{bias.device}", mend))
+    whole = (*grid.leading, grid.queries, grid.keys)
+    if broadcast(tuple(bias.shape), whole) != whole:
+        got = f"shape {show(tuple(bias.shape))}"
+        mend = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
+        raise ShapeError(complaint("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, mend))
+    return bias.to(query.dtype)
+
+
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, groups: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Lay heads out as (G, H/G): keys and values then broadcast over their group instead of being copied."""
+    bias = None if bias is None else regroup(bias, 2, *groups)
+    return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
+
+
+def _without_hidden(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+    """Zero what no one may see, so that nothing it holds can reach a result or a gradient."""
+    seen = visibility.keys_with_queries()
+    if seen is not None:
+        key, value = (torch.where(seen[..., None], x, x.new_zeros(())) for x in (key, value))
+    seeing = None if visibility.kind == "causal" else visibility.rows_with_keys()
+    if seeing is not None:
+        query = torch.where(seeing[..., None], query, query.new_zeros(()))
+    return query, key, value
+
+
+def _seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        mend = "It is the probability with which a weight is dropped."
+        raise ConfigError(complaint("dropout", "a number from 0 up to, but not including, 1", repr(dropout), mend))
+    if dropout == 0:
+        return None
+    drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else None)
+    return drawn.to(device)
+
+
+def _describe(call: Call, leading: Shape, state: bool) -> Problem:
+    learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    return Problem(
+        core=call.score.core,
+        pointwise=call.score.pointwise,
+        normalizer=type(call.normalizer).__name__.lower(),
+        sink=isinstance(call.normalizer, Softmax) and call.normalizer.sink is not None,
+        mask=call.visibility.kind,
+        bias="none" if call.bias is None else "learned" if learned else "fixed",
+        dropout=call.seed is not None,
+        gradient=torch.is_grad_enabled() and _wants_gradient(call),
+        state=state,
+        leading=leading,
+        queries=call.query.shape[-2],
+        keys=call.key.shape[-2],
+        width=call.key.shape[-1],
+        value_width=call.value.shape[-1],
+        dtype=call.query.dtype,
+        device=call.query.device.type,
+    )
+
+
+def _wants_gradient(call: Call) -> bool:
+    tensors = [call.query, call.key, call.value, call.bias]
+    tensors += [getattr(call.score, parameter.name) for parameter in call.score.parameters]
+    tensors += [getattr(call.normalizer, parameter.name) for parameter in call.normalizer.parameters]
+    # What a function of the caller's own closes over cannot be seen from here.
+    return call.score.core == "tile" or any(isinstance(x, Tensor) and x.requires_grad for x in tensors)

@@ -1,0 +1,205 @@
+"""Attention as a function: any score, normalizer and mask, on any backend."""
+
+import torch
+from torch import Tensor
+
+from qkv.backends import reference
+from qkv.backends.registry import BACKENDS
+from qkv.bind import Arguments, bind
+from qkv.masks.base import Mask
+from qkv.normalizers.base import Normalizer
+from qkv.planner import choose, plan
+from qkv.problem import Plan
+from qkv.scores.base import Score
+from qkv.scores.products import ScaledDot
+from qkv.shapes import Shape
+from qkv.states import RowState
+
+_SCALED_DOT = ScaledDot()
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """Look up values by how well their keys answer each query: Σ_j w_ij v_j with w = normalize(score(q, k)).
+
+    Args:
+        query: (..., Q, D), for example (B, H, Q, D); the head dimension may be absent.
+        key: (..., K, E); E = D unless the score translates between the two.
+        value: (..., K, V).
+        score: how well a key answers a query: a value of `qkv.scores`, or a function (query, key) -> (..., Q, K).
+        normalizer: from scores to weights: a value of `qkv.normalizers`; None for the score's own: `Sum()` for
+            kernels, `Softmax()` for the rest.
+        mask: which keys a query may see: a value of `qkv.masks`, or a bool tensor that broadcasts to (..., Q, K).
+            True means may attend. A row that may see nothing gives output 0.
+        bias: added to the scores before the mask; a floating-point tensor that broadcasts to (..., Q, K).
+        dropout: the probability with which a weight is dropped; the others are divided by 1 − dropout.
+        generator: draws the seed of dropout; None for PyTorch's own.
+        enable_gqa: query has H heads, key and value have G, where G divides H (grouped-query attention).
+        backend: "auto" for the fastest that is exact and linear in memory, or the name of one (see `explain`).
+
+    Returns:
+        The output, (..., Q, V), in the type of the query.
+
+    Raises:
+        ShapeError: sizes do not fit together.
+        DtypeError: element types or devices differ.
+        MaskError: the mask is none, or does not fit.
+        ConfigError: a number is outside its range.
+        UnsupportedError: the combination has no meaning, or the backend asked for cannot serve it.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; Bahdanau et al. 2015, eq. 5 and 6.
+
+    Example:
+        >>> import qkv
+        >>> query, key, value = torch.randn(2, 8, 10, 64), torch.randn(2, 8, 20, 64), torch.randn(2, 8, 20, 32)
+        >>> qkv.attention(query, key, value).shape
+        torch.Size([2, 8, 10, 32])
+        >>> mask = qkv.masks.lengths(torch.tensor([20, 13]))
+        >>> qkv.attention(query, key, value, score=qkv.scores.Gaussian(bandwidth=8.0), mask=mask).shape
+        torch.Size([2, 8, 10, 32])
+    """
+    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    problem, call, leading = bind(query, key, value, given)
+    result = BACKENDS[choose(problem, backend)].run(problem, call)
+    return _laid_out(result.output, leading, 2) if enable_gqa else result.output
+
+
+def attention_with_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The same as `attention`, and the weights; the output has the same bits.
+
+    The weights are Q×K numbers for each head, made on request. Where dropout is on, they are those that were applied.
+
+    Args:
+        query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
+
+    Returns:
+        The output (..., Q, V), and the weights (..., Q, K).
+
+    Raises:
+        QkvError: as `attention`.
+
+    Example:
+        >>> import qkv
+        >>> query, key, value = torch.randn(3, 5, 4).unbind()
+        >>> output, weights = qkv.attention_with_weights(query, key, value)
+        >>> torch.allclose(weights @ value, output, atol=1e-6), torch.allclose(weights.sum(-1), torch.ones(5))
+        (True, True)
+    """
+    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    problem, call, leading = bind(query, key, value, given)
+    name = choose(problem, backend)
+    weights = reference.weights(problem, call)
+    if name == reference.BACKEND.name:
+        output = reference.output(problem, call, weights)
+    else:
+        output = BACKENDS[name].run(problem, call).output
+    weights = weights.to(call.query.dtype).expand(*problem.leading, *weights.shape[-2:])
+    return (_laid_out(output, leading, 2), _laid_out(weights, leading, 2)) if enable_gqa else (output, weights)
+
+
+def attention_with_state(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, RowState]:
+    """The same as `attention`, and what the normalizer remembers of each row (for softmax: the log-sum-exp).
+
+    With the row state, results over disjoint sets of keys can be merged by `qkv.merge`, and any weight can be
+    computed from its query and key alone.
+
+    Args:
+        query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
+
+    Returns:
+        The output (..., Q, V), and the row state, whose value is (..., Q), at least float32.
+
+    Raises:
+        QkvError: as `attention`.
+
+    Example:
+        >>> import qkv
+        >>> query, key, value = torch.zeros(3, 5, 4).unbind()
+        >>> qkv.attention_with_state(query, key, value)[1].lse
+        tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094])
+    """
+    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    problem, call, leading = bind(query, key, value, given, state=True)
+    output, state = BACKENDS[choose(problem, backend)].run(problem, call)
+    assert state is not None
+    if enable_gqa:
+        output, state = _laid_out(output, leading, 2), _laid_out(state, leading, 1)
+    return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score = _SCALED_DOT,
+    normalizer: Normalizer | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+    enable_gqa: bool = False,
+    backend: str = "auto",
+) -> Plan:
+    """Tell how `attention` would compute a call: which backend, why, at what cost, and why not the others.
+
+    Args:
+        query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
+
+    Returns:
+        The plan: a table when printed, a value when asked.
+
+    Raises:
+        QkvError: as `attention`.
+
+    Example:
+        >>> import qkv
+        >>> query, key, value = torch.randn(3, 1, 8, 1024, 64).unbind()
+        >>> qkv.explain(query, key, value).backend
+        'sdpa'
+    """
+    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    return plan(bind(query, key, value, given).problem, backend)
+
+
+def _laid_out(x: Tensor, leading: Shape, own: int) -> Tensor:
+    """Heads laid out as (G, H/G) become H again."""
+    return x.reshape(*leading, *x.shape[x.ndim - own :])

@@ -1,0 +1,167 @@
+"""What a mask is: a value that says which keys a query may see, and how masks combine.
+
+`True` means *may attend*, as in `torch.nn.functional.scaled_dot_product_attention` (and unlike
+`torch.nn.MultiheadAttention`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import MaskError, complaint
+from qkv.pytree import value
+from qkv.shapes import Shape
+
+
+class Grid(NamedTuple):
+    """The (..., Q, K) pairs that a mask is asked about."""
+
+    leading: Shape
+    queries: int
+    keys: int
+    device: torch.device
+
+
+class Bounds(NamedTuple):
+    """Query i sees the keys first[i] ≤ j < last[i].
+
+    Both are int32, of a shape that broadcasts to (..., Q); None stands for 0 and for K.
+    """
+
+    first: Tensor | None
+    last: Tensor | None
+
+
+class Mask(ABC):
+    """Which keys a query may see; combine masks with `&`, `|` and `~`."""
+
+    @abstractmethod
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Whether query i may see key j.
+
+        Args:
+            grid: the sizes of the whole problem.
+            rows_Q1: positions of the queries asked about, int64, shape (Q, 1).
+            columns_K: positions of the keys asked about, int64, shape (K,).
+
+        Returns:
+            A bool tensor that broadcasts to (..., Q, K).
+        """
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """The same as an interval of keys per query, or None where it is not one."""
+        return None
+
+    def __and__(self, other: "Mask | Tensor") -> "Mask":
+        return Both(self, as_mask(other))
+
+    def __or__(self, other: "Mask | Tensor") -> "Mask":
+        return Either(self, as_mask(other))
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> "Mask":
+        return self.inner if isinstance(self, Inverse) else Inverse(self)
+
+
+def as_mask(mask: object) -> Mask:
+    """Take a bool tensor for a mask, refuse anything else that is none.
+
+    Raises:
+        MaskError: a float tensor (it is a bias), or something that is no mask.
+
+    Example:
+        >>> as_mask(torch.ones(2, 3, dtype=torch.bool)).tensor.shape
+        torch.Size([2, 3])
+    """
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return Dense(mask)
+    if isinstance(mask, Tensor):
+        mend = (
+            "Numbers that are added to the scores are a bias: pass bias=."
+            if mask.is_floating_point()
+            else "Compare first, for example mask=(tensor != 0); True means may attend."
+        )
+        raise MaskError(complaint("mask", "a bool tensor (True: may attend)", f"dtype {mask.dtype}", mend))
+    raise MaskError(
+        complaint(
+            "mask", "a bool tensor or a value of qkv.masks", f"{type(mask).__name__}", "Example: qkv.masks.causal()."
+        )
+    )
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """Any pattern, written out: a bool tensor that broadcasts to (..., Q, K)."""
+
+    tensor: Tensor
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Read the entries asked about."""
+        table = self.tensor if self.tensor.ndim >= 2 else self.tensor.expand(*(1,) * (2 - self.tensor.ndim), -1)
+        if table.shape[-2] != 1:
+            table = table.index_select(-2, rows_Q1[:, 0])
+        return table if table.shape[-1] == 1 else table.index_select(-1, columns_K)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Both(Mask):
+    """What two masks both allow."""
+
+    left: Mask
+    right: Mask
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Both allow the pair."""
+        return self.left.visible(grid, rows_Q1, columns_K) & self.right.visible(grid, rows_Q1, columns_K)
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """The intersection of two intervals."""
+        left, right = self.left.bounds(grid), self.right.bounds(grid)
+        if left is None or right is None:
+            return None
+        return Bounds(_meet(torch.maximum, left.first, right.first), _meet(torch.minimum, left.last, right.last))
+
+
+def _meet(choose: Callable[[Tensor, Tensor], Tensor], one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return choose(one, other)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Either(Mask):
+    """What at least one of two masks allows."""
+
+    left: Mask
+    right: Mask
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """One of the two allows the pair."""
+        return self.left.visible(grid, rows_Q1, columns_K) | self.right.visible(grid, rows_Q1, columns_K)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Inverse(Mask):
+    """What a mask forbids."""
+
+    inner: Mask
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """The mask forbids the pair."""
+        return ~self.inner.visible(grid, rows_Q1, columns_K)

@@ -1,0 +1,242 @@
+"""What backends get of a mask: bounds per row wherever it is an interval, a bool matrix or tiles of it elsewhere."""
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import MaskError, complaint
+from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
+from qkv.masks.patterns import Causal
+from qkv.parameters import regroup
+from qkv.shapes import Shape, broadcast, show
+
+Kind = Literal["all", "causal", "bounds", "dense", "predicate"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Visibility:
+    """A lowered mask.
+
+    Attributes:
+        kind: `all`; `causal` (exactly j ≤ i); `bounds`; `dense` (a matrix the caller gave, perhaps with bounds);
+            `predicate` (asked tile by tile).
+        grid: the sizes.
+        bounds: per row, for the kinds causal and bounds, perhaps for dense.
+        dense: bool, broadcasts to (..., Q, K), for the kind dense.
+        mask: the mask itself, for the kind predicate.
+        groups: (G, H/G), where the head dimension of what comes out is split so; `grid` keeps H.
+    """
+
+    kind: Kind
+    grid: Grid
+    bounds: Bounds | None = None
+    dense: Tensor | None = None
+    mask: Mask | None = None
+    groups: tuple[int, int] | None = None
+
+    def group(self, groups: int, repeats: int) -> "Visibility":
+        """The same for query heads laid out as (groups, repeats)."""
+        pair = (groups, repeats)
+        bounds = None if self.bounds is None else Bounds(*(_regrouped(x, 1, pair) for x in self.bounds))
+        return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair)
+
+    def tile(self, rows: slice, columns: slice) -> Tensor | None:
+        """The part of the matrix asked for: bool, broadcasts to (..., rows, columns); None where all is seen."""
+        if self.kind == "all":
+            return None
+        grid = self.grid
+        rows_Q1 = torch.arange(*rows.indices(grid.queries), device=grid.device)[:, None]
+        columns_K = torch.arange(*columns.indices(grid.keys), device=grid.device)
+        if self.mask is not None:
+            seen = self.mask.visible(grid, rows_Q1, columns_K)
+            return seen if self.groups is None else regroup(seen, 2, *self.groups)
+        inside = None if self.dense is None else _part(self.dense, rows, columns)
+        for bound, compare in zip(self.bounds or (), (torch.ge, torch.lt), strict=False):
+            if bound is not None:
+                within = compare(columns_K, _part(bound.unsqueeze(-1), rows, slice(None)))
+                inside = within if inside is None else inside & within
+        return inside
+
+    def matrix(self) -> Tensor | None:
+        """The whole matrix, broadcasting to (..., Q, K); None where all is seen."""
+        return self.tile(slice(None), slice(None))
+
+    def rows_with_keys(self) -> Tensor | None:
+        """Whether a query sees any key: bool, broadcasts to (..., Q); None where every query does."""
+        if self.kind == "all":
+            return None if self.grid.keys else torch.zeros(1, dtype=torch.bool, device=self.grid.device)
+        if self.dense is None and self.bounds is not None:
+            first, last = self._ends(self.bounds)
+            return first < last
+        return self._any_over_keys()
+
+    def keys_with_queries(self) -> Tensor | None:
+        """Whether any query sees a key: bool, broadcasts to (..., K); None where every key is seen."""
+        grid = self.grid
+        if self.kind == "all" or (self.kind == "causal" and grid.keys <= grid.queries):
+            return None
+        if self.kind in ("causal", "bounds") and self.bounds is not None:
+            return _covered(*self._ends(self.bounds), grid)
+        return self._any_over_queries()
+
+    def count(self) -> Tensor:
+        """How many keys each query sees: int64, broadcasts to (..., Q)."""
+        if self.kind == "all":
+            return torch.full((1,), self.grid.keys, device=self.grid.device)
+        if self.dense is None and self.bounds is not None:
+            first, last = self._ends(self.bounds)
+            return (last - first).clamp(min=0).long()
+        return torch.cat([tile.sum(-1) for tile in self._stripes()], -1)
+
+    def _ends(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(1, dtype=torch.int32, device=self.grid.device)
+        return (
+            zero if bounds.first is None else bounds.first,
+            zero + self.grid.keys if bounds.last is None else bounds.last,
+        )
+
+    def _stripes(self, height: int = 1024) -> list[Tensor]:
+        return [self._tile_of_rows(start, height) for start in range(0, max(self.grid.queries, 1), height)]
+
+    def _tile_of_rows(self, start: int, height: int) -> Tensor:
+        seen = self.tile(slice(start, start + height), slice(None))
+        assert seen is not None
+        rows = min(height, self.grid.queries - start)
+        return (
+            seen.expand(*seen.shape[:-2], rows, self.grid.keys) if seen.ndim >= 2 else seen.expand(rows, self.grid.keys)
+        )
+
+    def _any_over_keys(self) -> Tensor:
+        return torch.cat([tile.any(-1) for tile in self._stripes()], -1)
+
+    def _any_over_queries(self) -> Tensor:
+        seen = torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device)
+        for tile in self._stripes():
+            seen = seen | tile.any(-2)
+        return seen
+
+
+def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tensor | None:
+    return None if table is None else regroup(table, own, *groups)
+
+
+def _part(table: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Slice the last two dimensions, leaving those of size 1 to broadcast."""
+    if table.ndim < 2:
+        return table if table.shape[-1] == 1 else table[columns]
+    rows = slice(None) if table.shape[-2] == 1 else rows
+    columns = slice(None) if table.shape[-1] == 1 else columns
+    return table[..., rows, columns]
+
+
+def _covered(first: Tensor, last: Tensor, grid: Grid) -> Tensor:
+    """The union of intervals over the last dimension: each opens with +1 and closes with −1."""
+    first, last = first + torch.zeros_like(last), last + torch.zeros_like(first)
+    open_ = (first < last).long()
+    edges = open_.new_zeros(*first.shape[:-1], grid.keys + 1)
+    edges = edges.scatter_add(-1, first.clamp(0, grid.keys).long(), open_)
+    edges = edges.scatter_add(-1, last.clamp(0, grid.keys).long(), -open_)
+    return edges.cumsum(-1)[..., : grid.keys] > 0
+
+
+def lower(mask: Mask | None, grid: Grid) -> Visibility:
+    """Bring a mask into the form that backends work with; exact for every mask.
+
+    Args:
+        mask: any composition, or None.
+        grid: the sizes of the problem.
+
+    Returns:
+        The lowered mask.
+
+    Raises:
+        MaskError: a bool tensor does not broadcast to (..., Q, K).
+        ShapeError: per-item data does not fit the leading shape.
+    """
+    if mask is None:
+        return Visibility("all", grid)
+    if isinstance(mask, Causal) and mask.align == "start" and isinstance(mask.offset, int) and mask.offset == 0:
+        return Visibility("causal", grid, mask.bounds(grid))
+    bounds = mask.bounds(grid)
+    if bounds is not None:
+        return Visibility("bounds", grid, bounds)
+    factors = _factors(mask)
+    tables = [_fitting(factor.tensor, grid) for factor in factors if isinstance(factor, Dense)]
+    others = [factor.bounds(grid) for factor in factors if not isinstance(factor, Dense)]
+    if tables and all(other is not None for other in others):
+        return Visibility("dense", grid, _intersection(others), reduce(torch.logical_and, tables))
+    for table in _tensors(mask):
+        _fitting(table, grid)
+    return Visibility("predicate", grid, mask=mask)
+
+
+def _factors(mask: Mask) -> list[Mask]:
+    return [*_factors(mask.left), *_factors(mask.right)] if isinstance(mask, Both) else [mask]
+
+
+def _tensors(mask: Mask) -> list[Tensor]:
+    if isinstance(mask, Dense):
+        return [mask.tensor]
+    inner = [getattr(mask, name, None) for name in ("left", "right", "inner")]
+    return [tensor for part in inner if isinstance(part, Mask) for tensor in _tensors(part)]
+
+
+def _intersection(parts: list[Bounds | None]) -> Bounds:
+    firsts = [part.first for part in parts if part is not None and part.first is not None]
+    lasts = [part.last for part in parts if part is not None and part.last is not None]
+    return Bounds(
+        reduce(torch.maximum, firsts) if firsts else None,
+        reduce(torch.minimum, lasts) if lasts else None,
+    )
+
+
+def _fitting(table: Tensor, grid: Grid) -> Tensor:
+    whole = (*grid.leading, grid.queries, grid.keys)
+    if broadcast(tuple(table.shape), whole) != whole:
+        raise MaskError(
+            complaint(
+                "mask",
+                f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
+                f"shape {show(tuple(table.shape))}",
+                "For lengths per item use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
+            )
+        )
+    return table
+
+
+def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) -> Tensor:
+    """Write a mask out as a bool tensor, for looking at it.
+
+    Args:
+        mask: any mask.
+        queries: the number of queries, Q.
+        keys: the number of keys, K.
+        leading: the leading shape, where the mask has data per item.
+
+    Returns:
+        A bool tensor (*leading, Q, K): True where the query may see the key.
+
+    Example:
+        >>> from qkv.masks.patterns import causal
+        >>> matrix(causal(), 2, 2)
+        tensor([[ True, False],
+                [ True,  True]])
+    """
+    from qkv.masks.base import as_mask
+
+    mask = as_mask(mask)
+    tensors = [leaf for leaf in _leaves(mask) if isinstance(leaf, Tensor)]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    seen = lower(mask, Grid(leading, queries, keys, device)).matrix()
+    assert seen is not None
+    return seen.expand(*leading, queries, keys)
+
+
+def _leaves(mask: Mask) -> list[object]:
+    from torch.utils._pytree import tree_leaves
+
+    return tree_leaves(mask)

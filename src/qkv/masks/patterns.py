@@ -1,0 +1,310 @@
+"""The masks that follow from positions: causal, lengths, window, documents."""
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import MaskError, ShapeError, complaint
+from qkv.masks.base import Bounds, Dense, Grid, Mask
+from qkv.pytree import value
+from qkv.shapes import align_left, show
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Causal(Mask):
+    """Query i sees the keys j ≤ i + offset."""
+
+    offset: int | Tensor = 0
+    align: Literal["start", "end"] = "start"
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """The key is not ahead of the query."""
+        return columns_K <= rows_Q1 + _column(self._shift(grid), grid, "offset")
+
+    def bounds(self, grid: Grid) -> Bounds:
+        """Everything up to the query's own position."""
+        return Bounds(None, _clamp(_rows(grid) + _row(self._shift(grid), grid, "offset") + 1, grid))
+
+    def _shift(self, grid: Grid) -> int | Tensor:
+        return self.offset if self.align == "start" else self.offset + (grid.keys - grid.queries)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Lengths(Mask):
+    """The first `keys` keys are real, and the first `queries` queries."""
+
+    keys: int | Tensor | None
+    queries: int | Tensor | None = None
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Both positions are within their lengths."""
+        real = torch.ones((), dtype=torch.bool, device=grid.device)
+        if self.keys is not None:
+            real = real & (columns_K < _column(self.keys, grid, "keys"))
+        if self.queries is not None:
+            real = real & (rows_Q1 < _column(self.queries, grid, "queries"))
+        return real
+
+    def bounds(self, grid: Grid) -> Bounds:
+        """The real keys, for the real queries."""
+        last = grid.keys if self.keys is None else _row(self.keys, grid, "keys")
+        if self.queries is not None:
+            last = torch.where(_rows(grid) < _row(self.queries, grid, "queries"), last, 0)
+        return Bounds(None, _clamp(last, grid))
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Window(Mask):
+    """Query i sees the keys i + offset − left ≤ j ≤ i + offset + right."""
+
+    left: int | None
+    right: int | None
+    offset: int | Tensor = 0
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """The key is near enough on its side."""
+        distance = columns_K - (rows_Q1 + _column(self.offset, grid, "offset"))
+        near = torch.ones((), dtype=torch.bool, device=grid.device)
+        if self.left is not None:
+            near = near & (distance >= -self.left)
+        if self.right is not None:
+            near = near & (distance <= self.right)
+        return near
+
+    def bounds(self, grid: Grid) -> Bounds:
+        """The window around the query's own position."""
+        center = _rows(grid) + _row(self.offset, grid, "offset")
+        return Bounds(
+            None if self.left is None else _clamp(center - self.left, grid),
+            None if self.right is None else _clamp(center + self.right + 1, grid),
+        )
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """A query sees the keys that carry the same document id."""
+
+    queries: Tensor
+    keys: Tensor | None = None
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Query and key carry one id."""
+        queries, keys = self._ids(grid)
+        return queries.index_select(-1, rows_Q1[:, 0])[..., :, None] == keys.index_select(-1, columns_K)[..., None, :]
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """The run of keys with the query's id, where each id is one run; decided on the values, so only eagerly."""
+        if self.keys is not None or torch.compiler.is_compiling() or self.queries.numel() == 0:
+            return None
+        ids = self._ids(grid)[0]
+        new = torch.ones_like(ids, dtype=torch.bool)
+        new[..., 1:] = ids[..., 1:] != ids[..., :-1]
+        distinct = 1 + (ids.sort(-1).values.diff(dim=-1) != 0).sum(-1)
+        if not bool((new.sum(-1) == distinct).all()):
+            return None
+        place = torch.arange(grid.keys, device=ids.device)
+        first = torch.where(new, place, 0).cummax(-1).values
+        end = torch.where(new, place, grid.keys).flip(-1).cummin(-1).values.flip(-1)
+        last = torch.cat([end[..., 1:], torch.full_like(end[..., :1], grid.keys)], -1)
+        return Bounds(first.int(), last.int())
+
+    def _ids(self, grid: Grid) -> tuple[Tensor, Tensor]:
+        keys = self.queries if self.keys is None else self.keys
+        return _aligned_ids(self.queries, grid.queries, grid, "ids"), _aligned_ids(keys, grid.keys, grid, "key_ids")
+
+
+def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
+    if ids.shape[-1] != count:
+        raise ShapeError(
+            complaint(
+                f"documents({argument})",
+                f"one id per position, {count} in the last dimension",
+                f"shape {show(tuple(ids.shape))}",
+                "Where queries and keys are different sequences, give both: documents(ids, key_ids).",
+            )
+        )
+    lead = ids.shape[:-1]
+    return ids.reshape(*lead, *(1,) * (len(grid.leading) - len(lead)), count) if lead else ids
+
+
+def _rows(grid: Grid) -> Tensor:
+    return torch.arange(grid.queries, device=grid.device)
+
+
+def _row(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
+    """Per-item data beside a (..., Q) tensor."""
+    return align_left(item, grid.leading, argument).unsqueeze(-1) if isinstance(item, Tensor) else item
+
+
+def _column(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
+    """Per-item data beside a (..., Q, K) tensor."""
+    return align_left(item, grid.leading, argument)[..., None, None] if isinstance(item, Tensor) else item
+
+
+def _clamp(position: int | Tensor, grid: Grid) -> Tensor:
+    if isinstance(position, Tensor):
+        return position.clamp(0, grid.keys).int()
+    return torch.tensor([min(max(position, 0), grid.keys)], dtype=torch.int32, device=grid.device)
+
+
+def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start") -> Causal:
+    """Let query i see the keys j ≤ i + offset, so that no position sees its future.
+
+    Args:
+        offset: how far ahead a query may look; an int, or an integer tensor per item. With a cache: the number of
+            keys already there.
+        align: `"start"` counts queries and keys from their beginnings, as PyTorch's `is_causal` does; `"end"` lets
+            the last query see the last key when there are more keys than queries.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: the offset is no integer, or `align` is unknown.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> matrix(causal(), 3, 3).int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+    """
+    if align not in ("start", "end"):
+        raise MaskError(complaint("align", '"start" or "end"', repr(align), 'Use "end" for bottom-right alignment.'))
+    return Causal(_integer(offset, "offset"), align)
+
+
+def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> Lengths:
+    """Hide padding: only the first `keys` keys are seen, and queries from `queries` on see nothing.
+
+    Args:
+        keys: how many keys are real; an int, or an integer tensor per item: shape (B,), aligned from the left.
+        queries: likewise for queries; rows beyond give output 0.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: a length is no integer.
+
+    Source: the masked softmax of Zhang et al., "Dive into Deep Learning", section 11.3.2.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> matrix(lengths(torch.tensor([1, 2])), 1, 3, leading=(2,)).int()
+        tensor([[[1, 0, 0]],
+        <BLANKLINE>
+                [[1, 1, 0]]], dtype=torch.int32)
+    """
+    return Lengths(
+        None if keys is None else _integer(keys, "keys"), None if queries is None else _integer(queries, "queries")
+    )
+
+
+def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> Window:
+    """Let query i see the keys i − left ≤ j ≤ i + right.
+
+    Args:
+        left: how many keys before its own position; None for all.
+        right: how many after; None for all.
+        offset: the position of the first query among the keys: with a cache, the number of keys already there.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: a width is negative or no integer.
+
+    Source: Beltagy et al. 2020, "Longformer", section 3.1.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> matrix(window(1, 0), 3, 3).int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+    """
+    for name, width in (("left", left), ("right", right)):
+        if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 0):
+            raise MaskError(
+                complaint(f"window({name})", "a number of keys, 0 or more, or None", repr(width), "None means all.")
+            )
+    return Window(left, right, _integer(offset, "offset"))
+
+
+def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
+    """Let a query see only the keys of its own document, where several are packed into one sequence.
+
+    Args:
+        ids: the document of each position, integers of shape (N,) or (B, N).
+        key_ids: the documents of the keys, where queries and keys are different sequences.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: the ids are no integers.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> matrix(documents(torch.tensor([0, 0, 1])), 3, 3).int()
+        tensor([[1, 1, 0],
+                [1, 1, 0],
+                [0, 0, 1]], dtype=torch.int32)
+    """
+    for name, given in (("ids", ids), ("key_ids", key_ids)):
+        if given is not None and (not isinstance(given, Tensor) or given.ndim == 0 or _fractional(given)):
+            raise MaskError(
+                complaint(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
+            )
+    return Documents(ids, key_ids)
+
+
+def dense(tensor: Tensor) -> Dense:
+    """Take a bool tensor that broadcasts to (..., Q, K) as it is.
+
+    Args:
+        tensor: True where the query may see the key.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: the tensor is not bool.
+
+    Example:
+        >>> (dense(torch.tensor([[True, False]])) & causal()).left.tensor
+        tensor([[ True, False]])
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
+        raise MaskError(
+            complaint("dense(tensor)", "a bool tensor (True: may attend)", _kind(tensor), "Compare first: tensor != 0.")
+        )
+    return Dense(tensor)
+
+
+def _integer(item: int | Tensor, argument: str) -> int | Tensor:
+    plain = isinstance(item, int) and not isinstance(item, bool)
+    if plain or (isinstance(item, Tensor) and not _fractional(item)) or isinstance(item, torch.SymInt):
+        return item
+    raise MaskError(complaint(argument, "an integer or an integer tensor per item", _kind(item), "Use .long()."))
+
+
+def _fractional(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+
+
+def _kind(item: object) -> str:
+    return f"dtype {item.dtype}" if isinstance(item, Tensor) else repr(item)

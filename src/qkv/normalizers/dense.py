@@ -1,0 +1,162 @@
+"""Normalizers that give every visible key its share: softmax, sum, mean, identity, sigmoid."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from qkv.normalizers.base import Normalizer, count, divide, hide
+from qkv.parameters import Parameter, spread
+from qkv.pytree import value
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Softmax(Normalizer):
+    """w = exp(s)/Σexp(s); a learned sink adds exp(sink) below the line.
+
+    Args:
+        sink: a number or tensor (H,) per head that takes its share of the weight and has no value; None for none.
+
+    Source: Bahdanau et al. 2015, eq. 6; sink: Miller 2023, "Attention Is Off By One"; Xiao et al. 2024, "Efficient
+        Streaming Language Models with Attention Sinks".
+
+    Example:
+        >>> Softmax()(torch.tensor([[0.0, 0.0]])), Softmax(sink=0.0)(torch.tensor([[0.0, 0.0, 0.0]]))
+        (tensor([[0.5000, 0.5000]]), tensor([[0.2500, 0.2500, 0.2500]]))
+    """
+
+    convex: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("sink", 0),)
+    sink: float | Tensor | None = None
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """exp(s)/Σexp(s), the row's maximum subtracted first."""
+        if scores.shape[-1] == 0:
+            return scores
+        if visible is None and self.sink is None:
+            return torch.softmax(scores, -1)
+        s = hide(scores, visible, -torch.inf)
+        top = s.detach().amax(-1, keepdim=True)
+        if self.sink is not None:
+            sink = torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device)
+            top = torch.maximum(top, sink.detach())
+        top = torch.where(top == -torch.inf, torch.zeros_like(top), top)
+        e = torch.exp(s - top)
+        total = e.sum(-1, keepdim=True)
+        return divide(e, total if self.sink is None else total + torch.exp(sink - top))
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Sum(Normalizer):
+    """w = s/Σs, for scores that are never negative (kernels): Nadaraya-Watson regression.
+
+    Source: Nadaraya 1964, "On Estimating Regression"; Watson 1964, "Smooth Regression Analysis".
+
+    Example:
+        >>> Sum()(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+        tensor([[0.2500, 0.7500],
+                [0.0000, 0.0000]])
+    """
+
+    convex: ClassVar[bool] = True
+    needs_non_negative: ClassVar[bool] = True
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """s/Σs."""
+        s = hide(scores, visible, 0)
+        return divide(s, s.sum(-1, keepdim=True))
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Mean(Normalizer):
+    """w = s/n, where n is the number of keys the row may see.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", section 3.2 (dot product, C(x) = N).
+
+    Example:
+        >>> Mean()(torch.tensor([[2.0, 4.0]]))
+        tensor([[1., 2.]])
+    """
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """s/n."""
+        return hide(scores, visible, 0) / count(visible, scores).clamp(min=1)
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Identity(Normalizer):
+    """w = s: the scores are the weights.
+
+    Example:
+        >>> Identity()(torch.tensor([[2.0, -4.0]]))
+        tensor([[ 2., -4.]])
+    """
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """s."""
+        return hide(scores, visible, 0)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Sigmoid(Normalizer):
+    """w = σ(s + b), each weight on its own.
+
+    Args:
+        bias: b, a number or tensor (H,) per head; None for −log n, n the keys the row may see.
+
+    Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", eq. 3.
+
+    Example:
+        >>> Sigmoid(bias=0.0)(torch.tensor([[0.0]]))
+        tensor([[0.5000]])
+    """
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("bias", 0),)
+    bias: float | Tensor | None = None
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """σ(s + b)."""
+        bias = -count(visible, scores).clamp(min=1).log() if self.bias is None else spread(self.bias)
+        return hide(torch.sigmoid(scores + bias), visible, 0)
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Hard(Normalizer):
+    """w = 1 at the largest score, 0 elsewhere: a database lookup; ties go to the first key.
+
+    The weights are constant but for their jumps: scores get zero gradient, only values learn.
+
+    Source: the special case "one weight is 1" of attention pooling (Zhang et al., "Dive into Deep Learning",
+        section 11.1).
+
+    Example:
+        >>> Hard()(torch.tensor([[1.0, 3.0, 3.0]]))
+        tensor([[0., 1., 0.]])
+    """
+
+    convex: ClassVar[bool] = True
+
+    def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """1 at the first of the largest."""
+        if scores.shape[-1] == 0:
+            return scores
+        s = hide(scores.detach(), visible, -torch.inf)
+        top = s.amax(-1, keepdim=True)
+        # A row whose visible scores are all -inf looks like its hidden ones: ask visibility again.
+        winners = (s == top) if visible is None else (s == top) & visible
+        place = winners.to(torch.int8).argmax(-1, keepdim=True)
+        weights = torch.zeros_like(s).scatter(-1, place, winners.any(-1, keepdim=True).to(s.dtype))
+        return torch.where(top.isnan(), hide(top.expand_as(s), visible, 0), weights)

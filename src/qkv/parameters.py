@@ -1,0 +1,94 @@
+"""Parameters of scores and normalizers: how they align with heads, and which numbers they may be.
+
+A parameter may be a number, a tensor, or a tensor per head: its head dimensions align from the right.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint
+from qkv.shapes import Shape, align_right
+
+T = TypeVar("T")
+
+
+class Parameter(NamedTuple):
+    """How a parameter is shaped: how many dimensions are its own, and whether it belongs to the keys."""
+
+    name: str
+    own: int
+    of_key: bool = False
+
+
+def check_parameters(owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape) -> None:
+    """Raise ShapeError where a tensor parameter's head dimensions do not fit the leading shape of its side."""
+    for name, own, of_key in parameters:
+        parameter = getattr(owner, name)
+        if isinstance(parameter, Tensor):
+            align_right(parameter, own, key_leading if of_key else leading, f"{type(owner).__name__}({name})")
+
+
+def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
+    """The same value for query heads laid out as (groups, repeats), as grouped-query attention computes."""
+    changes = {
+        name: regroup(parameter, own, groups, repeats, of_key)
+        for name, own, of_key in parameters
+        if isinstance(parameter := getattr(owner, name), Tensor)
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
+def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool = False) -> Tensor:
+    """Split the head dimension of a tensor, where it has one, into (groups, repeats).
+
+    Example:
+        >>> regroup(torch.zeros(8, 16), 1, groups=2, repeats=4).shape
+        torch.Size([2, 4, 16])
+        >>> regroup(torch.zeros(2, 16, 16), 2, groups=2, repeats=4, of_key=True).shape
+        torch.Size([2, 1, 16, 16])
+    """
+    head = parameter.ndim - own - 1
+    if head < 0:
+        return parameter
+    if of_key or parameter.shape[head] == 1:
+        return parameter.unsqueeze(head + 1)
+    return parameter.reshape(*parameter.shape[:head], groups, repeats, *parameter.shape[head + 1 :])
+
+
+def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
+    """Give a parameter per head, (H,) or a scalar, more dimensions, so that it stands beside (..., Q, K).
+
+    Example:
+        >>> spread(torch.ones(8)).shape
+        torch.Size([8, 1, 1])
+    """
+    return parameter[(..., *(None,) * by)] if isinstance(parameter, Tensor) else parameter
+
+
+def above(argument: str, number: object, limit: float, mend: str) -> None:
+    """Raise ConfigError where a number, or any element of a tensor, is not above a limit.
+
+    A tensor is read where that costs no waiting: on the CPU, outside tracing.
+
+    Example:
+        >>> above("bandwidth", -1.0, 0, "Widths are above 0.")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: bandwidth: expected a number above 0; got -1.0. Widths are above 0.
+    """
+    if isinstance(number, Tensor):
+        readable = number.device.type == "cpu" and not torch.compiler.is_compiling() and _plain(number)
+        good = not readable or bool((number > limit).all())
+    else:
+        good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit
+    if not good:
+        got = f"a tensor with minimum {number.min().item():g}" if isinstance(number, Tensor) else repr(number)
+        raise ConfigError(complaint(argument, f"a number above {limit:g}", got, mend))
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether a tensor holds readable values, and is no stand-in of a transformation such as vmap."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -1,0 +1,49 @@
+"""Registration of small frozen values with PyTorch, so that compiled and exported functions take them as arguments."""
+
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from torch.utils import _pytree
+
+T = TypeVar("T")
+
+
+def value(cls: type[T]) -> type[T]:
+    """Register a frozen dataclass whose fields are tensors, numbers, texts or other such values.
+
+    Tensors, and values that hold them, are leaves; the rest is context, compared when a compiled function decides
+    whether it may be used again.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @value
+        ... @dataclass(frozen=True)
+        ... class Pair:
+        ...     left: object
+        ...     right: object
+        >>> _pytree.tree_map(lambda leaf: leaf + 1, Pair(1, 2))
+        Pair(left=2, right=3)
+    """
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    def flatten(instance: T) -> tuple[list[Any], None]:
+        return [getattr(instance, name) for name in names], None
+
+    def unflatten(leaves: Any, context: None) -> T:
+        # The fields were checked when the value was made; what comes back may be a tracer's placeholder.
+        instance = object.__new__(cls)
+        for name, leaf in zip(names, leaves, strict=True):
+            object.__setattr__(instance, name, leaf)
+        return instance
+
+    def flatten_with_keys(instance: T) -> tuple[list[tuple[_pytree.KeyEntry, Any]], None]:
+        return [(_pytree.GetAttrKey(name), getattr(instance, name)) for name in names], None
+
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        flatten_with_keys_fn=flatten_with_keys,
+    )
+    return cls

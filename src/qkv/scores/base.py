@@ -1,0 +1,97 @@
+"""What a score is: an equation on pairs, and its fast form as a core on prepared operands.
+
+A score says how well a key answers a query. Every score is
+
+    s_ij = pointwise(scale · core(a_i, b_j))        with (a, b) = prepare(query, key),
+
+where `prepare` is plain PyTorch of linear size (projections, norms) and `core` is one of five functions on pairs.
+Backends know cores, never scores.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from qkv.errors import ShapeError, complaint
+from qkv.parameters import Parameter
+from qkv.scores.pointwise import Linear, Pointwise
+from qkv.shapes import Shape, show
+
+Core = Literal["dot", "tanh_sum", "relu_sum", "distance", "tile"]
+
+
+class Operands(NamedTuple):
+    """What a core works on; F is the width that both sides share.
+
+    Attributes:
+        query: a, (..., Q, F).
+        key: b, (..., K, F).
+        scale: multiplies the core's result; a number, or a tensor (..., 1, 1).
+        vector: the hidden weights of `tanh_sum`, (..., F).
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float | Tensor = 1.0
+    vector: Tensor | None = None
+
+
+class Score(ABC):
+    """How well a key answers a query: a small frozen value.
+
+    Attributes:
+        core: the function on pairs that backends compute.
+        non_negative: whether no score is ever below 0, so that `Sum` may normalize it (a kernel).
+        parameters: the fields that may be tensors, per head aligned from the right.
+    """
+
+    core: ClassVar[Core]
+    non_negative: ClassVar[bool] = False
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+
+    @abstractmethod
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """The equation, literally.
+
+        Args:
+            query: (..., Q, D).
+            key: (..., K, E).
+
+        Returns:
+            The scores s, (..., Q, K).
+        """
+
+    @abstractmethod
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """Bring query and key into the form of the core; takes linear time and memory."""
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """What follows the core, element by element."""
+        return Linear()
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """Raise ShapeError where the widths do not fit this score."""
+        same_width(query, key)
+
+
+def same_width(query: Shape, key: Shape) -> None:
+    """Raise ShapeError where query and key differ in width."""
+    if query[-1] != key[-1]:
+        raise ShapeError(
+            complaint(
+                "key",
+                f"width {query[-1]}, that of query",
+                f"width {key[-1]} in shape {show(key)}",
+                "Widths that differ need a score that translates: qkv.scores.Bilinear or qkv.scores.Additive.",
+            )
+        )
+
+
+def expect_width(argument: str, expected: int, got: int, of: str) -> None:
+    """Raise ShapeError where a width is not the expected one."""
+    if expected != got:
+        raise ShapeError(
+            complaint(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")
+        )

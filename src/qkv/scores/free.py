@@ -1,0 +1,100 @@
+"""Scores without an equation of their own: uniform, and yours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.pytree import value
+from qkv.scores.base import Core, Operands, Score
+from qkv.shapes import Shape, broadcast, show
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Uniform(Score):
+    """s = 1 for every pair: average pooling.
+
+    Source: the special case α = 1/m of attention pooling (Zhang et al., "Dive into Deep Learning", section 11.1).
+
+    Example:
+        >>> import torch
+        >>> Uniform()(torch.zeros(1, 3), torch.zeros(2, 3))
+        tensor([[1., 1.]])
+    """
+
+    core: ClassVar[Core] = "dot"
+    non_negative: ClassVar[bool] = True
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """One."""
+        lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
+        return query.new_ones(*lead, query.shape[-2], key.shape[-2])
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """1·1, a dot product of width one."""
+        return Operands(query.new_ones(*query.shape[:-1], 1), key.new_ones(*key.shape[:-1], 1))
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """Any widths fit."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Learned(Score):
+    """s = module(q, k): a network of yours on pairs, or any function of a tile of queries and keys.
+
+    The function is called with queries (..., Q, D) and keys (..., K, E), whole or a tile of them, and returns scores
+    (..., Q, K) in which s_ij depends on q_i and k_j alone. Gradients reach the parameters that it closes over.
+
+    Args:
+        module: the function, for example a `torch.nn.Module`.
+
+    Raises:
+        ConfigError: something that cannot be called.
+
+    Example:
+        >>> import torch
+        >>> manhattan = Learned(lambda query, key: -torch.cdist(query, key, p=1))
+        >>> manhattan(torch.zeros(1, 2), torch.ones(3, 2))
+        tensor([[-2., -2., -2.]])
+    """
+
+    core: ClassVar[Core] = "tile"
+    module: Callable[[Tensor, Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        if not callable(self.module):
+            mend = "Pass a function of (query, key) that returns the scores (..., Q, K)."
+            raise ConfigError(complaint("score", "a value of qkv.scores or a callable", repr(self.module), mend))
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """What the function gives, its shape checked."""
+        scores = self.module(query, key)
+        lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
+        whole = (*lead, query.shape[-2], key.shape[-2])
+        if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), whole) != whole:
+            got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
+            mend = "The function gets queries (..., Q, D) and keys (..., K, E), sometimes only some rows of them."
+            raise ShapeError(complaint("score", f"scores of shape {show(whole)}", got, mend))
+        return scores.expand(whole)
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The function is called on tiles."""
+        return Operands(query, key)
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """The function decides which widths fit."""
+
+
+def as_score(score: object) -> Score:
+    """Take a callable for a score.
+
+    Example:
+        >>> as_score(lambda query, key: query @ key.mT).core
+        'tile'
+    """
+    return score if isinstance(score, Score) else Learned(score)  # type: ignore[arg-type]

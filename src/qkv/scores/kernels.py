@@ -1,0 +1,206 @@
+"""Scores of the distance between query and key: the squared distance, and the kernels of Nadaraya-Watson regression."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from qkv.parameters import Parameter, above, spread
+from qkv.pytree import value
+from qkv.scores.base import Core, Operands, Score
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+
+_BANDWIDTH = (Parameter("bandwidth", 0),)
+_LEARNED = "To learn it, keep its logarithm as the parameter and pass log_bandwidth.exp()."
+
+
+def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Tensor:
+    """‖q−k‖²/h² by subtraction, literally: exact where a difference of products would cancel.
+
+    Example:
+        >>> import torch
+        >>> squared_distance(torch.tensor([[1000.0]]), torch.tensor([[1001.0]]), 2.0)
+        tensor([[0.2500]])
+    """
+    difference = query[..., :, None, :] - key[..., None, :, :]
+    return (difference / spread(bandwidth, by=3)).square().sum(-1)
+
+
+def _operands(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Operands:
+    return Operands(query, key, spread(bandwidth) ** -2)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class SquaredDistance(Score):
+    """s = −‖q−k‖²/(2h²); under softmax the same weights as `Gaussian` under `Sum`, without underflow.
+
+    Args:
+        bandwidth: h, a number above 0, or a tensor (H,) per head.
+
+    Raises:
+        ConfigError: a bandwidth that is not above zero.
+
+    Source: Zhang et al., "Dive into Deep Learning", eq. 11.3.1.
+
+    Example:
+        >>> import torch
+        >>> SquaredDistance()(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
+        tensor([[-2.]])
+    """
+
+    core: ClassVar[Core] = "distance"
+    parameters: ClassVar[tuple[Parameter, ...]] = _BANDWIDTH
+    bandwidth: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        above("SquaredDistance(bandwidth)", self.bandwidth, 0, _LEARNED)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """−‖q−k‖²/(2h²)."""
+        return -squared_distance(query, key, self.bandwidth) / 2
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The bandwidth scales the core's result: scaling the vectors would round their difference away."""
+        return _operands(query, key, self.bandwidth)
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """−x/2."""
+        return Half()
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Gaussian(Score):
+    """s = exp(−‖q−k‖²/(2h²)), the Gaussian kernel.
+
+    Args:
+        bandwidth: h, a number above 0, or a tensor (H,) per head.
+
+    Raises:
+        ConfigError: a bandwidth that is not above zero.
+
+    Source: Nadaraya 1964; Watson 1964; Zhang et al., "Dive into Deep Learning", eq. 11.2.1.
+
+    Example:
+        >>> import torch
+        >>> Gaussian()(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]))
+        tensor([[1.0000, 0.1353]])
+    """
+
+    core: ClassVar[Core] = "distance"
+    non_negative: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = _BANDWIDTH
+    bandwidth: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        above("Gaussian(bandwidth)", self.bandwidth, 0, _LEARNED)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """exp(−‖q−k‖²/(2h²))."""
+        return Bell()(squared_distance(query, key, self.bandwidth))
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The bandwidth scales the core's result."""
+        return _operands(query, key, self.bandwidth)
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """exp(−x/2)."""
+        return Bell()
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Boxcar(Score):
+    """s = 1 if ‖q−k‖ ≤ h, else 0: the boxcar kernel.
+
+    It is constant but for its edge: query, key and bandwidth get zero gradient, only values learn.
+
+    Args:
+        bandwidth: h, a number above 0, or a tensor (H,) per head.
+
+    Raises:
+        ConfigError: a bandwidth that is not above zero.
+
+    Source: Zhang et al., "Dive into Deep Learning", eq. 11.2.1.
+
+    Example:
+        >>> import torch
+        >>> Boxcar()(torch.tensor([[0.0]]), torch.tensor([[1.0], [1.5]]))
+        tensor([[1., 0.]])
+    """
+
+    core: ClassVar[Core] = "distance"
+    non_negative: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = _BANDWIDTH
+    bandwidth: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        above("Boxcar(bandwidth)", self.bandwidth, 0, _LEARNED)
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """1 if ‖q−k‖ ≤ h."""
+        return Box()(squared_distance(query, key, self.bandwidth))
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The bandwidth scales the core's result."""
+        return _operands(query, key, self.bandwidth)
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """1 if x ≤ 1."""
+        return Box()
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Epanechnikov(Score):
+    """s = max(0, 1 − (‖q−k‖/h)^power), the Epanechnikov kernel.
+
+    Statistics writes power 2 (Epanechnikov 1969); the attention lectures write max(0, 1 − ‖q−k‖), which is power 1,
+    the triangular kernel of statistics.
+
+    Args:
+        bandwidth: h, a number above 0, or a tensor (H,) per head.
+        power: 2 for the statistician's kernel, 1 for the lectures'.
+
+    Raises:
+        ConfigError: a bandwidth or power that is not above zero.
+
+    Source: Epanechnikov 1969; Zhang et al., "Dive into Deep Learning", eq. 11.2.1 (power 1).
+
+    Example:
+        >>> import torch
+        >>> query, key = torch.tensor([[0.0]]), torch.tensor([[0.5], [2.0]])
+        >>> Epanechnikov()(query, key), Epanechnikov(power=1)(query, key)
+        (tensor([[0.7500, 0.0000]]), tensor([[0.5000, 0.0000]]))
+    """
+
+    core: ClassVar[Core] = "distance"
+    non_negative: ClassVar[bool] = True
+    parameters: ClassVar[tuple[Parameter, ...]] = _BANDWIDTH
+    bandwidth: float | Tensor = 1.0
+    power: float = 2
+
+    def __post_init__(self) -> None:
+        above("Epanechnikov(bandwidth)", self.bandwidth, 0, _LEARNED)
+        above("Epanechnikov(power)", self.power, 0, "Power 2 is the statistician's kernel.")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """max(0, 1 − (‖q−k‖/h)^power)."""
+        return self.pointwise(squared_distance(query, key, self.bandwidth))
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The bandwidth scales the core's result."""
+        return _operands(query, key, self.bandwidth)
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """max(0, 1 − x^(power/2))."""
+        return Bump(self.power)

@@ -1,0 +1,102 @@
+"""What follows a core, element by element: soft caps and the shapes of kernels."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@final
+@dataclass(frozen=True)
+class Linear:
+    """s = x."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Nothing happens."""
+        return x
+
+
+@final
+@dataclass(frozen=True)
+class Softcap:
+    """s = c·tanh(x/c)."""
+
+    cap: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Keep the score within ±c."""
+        return self.cap * torch.tanh(x / self.cap)
+
+
+@final
+@dataclass(frozen=True)
+class Leaky:
+    """s = x for x > 0, slope·x below; slope 0 is the rectifier."""
+
+    slope: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Bend at zero."""
+        return F.leaky_relu(x, self.slope) if self.slope else F.relu(x)
+
+
+@final
+@dataclass(frozen=True)
+class Half:
+    """s = −x/2, for x = ‖q−k‖²/h²."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Halve and negate."""
+        return x * -0.5
+
+
+@final
+@dataclass(frozen=True)
+class Bell:
+    """s = exp(−x/2), for x = ‖q−k‖²/h²."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The Gaussian bell."""
+        return torch.exp(x * -0.5)
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """s = 1 for x ≤ 1, else 0, for x = ‖q−k‖²/h²."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Inside or outside; NaN stays visible."""
+        return torch.where(x.isnan(), x, (x <= 1).to(x.dtype)).detach()
+
+
+@final
+@dataclass(frozen=True)
+class Bump:
+    """s = max(0, 1 − x^(power/2)), for x = ‖q−k‖²/h²."""
+
+    power: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A bump that ends at distance h."""
+        return F.relu(1 - root_power(x, self.power))
+
+
+def root_power(x: Tensor, power: float) -> Tensor:
+    """x^(power/2) for x ≥ 0, with gradient 0 (not NaN) at x = 0.
+
+    Example:
+        >>> root_power(torch.tensor([0.0, 4.0]), 1)
+        tensor([0., 2.])
+    """
+    if power == 2:
+        return x
+    zero = x == 0
+    safe = torch.where(zero, torch.ones_like(x), x)
+    raised = safe.sqrt() if power == 1 else safe.pow(power / 2)
+    return torch.where(zero, torch.zeros_like(x), raised)
+
+
+Pointwise = Linear | Softcap | Leaky | Half | Bell | Box | Bump

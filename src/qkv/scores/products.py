@@ -1,0 +1,180 @@
+"""Scores that are products: dot, scaled dot, cosine, bilinear."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.parameters import Parameter, above, spread
+from qkv.pytree import value
+from qkv.scores.base import Core, Operands, Score, expect_width
+from qkv.scores.pointwise import Linear, Pointwise, Softcap
+from qkv.shapes import Shape
+
+
+@final
+@value
+@dataclass(frozen=True)
+class Dot(Score):
+    """s = q·k, the dot product.
+
+    Under softmax this is also the "Gaussian" e^{q·k} of Non-local Networks.
+
+    Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation", eq. 8 (dot).
+
+    Example:
+        >>> Dot()(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
+        tensor([[11.,  1.]])
+    """
+
+    core: ClassVar[Core] = "dot"
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """q·k."""
+        return query @ key.mT
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """Nothing to prepare."""
+        return Operands(query, key)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class ScaledDot(Score):
+    """s = q·k/√D, the scaled dot product; with `softcap` c: c·tanh(s/c).
+
+    Args:
+        scale: replaces 1/√D; a number, or a tensor (H,) per head.
+        softcap: bounds the scores smoothly to ±softcap; None for no bound.
+
+    Raises:
+        ConfigError: a softcap that is not above zero.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; softcap: Gemma Team 2024, "Gemma 2", section 2.
+
+    Example:
+        >>> ScaledDot()(torch.ones(1, 4), torch.ones(2, 4))
+        tensor([[2., 2.]])
+    """
+
+    core: ClassVar[Core] = "dot"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("scale", 0),)
+    scale: float | Tensor | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.softcap is not None:
+            above("ScaledDot(softcap)", self.softcap, 0, "None means no bound.")
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """q·k/√D."""
+        return self.pointwise(query @ key.mT * self._factor(query))
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The scale goes with the product."""
+        return Operands(query, key, self._factor(query))
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """The soft cap, where there is one."""
+        return Linear() if self.softcap is None else Softcap(self.softcap)
+
+    def _factor(self, query: Tensor) -> float | Tensor:
+        return max(query.shape[-1], 1) ** -0.5 if self.scale is None else spread(self.scale)
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Cosine(Score):
+    """s = scale · q·k/(‖q‖‖k‖), the cosine of the angle; 0 where a vector is zero.
+
+    Args:
+        scale: multiplies the cosine (an inverse temperature); a number, or a tensor (H,) per head.
+
+    Source: Graves et al. 2014, "Neural Turing Machines", eq. 6.
+
+    Example:
+        >>> Cosine()(torch.tensor([[3.0, 4.0]]), torch.tensor([[6.0, 8.0], [0.0, 0.0]]))
+        tensor([[1., 0.]])
+    """
+
+    core: ClassVar[Core] = "dot"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("scale", 0),)
+    scale: float | Tensor = 1.0
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """q·k/(‖q‖‖k‖)."""
+        return unit(query) @ unit(key).mT * spread(self.scale)
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """Vectors of length one."""
+        return Operands(unit(query), unit(key), spread(self.scale))
+
+
+def unit(x: Tensor) -> Tensor:
+    """x/‖x‖ over the last dimension, at any magnitude; 0 with zero gradient where x is 0.
+
+    Example:
+        >>> unit(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    # The largest magnitude is divided out first, so that neither squares nor their sum overflow or vanish.
+    if x.shape[-1] == 0:
+        return x
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    zero = largest == 0
+    y = x / torch.where(zero, torch.ones_like(largest), largest)
+    norm = torch.where(zero, torch.ones_like(largest), y.square().sum(-1, keepdim=True)).sqrt()
+    return y / norm
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Bilinear(Score):
+    """s = scale · qᵀMk, the bilinear score, also "multiplicative" or "general"; M = I is the dot product.
+
+    Args:
+        weight: M, of shape (D, E), or (H, D, E) per head; it lets query and key differ in width.
+        scale: multiplies the score; 1/√D keeps its variance, as for the dot product.
+
+    Source: Luong et al. 2015, eq. 8 (general).
+
+    Example:
+        >>> Bilinear(torch.eye(2))(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
+        tensor([[11.]])
+    """
+
+    core: ClassVar[Core] = "dot"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("weight", 2), Parameter("scale", 0))
+    weight: Tensor
+    scale: float | Tensor = 1.0
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """qᵀMk."""
+        return query @ self.weight.to(query.dtype) @ key.mT * spread(self.scale)
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """The query is brought into the key's space once; (qᵀM)k."""
+        return Operands(project(query, self.weight.mT), key, spread(self.scale))
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """M is (D, E)."""
+        expect_width("Bilinear(weight)", query[-1], self.weight.shape[-2], "query")
+        expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head.
+
+    Example:
+        >>> project(torch.ones(1, 5, 3), torch.ones(2, 4, 3)).shape
+        torch.Size([2, 5, 4])
+    """
+    weight = weight.to(x.dtype)
+    return F.linear(x, weight) if weight.ndim == 2 else x @ weight.mT

@@ -1,0 +1,134 @@
+"""Scores that are functions of a sum: additive (Bahdanau) and concatenation (Non-local, GAT)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.parameters import Parameter
+from qkv.pytree import value
+from qkv.scores.base import Core, Operands, Score, expect_width
+from qkv.scores.pointwise import Leaky, Pointwise
+from qkv.scores.products import project
+from qkv.shapes import Shape
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Additive(Score):
+    """s = vᵀ tanh(W_q q + W_k k), the additive score: Bahdanau, "MLP", Luong's "concat".
+
+    One matrix W over the concatenation [q; k] is the two side by side: W = [W_q W_k].
+
+    Args:
+        vector: v, of shape (A,), or (H, A) per head.
+        query_weight: W_q, (A, D) or (H, A, D); None where the queries are already projected (then D = A).
+        key_weight: W_k, (A, E) or (G, A, E); None where the keys are already projected, which a decoder does once
+            per sentence (then E = A).
+
+    Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
+        appendix A.1.2.
+
+    Example:
+        >>> score = Additive(torch.ones(4), torch.ones(4, 2), torch.ones(4, 3))
+        >>> score(torch.zeros(5, 2), torch.ones(7, 3)).shape
+        torch.Size([5, 7])
+    """
+
+    core: ClassVar[Core] = "tanh_sum"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("vector", 1),
+        Parameter("query_weight", 2),
+        Parameter("key_weight", 2, of_key=True),
+    )
+    vector: Tensor
+    query_weight: Tensor | None = None
+    key_weight: Tensor | None = None
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """vᵀ tanh(W_q q + W_k k)."""
+        a, b = self._projected(query, key)
+        hidden = torch.tanh(a[..., :, None, :] + b[..., None, :, :])
+        return (hidden @ self.vector.to(hidden.dtype)[..., None, :, None]).squeeze(-1)
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """Both projections, once per row."""
+        a, b = self._projected(query, key)
+        return Operands(a, b, 1.0, self.vector.to(a.dtype))
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """The three widths meet in A."""
+        hidden = self.vector.shape[-1]
+        for side, weight, shape in (("query", self.query_weight, query), ("key", self.key_weight, key)):
+            if weight is None:
+                expect_width(f"{side} (already projected)", hidden, shape[-1], "Additive(vector)")
+            else:
+                expect_width(f"Additive({side}_weight)", hidden, weight.shape[-2], "Additive(vector)")
+                expect_width(f"Additive({side}_weight)", shape[-1], weight.shape[-1], side)
+
+    def _projected(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        a = query if self.query_weight is None else project(query, self.query_weight)
+        b = key if self.key_weight is None else project(key, self.key_weight)
+        return a, b
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Concat(Score):
+    """s = relu(w_q·q + w_k·k), the concatenation score; with `"leaky_relu"` that of graph attention (GAT).
+
+    One vector w over the concatenation [q; k] is the two side by side.
+
+    Args:
+        query_vector: w_q, of shape (D,), or (H, D) per head.
+        key_vector: w_k, of shape (E,), or (G, E) per head.
+        activation: `"relu"`, or `"leaky_relu"` with slope 0.2 below zero, as GAT takes it.
+
+    Raises:
+        ConfigError: an unknown activation.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7 (the concatenation form); Veličković et al. 2018,
+        "Graph Attention Networks", eq. 3.
+
+    Example:
+        >>> Concat(torch.tensor([1.0]), torch.tensor([1.0]))(torch.tensor([[1.0]]), torch.tensor([[2.0], [-5.0]]))
+        tensor([[3., 0.]])
+    """
+
+    core: ClassVar[Core] = "relu_sum"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("query_vector", 1),
+        Parameter("key_vector", 1, of_key=True),
+    )
+    query_vector: Tensor
+    key_vector: Tensor
+    activation: Literal["relu", "leaky_relu"] = "relu"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ("relu", "leaky_relu"):
+            valid = ["relu", "leaky_relu"]
+            mend = nearest(str(self.activation), valid)
+            raise ConfigError(complaint("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), mend))
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """relu(w_q·q + w_k·k)."""
+        a, b, _, _ = self.prepare(query, key)
+        return self.pointwise(a + b.mT)
+
+    def prepare(self, query: Tensor, key: Tensor) -> Operands:
+        """One number per query and one per key."""
+        return Operands(project(query, self.query_vector[..., None, :]), project(key, self.key_vector[..., None, :]))
+
+    @property
+    def pointwise(self) -> Pointwise:
+        """The activation."""
+        return Leaky(0.0 if self.activation == "relu" else 0.2)
+
+    def check(self, query: Shape, key: Shape) -> None:
+        """Each vector has the width of its side."""
+        expect_width("Concat(query_vector)", query[-1], self.query_vector.shape[-1], "query")
+        expect_width("Concat(key_vector)", key[-1], self.key_vector.shape[-1], "key")

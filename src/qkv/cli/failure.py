@@ -1,0 +1,47 @@
+"""How commands end when something goes wrong: one message on standard error, an exit code, no traceback."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from qkv.errors import QkvError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn typed errors into a message and exit code 2, an interruption into 130.
+
+    Anything else is a defect and stays visible with its traceback.
+
+    Example:
+        >>> @guarded
+        ... def command() -> None:
+        ...     raise QkvError("--model: expected a known model; got 'gur'. Did you mean \\"gru\\"?")
+        >>> try:
+        ...     command()
+        ... except typer.Exit as ended:
+        ...     ended.exit_code
+        2
+    """
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except QkvError as error:
+            sys.stdout.flush()
+            print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(BAD_INPUT) from None
+        except KeyboardInterrupt:
+            print("qkv: interrupted", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(INTERRUPTED) from None
+
+    return run

@@ -1,0 +1,201 @@
+"""From a TOML file and flags to settings: nested frozen dataclasses of names and numbers; unknown keys are errors."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from qkv.errors import ConfigError, complaint, nearest
+
+T = TypeVar("T")
+Plain = dict[str, Any]
+
+
+def read_toml(path: Path) -> Plain:
+    """Read a configuration file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its tables.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML; names file and line.
+    """
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            complaint("--config", "a readable file", f"{path}: {error.strerror}", "Check the name.")
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            complaint("--config", "TOML in UTF-8", f"{path}: {error}", "Mend the line it names.")
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            complaint("--config", "a few tables", f"{path}: nested too deeply", "Use flat tables.")
+        ) from None
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
+    """Lay one nested mapping over another; what is above wins.
+
+    Example:
+        >>> merge({"model": {"width": 256, "kind": "gru"}}, {"model": {"width": 512}})
+        {'model': {'width': 512, 'kind': 'gru'}}
+    """
+    result = dict(below)
+    for key, item in above.items():
+        old = result.get(key)
+        result[key] = merge(old, item) if isinstance(item, Mapping) and isinstance(old, Mapping) else item
+    return result
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+    """Make a frozen dataclass of a mapping, checking every name and type.
+
+    Args:
+        cls: the dataclass; its fields may be dataclasses themselves.
+        mapping: names and values.
+        where: the dotted name of the table, for errors.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: an unknown name (with the nearest valid one), a missing one, or a value of another type.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Model:
+        ...     width: int = 256
+        >>> build(Model, {"width": 512})
+        Model(width=512)
+        >>> build(Model, {"widht": 512}, "model")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.widht: expected a known setting; got an unknown one. Did you mean "width"?
+    """
+    hints = get_type_hints(cls)
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    for name in mapping:
+        if name not in known:
+            mend = nearest(str(name), known)
+            raise ConfigError(complaint(_dotted(where, str(name)), "a known setting", "an unknown one", mend))
+    values = {
+        name: _value(hints[name], mapping[name], _dotted(where, name))
+        if name in mapping
+        else _default(field, hints, where)
+        for name, field in known.items()
+    }
+    return cls(**values)
+
+
+def _dotted(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _default(field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    hint = hints[field.name]
+    if is_dataclass(hint) and isinstance(hint, type):
+        return build(hint, {}, _dotted(where, field.name))
+    raise ConfigError(complaint(_dotted(where, field.name), "a value", "none", "It has no default: set it."))
+
+
+def _value(hint: Any, item: Any, name: str) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(item, Mapping):
+            raise ConfigError(complaint(name, "a table", repr(item), f"Write [{name}] and its settings below."))
+        return build(hint, item, name)
+    for choice in _choices(hint):
+        fits, converted = _converted(choice, item)
+        if fits:
+            return converted
+    expected, names = _expected(hint), [str(x) for x in _choices(hint) if isinstance(x, str)]
+    mend = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
+    raise ConfigError(complaint(name, expected, json.dumps(item, default=str), mend))
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The alternatives of a type hint: types, and the texts of a Literal."""
+    if get_origin(hint) in (Union, UnionType, Literal):
+        return [choice for part in get_args(hint) for choice in _choices(part)]
+    return [hint]
+
+
+def _converted(choice: Any, item: Any) -> tuple[bool, Any]:
+    if choice in (NoneType, None):
+        return item is None, None
+    if choice is float:
+        good = isinstance(item, (int, float)) and not isinstance(item, bool)
+        return good, float(item) if good else None
+    if choice is Path:
+        return isinstance(item, (str, Path)), Path(item) if isinstance(item, (str, Path)) else None
+    if get_origin(choice) is tuple:
+        return isinstance(item, (list, tuple)), tuple(item) if isinstance(item, (list, tuple)) else None
+    if isinstance(choice, type):
+        return isinstance(item, choice) and not (choice is int and isinstance(item, bool)), item
+    return item == choice, item
+
+
+def _expected(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    parts = [
+        words.get(choice, json.dumps(choice) if isinstance(choice, str) else str(choice)) for choice in _choices(hint)
+    ]
+    return " or ".join(part for part in parts if "NoneType" not in part)
+
+
+def plain(settings: Any) -> Plain:
+    """Names and numbers of settings, nested; what is None is left out, paths are texts.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Data:
+        ...     source: Path | None = None
+        ...     size: int = 8
+        >>> plain(Data())
+        {'size': 8}
+    """
+    result: Plain = {}
+    for field in fields(settings):
+        item = getattr(settings, field.name)
+        if is_dataclass(item) and not isinstance(item, type):
+            result[field.name] = plain(item)
+        elif item is not None:
+            result[field.name] = (
+                str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item
+            )
+    return result
+
+
+def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
+    """Write nested settings as TOML, so that `--print-config > run.toml` can be given to `--config`.
+
+    Example:
+        >>> print(to_toml({"seed": 1, "model": {"kind": "gru"}}))
+        seed = 1
+        <BLANKLINE>
+        [model]
+        kind = "gru"
+    """
+    lines = [f"{key} = {json.dumps(item, ensure_ascii=False)}" for key, item in settings.items() if not _table(item)]
+    for key, item in settings.items():
+        if _table(item):
+            name = _dotted(where, key)
+            lines += ["", f"[{name}]", to_toml(item, name)]
+    return "\n".join(lines).strip("\n")
+
+
+def _table(item: Any) -> bool:
+    return isinstance(item, Mapping)

@@ -63,22 +63,28 @@ class Entmax(Normalizer):
         """max(0, (α−1)s − τ)^(1/(α−1))."""
         if not isinstance(self.alpha, Tensor) and self.alpha == 1.5:
             return _with_empty_rows(scores, visible, lambda z: torch.relu(z / 2 - entmax15_threshold(z / 2)).square())
-        alpha = torch.as_tensor(spread(self.alpha), device=scores.device)
-        return _with_empty_rows(scores, visible, lambda z: entmax_weights(z, alpha)).to(scores.dtype)
+        # A number stays a double, whatever the scores are: a tensor without dimensions does not widen them.
+        alpha = torch.as_tensor(spread(self.alpha), device=scores.device, dtype=_dtype(self.alpha))
+        return _with_empty_rows(scores, visible, lambda z: entmax_weights(z, alpha))
+
+
+def _dtype(parameter: float | Tensor) -> torch.dtype:
+    return parameter.dtype if isinstance(parameter, Tensor) else torch.float64
 
 
 def _with_empty_rows(scores: Tensor, visible: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `weigh` to rows shifted to a maximum of 0; rows that see nothing get weights 0."""
+    """Apply `weigh`, in float32 at least, to rows shifted to a maximum of 0; rows that see nothing get weights 0."""
     if scores.shape[-1] == 0:
         return scores
-    s = hide(scores, visible, -torch.inf)
+    # Ranks and running sums of a row do not fit in half precision.
+    s = hide(scores if scores.dtype == torch.float64 else scores.float(), visible, -torch.inf)
     top = s.detach().amax(-1, keepdim=True)
     empty = top == -torch.inf
     z = s - torch.where(empty, torch.zeros_like(top), top)
     # The support of the row lies within 1/(α−1) of the maximum: a hidden score of -inf needs no place in the sums.
     z = torch.where(empty, torch.zeros_like(z), z)
     weights = torch.where(empty, torch.zeros_like(z), weigh(z))
-    return hide(weights, visible, 0)
+    return hide(weights, visible, 0).to(scores.dtype)
 
 
 def sparsemax_threshold(z: Tensor) -> Tensor:
@@ -127,7 +133,9 @@ def entmax_weights(z: Tensor, alpha: Tensor) -> Tensor:
         >>> entmax_weights(torch.tensor([[0.0, -0.5]]), torch.tensor(2.0))
         tensor([[0.7500, 0.2500]])
     """
-    x = z * (alpha - 1)
+    # A hidden -inf is moved to where its weight is 0 as well: alpha's gradient would be -inf times 0.
+    hidden = z == -torch.inf
+    x = torch.where(hidden, -2.0, torch.where(hidden, 0.0, z) * (alpha - 1))
     with torch.no_grad():
         low = torch.full_like(x[..., :1], -1)
         high = -(torch.as_tensor(x.shape[-1], dtype=x.dtype, device=x.device) ** (1 - alpha))

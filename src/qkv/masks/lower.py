@@ -13,7 +13,7 @@ from qkv.masks.patterns import Causal
 from qkv.parameters import regroup
 from qkv.shapes import Shape, broadcast, show
 
-Kind = Literal["all", "causal", "bounds", "dense", "predicate"]
+Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
 
 
 @final
@@ -22,10 +22,10 @@ class Visibility:
     """A lowered mask.
 
     Attributes:
-        kind: `all`; `causal` (exactly j ≤ i); `bounds`; `dense` (a matrix the caller gave, perhaps with bounds);
+        kind: `all`; `causal` (exactly j ≤ i); `keys` (every row sees the same keys); `bounds`; `dense` (a matrix the caller gave, perhaps with bounds);
             `predicate` (asked tile by tile).
         grid: the sizes.
-        bounds: per row, for the kinds causal and bounds, perhaps for dense.
+        bounds: per row (one for all rows: keys), for the kinds causal, keys and bounds, perhaps for dense.
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
         groups: (G, H/G), where the head dimension of what comes out is split so; `grid` keeps H.
@@ -79,7 +79,7 @@ class Visibility:
         grid = self.grid
         if self.kind == "all" or (self.kind == "causal" and grid.keys <= grid.queries):
             return None
-        if self.kind in ("causal", "bounds") and self.bounds is not None:
+        if self.dense is None and self.bounds is not None:
             return _covered(*self._ends(self.bounds), grid)
         return self._any_over_queries()
 
@@ -163,7 +163,7 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
         return Visibility("causal", grid, mask.bounds(grid))
     bounds = mask.bounds(grid)
     if bounds is not None:
-        return Visibility("bounds", grid, bounds)
+        return Visibility("keys" if _same_for_all_rows(bounds) else "bounds", grid, bounds)
     factors = _factors(mask)
     tables = [_fitting(factor.tensor, grid) for factor in factors if isinstance(factor, Dense)]
     others = [factor.bounds(grid) for factor in factors if not isinstance(factor, Dense)]
@@ -172,6 +172,10 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
     for table in _tensors(mask):
         _fitting(table, grid)
     return Visibility("predicate", grid, mask=mask)
+
+
+def _same_for_all_rows(bounds: Bounds) -> bool:
+    return all(bound is None or bound.shape[-1] == 1 for bound in bounds)
 
 
 def _factors(mask: Mask) -> list[Mask]:

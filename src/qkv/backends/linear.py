@@ -1,0 +1,96 @@
+"""Backend `linear`: weights that are plain dot products need no matrix, since (QKᵀ)V = Q(KᵀV).
+
+A head of N keys, width F and value width V then takes 2N·F·V operations for KᵀV and as many for the product with Q,
+instead of 2N²(F + V). Causal attention keeps a running KᵀV, chunk by chunk: inside a chunk the matrix is small.
+
+Source: Katharopoulos et al. 2020, "Transformers are RNNs", eq. 5 and section 3.2; Wang et al. 2018, "Non-local Neural
+Networks", section 3.2 (dot product).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.backends.base import Backend, Result
+from qkv.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Linear
+
+CHUNK = 128
+"""Rows of a causal chunk: its matrix costs as much as the running sum at about the width of a head."""
+
+
+def refuses(problem: Problem) -> str | None:
+    """Only dot products that are weights themselves."""
+    reasons = (
+        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        (not isinstance(problem.pointwise, Linear), f"scores pass through {problem.pointwise}"),
+        (
+            problem.normalizer not in ("mean", "identity"),
+            f"the normalizer is {problem.normalizer}: weights need a matrix",
+        ),
+        (problem.bias != "none", "a bias is added to the scores"),
+        (problem.dropout, "dropout draws for each weight"),
+        (problem.mask not in ("all", "causal", "keys"), f"a mask of the kind {problem.mask} differs by row"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def cost(problem: Problem) -> Cost:
+    """Linear in queries and keys."""
+    span = problem.queries + problem.keys
+    state = problem.width * problem.value_width
+    causal = problem.mask == "causal"
+    inside = CHUNK * (problem.width + problem.value_width) * problem.queries if causal else 0
+    operations = problem.rows * 2 * (span * state + inside) * (3 if problem.gradient else 1)
+    chunks = -(-max(problem.queries, 1) // CHUNK) if causal else 1
+    memory = problem.rows * (chunks * state * 12 + (4 * CHUNK * problem.queries if causal else 0))
+    return Cost(operations, memory, 25 + operations / 60_000)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Values summed by their keys first, then read by the queries."""
+    query, key, scale, _ = call.score.prepare(call.query, call.key)
+    value, dtype = call.value, call.query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    if problem.mask == "causal":
+        leading = problem.leading
+        parts = (x.expand(*leading, *x.shape[-2:]) for x in (query, key, value))
+        output = _causal(*parts)
+    else:
+        output = query @ (key.mT @ value)
+    output = output * scale
+    count = call.visibility.count()
+    if problem.normalizer == "mean":
+        output = output / count.clamp(min=1).to(output.dtype)[..., None]
+    output = output.to(dtype).expand(*problem.leading, problem.queries, problem.value_width)
+    return Result(output, _state(problem, count, output) if problem.state else None)
+
+
+def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    whole = (*problem.leading, problem.queries)
+    return count.to(wide).expand(whole) if problem.normalizer == "mean" else output.new_zeros(whole, dtype=wide)
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each row sees the chunks before its own through their running sum, its own chunk through a small matrix."""
+    queries = query.shape[-2]
+    chunks = -(-queries // CHUNK)
+    q, k, v = (_chunked(x, chunks) for x in (query, key, value))
+    sums = k.mT @ v
+    # The running sum is taken in float64: what many chunks add up must not round what a few rows read.
+    before = (sums.cumsum(-3, dtype=torch.float64) - sums).to(sums.dtype)
+    within = (q @ k.mT).tril()
+    output = q @ before + within @ v
+    return output.flatten(-3, -2)[..., :queries, :]
+
+
+def _chunked(x: Tensor, chunks: int) -> Tensor:
+    """(..., N, F) to (..., chunks, CHUNK, F), cut off or filled up with zeros."""
+    x = x[..., : chunks * CHUNK, :]
+    x = F.pad(x, (0, 0, 0, chunks * CHUNK - x.shape[-2]))
+    return x.reshape(*x.shape[:-2], chunks, CHUNK, x.shape[-1])
+
+
+BACKEND = Backend("linear", "values summed by key, then read by query", refuses, cost, run)

@@ -1,0 +1,95 @@
+"""What is looked at: which source token each target token attended to, and how much."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.errors import DataError, DtypeError, ShapeError, complaint
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """The weights between two token sequences, checked once so that nothing that draws them has to.
+
+    The weights are copied (to the CPU, in float64): a later change of the tensor changes no picture. Any finite
+    weights are welcome, negative ones too. Either sequence may be empty.
+
+    Args:
+        source: the S tokens that were attended to.
+        target: the T tokens that attended.
+        weights: the weights, (T, S); row t is what target token t attended to.
+
+    Raises:
+        DtypeError: tokens that are not strings, or weights that are not a floating-point tensor.
+        ShapeError: weights that are not (T, S).
+        DataError: a weight that is NaN or infinite; names the two tokens.
+
+    Example:
+        >>> Alignment(("ein", "Hund"), ("a", "dog"), torch.tensor([[0.75, 0.25], [0.5, 0.5]])).scale
+        (0.0, 0.75)
+    """
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: Tensor
+
+    def __post_init__(self) -> None:
+        """Check, and copy, what was given."""
+        object.__setattr__(self, "source", _tokens("source", self.source))
+        object.__setattr__(self, "target", _tokens("target", self.target))
+        object.__setattr__(self, "weights", _checked(self.weights, self.source, self.target))
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The weights at the two ends of the color scale: the smallest, at most 0, and the largest."""
+        if self.weights.numel() == 0:
+            return 0.0, 1.0
+        low = min(0.0, float(self.weights.min()))
+        high = float(self.weights.max())
+        return low, high if high > low else low + 1.0
+
+    def fractions(self) -> Tensor:
+        """Say where on the color scale each weight lies.
+
+        Returns:
+            Numbers from 0 to 1, (T, S), float64.
+
+        Example:
+            >>> Alignment(("a", "b"), ("c",), torch.tensor([[0.25, 0.5]])).fractions().tolist()
+            [[0.5, 1.0]]
+        """
+        low, high = self.scale
+        return ((self.weights - low) / (high - low)).clamp(0, 1)
+
+
+def _tokens(side: str, tokens: object) -> tuple[str, ...]:
+    mend = f'Give the tokens one by one, for instance {side}=("ein", "Hund").'
+    if not isinstance(tokens, tuple | list):
+        raise DtypeError(complaint(side, "a tuple of tokens", f"one {type(tokens).__name__}", mend))
+    for place, token in enumerate(tokens):
+        if not isinstance(token, str):
+            raise DtypeError(complaint(f"{side}[{place}]", "a string", f"{token!r}", mend))
+    return tuple(tokens)
+
+
+def _checked(weights: object, source: Sequence[str], target: Sequence[str]) -> Tensor:
+    if not isinstance(weights, Tensor):
+        mend = "Convert it with torch.as_tensor."
+        raise DtypeError(complaint("weights", "a floating-point tensor", f"one {type(weights).__name__}", mend))
+    if not weights.is_floating_point():
+        mend = "Convert it with weights.float()."
+        raise DtypeError(complaint("weights", "a floating-point tensor", str(weights.dtype), mend))
+    expected = (len(target), len(source))
+    if weights.shape != expected:
+        mend = "Give one row per target token and one column per source token: one sentence, one head."
+        raise ShapeError(complaint("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), mend))
+    copy = weights.detach().to("cpu", torch.float64, copy=True)
+    broken = (~copy.isfinite()).nonzero()
+    if len(broken):
+        t, s = broken[0].tolist()
+        got = f"{copy[t, s].item()} from target {t} {target[t]!r} to source {s} {source[s]!r}"
+        mend = "Look for what made the scores of that row overflow."
+        raise DataError(complaint("weights", "finite numbers", got, mend))
+    return copy

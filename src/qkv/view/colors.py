@@ -1,0 +1,47 @@
+"""The one color scale of all views: cividis, even in lightness and safe for color-blind readers."""
+
+# Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
+_HEX = """
+00224e 00285b 002e6a 053371 1a386f 273e6e 32436d 3b496c 434e6c 4b546c 535a6d
+5a5f6e 61656f 686a71 6f7073 767676 7d7c78 848279 8c8878 938e78 9b9476 a39a74
+aba072 b4a76f bcae6c c4b468 cdbb63 d5c25e dec958 e7d150 f0d846 f9e03a fee838
+"""
+RAMP: tuple[tuple[int, int, int], ...] = tuple(
+    (int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16)) for code in _HEX.split()
+)
+
+
+def color(fraction: float) -> tuple[int, int, int]:
+    """Give the color of a place on the scale.
+
+    Args:
+        fraction: 0 (dark blue) to 1 (yellow).
+
+    Returns:
+        Red, green and blue, each 0 to 255.
+
+    Example:
+        >>> color(0.0), color(1.0)
+        ((0, 34, 78), (254, 232, 56))
+    """
+    place = fraction * (len(RAMP) - 1)
+    below = min(int(place), len(RAMP) - 2)
+    part = place - below
+    red, green, blue = (round(a + (b - a) * part) for a, b in zip(RAMP[below], RAMP[below + 1], strict=True))
+    return red, green, blue
+
+
+def ink(fraction: float) -> tuple[int, int, int]:
+    """Give the color of text that can be read on `color(fraction)`.
+
+    Args:
+        fraction: 0 to 1, as for `color`.
+
+    Returns:
+        Near white on the dark half of the scale, near black on the light half.
+
+    Example:
+        >>> ink(0.0), ink(1.0)
+        ((245, 245, 240), (20, 24, 32))
+    """
+    return (245, 245, 240) if fraction < 0.45 else (20, 24, 32)

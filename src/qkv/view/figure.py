@@ -1,0 +1,239 @@
+"""Alignments as one picture, PNG or SVG, drawn by matplotlib without its global state."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+
+from qkv.errors import ConfigError, complaint
+from qkv.view.alignment import Alignment
+from qkv.view.colors import color
+from qkv.view.fonts import BASE, drawable
+from qkv.view.tokens import label
+
+DPI = 160
+_FONT_SIZE = 9.0  # points
+_CELL = 0.26  # inches, at least, where all tokens are labeled
+_GAP = 0.08  # inches between a label and its cells
+_MARGIN = 0.2  # inches
+_BAR = 0.85  # inches for the color scale and its numbers
+_LEAST = 2.6  # inches of a picture's width: room to say that a map is empty
+_LONGEST_NAME = 40  # characters, then "…"
+_LONGEST = 40.0  # inches of one side of a map; longer ones get smaller cells and fewer labels
+_TALLEST = 200.0  # inches of a whole picture: 32,000 pixels, half of what the renderer can
+_SHARP_CELLS = 20_000  # more than these are pixels in an SVG, not shapes
+_INK, _PAPER = "#20242c", "#ffffff"
+# "$" in a token is a dollar sign, whatever the user's settings are.
+_PLAIN: dict[str, Any] = {"color": _INK, "parse_math": False, "usetex": False}
+_COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for step in range(256)], name="qkv")
+
+
+def png(alignments: Sequence[Alignment]) -> bytes:
+    """Draw alignments below each other as a PNG picture.
+
+    Args:
+        alignments: what to draw, at least one.
+
+    Returns:
+        The file's content, 160 pixels per inch.
+
+    Raises:
+        ConfigError: no alignment, or more than one picture can hold.
+
+    Example:
+        >>> import torch
+        >>> png([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])[1:4]
+        b'PNG'
+    """
+    figure, buffer = drawn(alignments), io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
+
+
+def svg(alignments: Sequence[Alignment]) -> bytes:
+    """Draw alignments below each other as an SVG picture; letters are shapes, so that it looks alike everywhere.
+
+    Args:
+        alignments: what to draw, at least one.
+
+    Returns:
+        The file's content, UTF-8; the same alignments give the same bytes.
+
+    Raises:
+        ConfigError: no alignment, or more than one picture can hold.
+
+    Example:
+        >>> import torch
+        >>> b"<svg" in svg([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])
+        True
+    """
+    figure, buffer = drawn(alignments), io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
+        figure.savefig(buffer, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"})
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The labels along one side of a map, measured in inches."""
+
+    names: tuple[str, ...]
+    font: FontProperties
+    longest: float
+    pitch: float  # from one cell to the next
+    every: int  # every how many tokens bear a label
+    across: bool  # labels stand across the side, because along it they would overlap
+
+
+def drawn(alignments: Sequence[Alignment]) -> Figure:
+    """Draw alignments below each other as a matplotlib figure, to be changed or placed elsewhere.
+
+    Args:
+        alignments: what to draw, at least one.
+
+    Returns:
+        The figure; each alignment has one axes for its map and one for its color scale.
+
+    Raises:
+        ConfigError: no alignment, or more than one picture can hold.
+
+    Example:
+        >>> import torch
+        >>> len(drawn([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))]).axes)
+        2
+    """
+    if not alignments:
+        mend = "Give at least one, or write a .html file, which may be empty."
+        raise ConfigError(complaint("alignments", "at least one", "none", mend))
+    sides = [(_measured(a.source, turned=True), _measured(a.target, turned=False)) for a in alignments]
+    sizes = [_size(columns, rows) for columns, rows in sides]
+    width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
+    if height > _TALLEST:
+        mend = "Write fewer, or a .html file, which holds any number."
+        got = f"{len(alignments)} that need {height:.0f} inches"
+        raise ConfigError(complaint("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, mend))
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=_PAPER)
+    FigureCanvasAgg(figure)  # without it every question for a text's size makes a canvas of its own
+    top = height
+    for alignment, (columns, rows), (_, tall) in zip(alignments, sides, sizes, strict=True):
+        _draw(figure, alignment, columns, rows, top)
+        top -= tall
+    return figure
+
+
+def _size(columns: _Side, rows: _Side) -> tuple[float, float]:
+    across = columns.longest if columns.across else _FONT_SIZE * 1.4 / 72
+    width = 2 * _MARGIN + rows.longest + _GAP + columns.pitch * max(1, len(columns.names)) + _BAR
+    return width, 2 * _MARGIN + across + _GAP + rows.pitch * max(1, len(rows.names))
+
+
+def _draw(figure: Figure, alignment: Alignment, columns: _Side, rows: _Side, top: float) -> None:
+    width, height = figure.get_size_inches()
+    wide, tall = columns.pitch * max(1, len(columns.names)), rows.pitch * max(1, len(rows.names))
+    left = _MARGIN + rows.longest + _GAP
+    bottom = top - _size(columns, rows)[1] + _MARGIN
+    axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
+    axes.set(xlim=(0, max(1, len(columns.names))), ylim=(max(1, len(rows.names)), 0), xticks=(), yticks=())
+    axes.set_frame_on(False)
+    _label(axes, columns, rows)
+    if alignment.weights.numel() == 0:
+        axes.annotate(
+            "nothing to attend to", (0.02, 0.5), xycoords="axes fraction", va="center", fontproperties=_font(BASE)
+        )
+        return
+    mesh = _mesh(axes, alignment, columns, rows)
+    bar = figure.add_axes(((left + wide + 0.14) / width, bottom / height, 0.1 / width, min(tall, 1.6) / height))
+    _color_bar(figure, bar, mesh, few=tall < 0.6)
+
+
+def _mesh(axes: Axes, alignment: Alignment, columns: _Side, rows: _Side) -> QuadMesh:
+    norm = Normalize(*alignment.scale)
+    weights = alignment.weights.numpy()
+    gap = 1.0 if min(columns.pitch, rows.pitch) > 0.15 else 0.0
+    return axes.pcolormesh(
+        weights,
+        cmap=_COLORMAP,
+        norm=norm,
+        edgecolors=_PAPER if gap else "none",
+        linewidth=gap,
+        antialiased=bool(gap),
+        rasterized=weights.size > _SHARP_CELLS,
+    )
+
+
+def _label(axes: Axes, columns: _Side, rows: _Side) -> None:
+    for place in range(0, len(columns.names), columns.every):
+        axes.annotate(
+            columns.names[place],
+            (place + 0.5, 0),
+            xytext=(0, _GAP * 72),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            rotation=90 if columns.across else 0,
+            fontproperties=columns.font,
+            **_PLAIN,
+        )
+    for place in range(0, len(rows.names), rows.every):
+        axes.annotate(
+            rows.names[place],
+            (0, place + 0.5),
+            xytext=(-_GAP * 72, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontproperties=rows.font,
+            **_PLAIN,
+        )
+
+
+def _color_bar(figure: Figure, axes: Axes, mesh: QuadMesh, *, few: bool) -> None:
+    bar = figure.colorbar(mesh, cax=axes)
+    bar.outline.set_visible(False)
+    low, high = mesh.get_clim()
+    ticks = [low, high] if few else [low, (low + high) / 2, high]
+    bar.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
+    axes.tick_params(length=0, pad=4, labelsize=_FONT_SIZE - 1, labelcolor=_INK, labelfontfamily=BASE)
+
+
+def _measured(tokens: tuple[str, ...], *, turned: bool) -> _Side:
+    names, families = drawable([_shortened(label(token)) for token in tokens])
+    font = _font(*families)
+    if not names:
+        return _Side((), font, 0.0, 2.0 if turned else 0.4, 1, across=False)
+    boxes = _boxes(names, font)
+    longest, thickest = max(box[0] for box in boxes), max(box[1] for box in boxes)
+    pitch = max(_CELL, 1.2 * thickest)
+    across = turned and longest > 0.9 * pitch
+    shrunk = min(pitch, _LONGEST / len(names))
+    along = longest if turned and not across else thickest
+    every = 1 if shrunk == pitch else -int(-1.2 * along // shrunk)
+    return _Side(names, font, longest, shrunk, every, across)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def _font(*families: str) -> FontProperties:
+    return FontProperties(family=families, size=_FONT_SIZE)
+
+
+def _boxes(names: Sequence[str], font: FontProperties) -> list[tuple[float, float]]:
+    """Measure labels: width and height of each in inches."""
+    figure = Figure(dpi=DPI)
+    FigureCanvasAgg(figure)
+    boxes = []
+    for name in dict.fromkeys(names):
+        box = Text(0, 0, name, figure=figure, fontproperties=font, **_PLAIN).get_window_extent()
+        boxes.append((box.width / DPI, box.height / DPI))
+    return boxes

@@ -1,0 +1,48 @@
+// Building the document. Text only ever becomes text nodes and attributes: no token can turn into markup.
+
+/**
+ * Make an HTML element.
+ * @param {string} tag
+ * @param {Record<string, string | number>} [attributes]
+ * @param {(Node | string)[]} children
+ * @returns {HTMLElement}
+ */
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  node.append(...children);
+  return node;
+}
+
+/**
+ * Make an SVG element.
+ * @param {string} tag
+ * @param {Record<string, string | number>} attributes
+ * @returns {SVGElement}
+ */
+export function shape(tag, attributes) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  return node;
+}
+
+/**
+ * A token as the reader sees it, kept apart from the writing direction of its neighbors.
+ * @param {string} text
+ * @param {string} [kind]
+ * @returns {HTMLElement}
+ */
+export function token(text, kind = "token") {
+  return element("bdi", { class: kind, title: text }, text);
+}
+
+/**
+ * The element of the page with this id.
+ * @param {string} id
+ * @returns {HTMLElement}
+ */
+export function byId(id) {
+  const node = document.getElementById(id);
+  if (!node) throw new Error(`the page has no #${id}`);
+  return node;
+}

@@ -1,0 +1,82 @@
+// What a sentence is, and what can be asked of its weights.
+
+/**
+ * @typedef {object} Described a sentence as the page's data holds it
+ * @property {string[]} source labels of the S source tokens
+ * @property {string[]} target labels of the T target tokens
+ * @property {string} from the source in one line
+ * @property {string} to the target in one line
+ * @property {[number, number]} scale weights at the two ends of the color scale
+ * @property {string} weights T rows of S float32, little-endian, base64
+ */
+
+/**
+ * @typedef {object} Focus what is looked at: a cell, or with one side null a whole row or column
+ * @property {number | null} target
+ * @property {number | null} source
+ */
+
+/**
+ * @typedef {object} Sentence
+ * @property {string[]} source
+ * @property {string[]} target
+ * @property {[number, number]} scale
+ * @property {Float32Array} weights (T, S), row by row
+ */
+
+/**
+ * Decode the weights.
+ * @param {Described} described
+ * @returns {Sentence}
+ */
+export function decoded({ source, target, scale, weights }) {
+  const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
+  return { source, target, scale, weights: new Float32Array(bytes.buffer) };
+}
+
+/**
+ * The weight from target token t to source token s.
+ * @param {Sentence} sentence
+ * @param {number} t
+ * @param {number} s
+ * @returns {number}
+ */
+export function weight(sentence, t, s) {
+  return sentence.weights[t * sentence.source.length + s];
+}
+
+/**
+ * Where a weight lies on the color scale.
+ * @param {Sentence} sentence
+ * @param {number} value
+ * @returns {number} 0 to 1
+ */
+export function fraction({ scale: [low, high] }, value) {
+  return Math.min(1, Math.max(0, (value - low) / (high - low)));
+}
+
+/**
+ * The cells of a row or column, strongest first.
+ * @param {Sentence} sentence
+ * @param {Focus} focus with one side null
+ * @param {number} count how many
+ * @returns {{ name: string, value: number }[]}
+ */
+export function strongest(sentence, focus, count) {
+  const { target, source } = focus;
+  const names = target === null ? sentence.target : sentence.source;
+  return names
+    .map((name, place) => ({ name, value: weight(sentence, target ?? place, source ?? place) }))
+    .sort((a, b) => b.value - a.value)
+    .slice(0, count);
+}
+
+/**
+ * A weight for people.
+ * @param {number} value
+ * @returns {string}
+ */
+export function figure(value) {
+  if (value === 0) return "0";
+  return Math.abs(value) < 0.0005 ? value.toExponential(1) : value.toFixed(3);
+}

@@ -122,19 +122,20 @@ class _Grid:
         return out
 
     def _folded(self, name: str, width: int) -> list[str]:
-        lines = chop_cells(name, width)
+        count = -(-cell_len(name) // width)
+        even = chop_cells(name, -(-cell_len(name) // count))  # "Män-ner" reads better than "Männe-r"
+        lines = even if len(even) <= count else chop_cells(name, width)
         if len(lines) <= _LABEL_LINES:
             return lines
-        return [*lines[: _LABEL_LINES - 1], self._shortened(name, _LABEL_LINES * width, width)]
+        return [*lines[: _LABEL_LINES - 1], self._shortened("".join(lines[_LABEL_LINES - 1 :]), width)]
 
-    def _shortened(self, name: str, kept: int, width: int) -> str:
+    def _shortened(self, name: str, width: int) -> str:
         more = "…" if _encodes(self.console, "…") else "~"
-        start = name if kept <= width else "".join(chop_cells(name, width)[_LABEL_LINES - 1 :])
-        return set_cell_size(start, width - 1).rstrip(" ") + more
+        return set_cell_size(name, width - 1).rstrip(" ") + more
 
     def _row(self, name: str, cells: list[Text], gutter: int) -> Text:
         if cell_len(name) > gutter:
-            name = self._shortened(name, gutter, gutter)
+            name = self._shortened(name, gutter)
         head = Text(" " * (gutter - cell_len(name)) + _isolated(name) + " ", style="bold")
         line = Text.assemble(head, *cells)
         if not self.colored:

@@ -1,0 +1,68 @@
+"""Saving alignments to a file, by its suffix."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from qkv.checkpoint.disk import replace_file
+from qkv.errors import CheckpointError, ConfigError, complaint, nearest
+from qkv.view.alignment import Alignment
+
+
+def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
+    """Save alignments as a page or a picture.
+
+    The file appears complete or not at all; one that is already there is replaced.
+
+    Args:
+        path: where to; `.html` is one self-contained page for any number of sentences, `.svg` and `.png` show them
+            below each other.
+        alignments: one, or several.
+
+    Raises:
+        ConfigError: another suffix, a place that cannot be written, or more than one picture can hold.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(Path(folder) / "dog.html", Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2)))
+        ...     print([path.name for path in Path(folder).iterdir()])
+        ['dog.html']
+    """
+    place = Path(path)
+    writer = _WRITERS.get(place.suffix.lower())
+    if writer is None:
+        suffix = place.suffix or "no suffix"
+        raise ConfigError(
+            complaint(
+                "path",
+                "a file name that ends in .html, .svg or .png",
+                f"{suffix} in {str(place)!r}",
+                nearest(place.suffix.lower(), _WRITERS),
+            )
+        )
+    content = writer([alignments] if isinstance(alignments, Alignment) else list(alignments))
+    try:
+        replace_file(place, content)
+    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+        raise ConfigError(str(error)) from error
+
+
+def _html(alignments: Sequence[Alignment]) -> bytes:
+    from qkv.view.page import html
+
+    return html(alignments).encode()
+
+
+def _svg(alignments: Sequence[Alignment]) -> bytes:
+    from qkv.view.figure import svg
+
+    return svg(alignments)
+
+
+def _png(alignments: Sequence[Alignment]) -> bytes:
+    from qkv.view.figure import png
+
+    return png(alignments)
+
+
+_WRITERS: dict[str, Callable[[Sequence[Alignment]], bytes]] = {".html": _html, ".svg": _svg, ".png": _png}

@@ -1,0 +1,243 @@
+"""One checkpoint: a folder that is there as a whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from qkv.checkpoint import manifest as manifests
+from qkv.checkpoint.contents import Contents, pack_contents, unpack_contents
+from qkv.checkpoint.disk import (
+    REPLACED,
+    SAVING,
+    Reader,
+    fsync_folder,
+    make_folder,
+    remove_folder,
+    remove_leftovers,
+    typed,
+    write_file,
+)
+from qkv.checkpoint.manifest import TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
+from qkv.errors import CheckpointError, complaint
+
+_AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
+
+
+def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest:
+    """Write a checkpoint so that, whatever happens, the folder is there as a whole or not at all.
+
+    The files go into a temporary folder beside the target; each is flushed to the disk, then the folder; then it is
+    renamed. One process at a time may save to the same target.
+
+    Args:
+        folder: the target, which does not exist yet or is empty; missing parents are made.
+        contents: what to write.
+        replace: whether a checkpoint that stands there already gives way, once the new one is complete.
+
+    Returns:
+        The manifest; its `digest` stands for every byte.
+
+    Raises:
+        CheckpointError: the target holds something else, cannot be written to, or the disk is full. Nothing is lost
+            then: what stood at the target still stands.
+
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     _ = save(Path(parent, "model"), Contents({"weight": torch.ones(2)}, {"width": 2}))
+        ...     load(Path(parent, "model")).config
+        {'width': 2}
+    """
+    folder = Path(os.path.abspath(folder))
+    files, manifest = pack_contents(contents)
+    make_folder(folder.parent)
+    recover(folder)
+    occupied = _occupied(folder, replace)
+    remove_leftovers(folder.parent, folder.name)
+    temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
+    try:
+        with typed(folder, "a folder that can be written to"):
+            _write(temporary, files | {manifests.NAME: manifest.to_bytes()})
+            if occupied:
+                os.rename(folder, _replaced(folder))
+            os.rename(temporary, folder)
+            fsync_folder(folder.parent)
+    except BaseException:
+        _give_up(temporary, folder)
+        raise
+    if occupied:
+        remove_folder(_replaced(folder))
+    return manifest
+
+
+def load(folder: Path, *, trainer: bool = True) -> Contents:
+    """Read a checkpoint after verifying every byte of it.
+
+    Args:
+        folder: a folder that `save` wrote.
+        trainer: whether to read the trainer's state too; its files are verified in any case.
+
+    Returns:
+        What it holds, tensors on the CPU.
+
+    Raises:
+        CheckpointError: a file is missing or altered; it is named, with the mend.
+    """
+    folder = standing(folder)
+    with Reader(folder) as reader:
+        manifest = _manifest(reader)
+        files = {}
+        for name, entry in manifest.files.items():
+            wanted = trainer or name not in {TRAINER_TENSORS, TRAINER_NUMBERS}
+            if wanted:
+                files[name] = _read(reader, name, entry.bytes)
+                size, digest = len(files[name]), sha256(files[name]).hexdigest()
+            else:
+                size, digest = _digest(reader, name, entry.bytes)
+            _compare(folder / name, entry, manifests.Entry(size, digest))
+    return unpack_contents(folder, files, manifest)
+
+
+def verify(folder: Path) -> Manifest:
+    """Check that a checkpoint is complete and unaltered, without holding it in memory.
+
+    Args:
+        folder: a folder that `save` wrote.
+
+    Returns:
+        Its manifest.
+
+    Raises:
+        CheckpointError: a file is missing or altered; it is named, with the mend.
+    """
+    folder = standing(folder)
+    with Reader(folder) as reader:
+        manifest = _manifest(reader)
+        for name, entry in manifest.files.items():
+            _compare(folder / name, entry, manifests.Entry(*_digest(reader, name, entry.bytes)))
+    return manifest
+
+
+def standing(folder: Path) -> Path:
+    """Say where a checkpoint stands, should replacing it have been cut short between two renames.
+
+    Args:
+        folder: its name.
+
+    Returns:
+        The folder itself, or the one that was about to be replaced.
+    """
+    folder = Path(os.path.abspath(folder))
+    old = _replaced(folder)
+    return old if os.path.isdir(old) and not os.path.lexists(folder) else folder
+
+
+def recover(folder: Path) -> None:
+    """Finish or undo a replacement that was cut short.
+
+    Args:
+        folder: the name of the checkpoint.
+
+    Raises:
+        CheckpointError: the folder cannot be written to.
+    """
+    old = _replaced(folder)
+    if not os.path.isdir(old):
+        return
+    if os.path.lexists(folder):
+        remove_folder(old)
+        return
+    with typed(folder, "a folder that can be written to"):
+        os.rename(old, folder)
+        fsync_folder(folder.parent)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Say whether a folder looks like a checkpoint, complete or not.
+
+    Args:
+        folder: any path.
+
+    Returns:
+        Whether it is a folder with a manifest.
+    """
+    return os.path.isfile(standing(folder) / manifests.NAME)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}{REPLACED}") if folder.name else folder
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        write_file(folder / name, data)
+    fsync_folder(folder)
+
+
+def _occupied(folder: Path, replace: bool) -> bool:
+    with typed(folder, "a folder that can be written to"):
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            mend = "Choose another folder."
+            raise CheckpointError(complaint(str(folder), "a new folder", "a file or link by this name", mend))
+        entries = sorted(os.listdir(folder)) if folder.exists() else []
+    if not entries:
+        return False
+    if manifests.NAME not in entries:
+        got, mend = f"a folder that holds {entries[0]!r}", "Choose another folder: nothing in this one was touched."
+        raise CheckpointError(complaint(str(folder), "a new or empty folder", got, mend))
+    if not replace:
+        mend = "Choose another folder, or remove this one if it is no longer needed."
+        raise CheckpointError(complaint(str(folder), "a new folder", "one that holds a checkpoint already", mend))
+    return True
+
+
+def _give_up(temporary: Path, folder: Path) -> None:
+    # The first error is the one to tell: what goes wrong while cleaning up is found again by the next save.
+    with suppress(CheckpointError):
+        recover(folder)
+        remove_leftovers(temporary.parent, folder.name)
+
+
+def _manifest(reader: Reader) -> Manifest:
+    path = reader.folder / manifests.NAME
+    try:
+        data = reader.read(manifests.NAME, manifests.LIMIT)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        mend = "It is not a checkpoint, or an incomplete copy of one: give the folder that qkv saved, or copy it again."
+        raise CheckpointError(
+            complaint(str(path), "the list of the checkpoint's files", "no such file", mend)
+        ) from None
+    return manifests.parse(data, str(path))
+
+
+def _read(reader: Reader, name: str, limit: int) -> bytes:
+    try:
+        return reader.read(name, limit)
+    except CheckpointError as error:
+        raise _missing(reader.folder / name, error) from error
+
+
+def _digest(reader: Reader, name: str, limit: int) -> tuple[int, str]:
+    try:
+        return reader.digest(name, limit)
+    except CheckpointError as error:
+        raise _missing(reader.folder / name, error) from error
+
+
+def _missing(path: Path, error: CheckpointError) -> CheckpointError:
+    if isinstance(error.__cause__, FileNotFoundError):
+        return CheckpointError(complaint(str(path), "a file of this checkpoint", "no such file", _AGAIN))
+    return error
+
+
+def _compare(path: Path, stored: manifests.Entry, found: manifests.Entry) -> None:
+    if stored != found:
+        expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
+        got = f"an altered file ({found.bytes:,} bytes, sha256 {found.sha256[:16]}…)"
+        raise CheckpointError(complaint(str(path), expected, got, _AGAIN))

@@ -1,0 +1,43 @@
+"""One training at a time in a run folder."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qkv.checkpoint.disk import typed
+from qkv.errors import CheckpointError, complaint
+
+NAME = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for one process; the lock goes with the process, however it ends.
+
+    Args:
+        folder: an existing folder.
+
+    Raises:
+        CheckpointError: another process holds it, or it cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as run, locked(Path(run)), locked(Path(run)):
+        ...     pass
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: ...: expected a run folder that no other training uses; got one in use. ...
+    """
+    with typed(folder, "a folder that can be written to"):
+        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            mend = "Wait until it ends, or give another --out."
+            message = complaint(str(folder), "a run folder that no other training uses", "one in use", mend)
+            raise CheckpointError(message) from None
+        yield
+    finally:
+        os.close(handle)

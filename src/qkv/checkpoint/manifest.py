@@ -1,0 +1,158 @@
+"""What a checkpoint consists of: the size and sha256 of each file, and a digest of the list itself."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import MappingProxyType
+from typing import final
+
+from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.errors import CheckpointError, complaint
+
+NAME = "MANIFEST.json"
+LIMIT = 1 << 22
+FORMAT = "qkv checkpoint"
+VERSION = 1
+
+MODEL, CONFIG, TOKENIZER, FIGURES = "model.safetensors", "config.json", "tokenizer.json", "figures.json"
+TRAINER_TENSORS, TRAINER_NUMBERS = "trainer.safetensors", "trainer.json"
+REQUIRED = (MODEL, CONFIG)
+
+_MIB = 1 << 20
+LIMITS: Mapping[str, int] = MappingProxyType(
+    {
+        MODEL: 1 << 40,
+        TRAINER_TENSORS: 1 << 41,
+        CONFIG: 16 * _MIB,
+        FIGURES: 16 * _MIB,
+        TRAINER_NUMBERS: 64 * _MIB,
+        TOKENIZER: 256 * _MIB,
+    }
+)
+_AGAIN = "It is not what was saved: use another checkpoint of this run, or get this one again from where it came."
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One file of a checkpoint.
+
+    Args:
+        bytes: its size.
+        sha256: of its content, in hexadecimal.
+    """
+
+    bytes: int
+    sha256: str
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """The list of a checkpoint's files.
+
+    Args:
+        files: for each plain file name its size and sha256.
+        tied: for each tensor file the names that stand for another tensor of it.
+
+    Example:
+        >>> manifest = Manifest({name: Entry(2, sha256(b"{}").hexdigest()) for name in REQUIRED})
+        >>> parse(manifest.to_bytes(), "MANIFEST.json") == manifest
+        True
+    """
+
+    files: Mapping[str, Entry]
+    tied: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """One sha256 that stands for every byte of the checkpoint, in hexadecimal."""
+        return sha256(encode(self._body(), NAME)).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """Write the list.
+
+        Returns:
+            JSON, always the same bytes for the same list.
+        """
+        return encode(self._body() | {"digest": self.digest}, NAME)
+
+    def _body(self) -> dict[str, Plain]:
+        files: dict[str, Plain] = {
+            name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in self.files.items()
+        }
+        return {"format": FORMAT, "version": VERSION, "files": files, "tied": self.tied}
+
+
+def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) -> Manifest:
+    """List files that are about to be written.
+
+    Args:
+        files: for each name its content.
+        tied: for each tensor file its tied names.
+
+    Returns:
+        The list.
+    """
+    entries = {name: Entry(len(data), sha256(data).hexdigest()) for name, data in files.items()}
+    return Manifest(entries, {name: names for name, names in tied.items() if names})
+
+
+def parse(data: bytes, path: str) -> Manifest:
+    """Read the list of a checkpoint's files, and believe nothing of it.
+
+    Args:
+        data: at most `LIMIT` bytes.
+        path: the name that messages use.
+
+    Returns:
+        The list; its names are known plain names, its sizes within limits.
+
+    Raises:
+        CheckpointError: any byte of it differs from what was written, a file outside the folder is named, a required
+            one is not, or it was written by a newer qkv.
+    """
+    value = decode_mapping(data, path)
+    if value.get("format") != FORMAT:
+        mend = "Give the folder of a checkpoint that qkv saved."
+        raise CheckpointError(complaint(path, f'"format": "{FORMAT}"', repr(value.get("format"))[:80], mend))
+    if value.get("version") != VERSION:
+        mend = "Use the version of qkv that saved it, or a newer one."
+        raise CheckpointError(complaint(path, f'"version": {VERSION}', repr(value.get("version"))[:80], mend))
+    manifest = Manifest(_files(value.get("files"), path), _tied(value.get("tied"), path))
+    if manifest.to_bytes() != data:
+        raise CheckpointError(complaint(path, f"the digest {manifest.digest[:16]}…", "altered content", _AGAIN))
+    return manifest
+
+
+def _files(value: object, path: str) -> dict[str, Entry]:
+    if not isinstance(value, dict):
+        raise CheckpointError(complaint(path, '"files" as an object', type(value).__name__, _AGAIN))
+    for name in value:
+        if name not in LIMITS:
+            raise CheckpointError(complaint(path, f"only the files {', '.join(LIMITS)}", repr(name)[:80], _AGAIN))
+    for name in REQUIRED:
+        if name not in value:
+            raise CheckpointError(complaint(path, f"a file {name}", "none", _AGAIN))
+    if (TRAINER_TENSORS in value) != (TRAINER_NUMBERS in value):
+        raise CheckpointError(complaint(path, f"{TRAINER_TENSORS} and {TRAINER_NUMBERS}", "one of the two", _AGAIN))
+    return {name: _entry(name, entry, path) for name, entry in value.items()}
+
+
+def _entry(name: str, value: object, path: str) -> Entry:
+    match value:
+        case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
+            if 0 <= size <= LIMITS[name] and _SHA256.fullmatch(digest):
+                return Entry(size, digest)
+    expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"
+    raise CheckpointError(complaint(path, expected, repr(value)[:160], _AGAIN))
+
+
+def _tied(value: object, path: str) -> dict[str, dict[str, str]]:
+    if isinstance(value, dict) and value.keys() <= {MODEL, TRAINER_TENSORS}:
+        tied = {name: dict(names) for name, names in value.items() if isinstance(names, dict)}
+        if len(tied) == len(value) and all(isinstance(home, str) for names in tied.values() for home in names.values()):
+            return tied
+    raise CheckpointError(complaint(path, '"tied" as names of tensors', repr(value)[:160], _AGAIN))

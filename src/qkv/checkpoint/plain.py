@@ -1,0 +1,145 @@
+"""Names and numbers as JSON, and nothing else: strict, bounded, the same bytes every time."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from qkv.errors import CheckpointError, complaint
+
+Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
+
+_DEPTH = 32
+
+
+def encode(value: Plain, what: str) -> bytes:
+    """Write names and numbers as JSON, the same bytes for the same value.
+
+    Args:
+        value: mappings with text keys, sequences, text, finite numbers, truth values, None; 32 levels at most.
+        what: the name that messages use.
+
+    Returns:
+        UTF-8 text with sorted keys, ended by a line feed.
+
+    Raises:
+        CheckpointError: something else is in it; the message gives its place.
+
+    Example:
+        >>> encode({"width": 256, "kind": "gru"}, "config")
+        b'{\\n "kind": "gru",\\n "width": 256\\n}\\n'
+        >>> encode({"rate": float("nan")}, "config")
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: config.rate: expected a name or a finite number; got nan. ...
+    """
+    _check(value, what, 0)
+    try:
+        text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+        return text.encode() + b"\n"
+    except ValueError as error:
+        raise CheckpointError(complaint(what, "text that is valid UTF-8", str(error), "Correct this text.")) from error
+
+
+def decode(data: bytes, what: str) -> Plain:
+    """Read what `encode` wrote.
+
+    Args:
+        data: UTF-8 JSON; bounding its size is up to the caller.
+        what: the name that messages use, as a path.
+
+    Returns:
+        Its value, made of dict, list, str, int, float, bool and None.
+
+    Raises:
+        CheckpointError: not JSON, twice the same key, nesting too deep, or a number that is not finite.
+
+    Example:
+        >>> decode(b'{"width": 256}', "config.json")
+        {'width': 256}
+    """
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        _check(value, what, 0)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        mend = "It is not what was saved: get the checkpoint again from where it came."
+        raise CheckpointError(complaint(what, "JSON of names and numbers", str(error), mend)) from error
+    return value  # type: ignore[no-any-return]
+
+
+def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
+    """Read a JSON object that `encode` wrote.
+
+    Args:
+        data: UTF-8 JSON.
+        what: the name that messages use, as a path.
+
+    Returns:
+        The mapping.
+
+    Raises:
+        CheckpointError: as `decode`, or it is not an object.
+    """
+    value = decode(data, what)
+    if not isinstance(value, dict):
+        mend = "It is not what was saved: get the checkpoint again from where it came."
+        raise CheckpointError(complaint(what, "a JSON object", type(value).__name__, mend))
+    return value
+
+
+def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, Plain, Plain]]:
+    """List the fields in which two configurations differ.
+
+    Args:
+        stored: one of them; a field that it lacks counts as None.
+        given: the other.
+        name: the field they stand under, empty at the top.
+
+    Returns:
+        For each field its dotted name and both values, sorted by name.
+
+    Example:
+        >>> differences({"model": {"width": 256}, "seed": 1}, {"model": {"width": 512}, "seed": 1})
+        [('model.width', 256, 512)]
+    """
+    if not (isinstance(stored, Mapping) and isinstance(given, Mapping)):
+        same = encode(stored, name) == encode(given, name)
+        return [] if same else [(name, stored, given)]
+    found = []
+    for key in sorted(stored.keys() | given.keys()):
+        found += differences(stored.get(key), given.get(key), f"{name}.{key}" if name else key)
+    return found
+
+
+def _unique(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise ValueError("the same key twice")
+    return mapping
+
+
+def _refuse_constant(name: str) -> Plain:
+    raise ValueError(f"{name} is not a finite number")
+
+
+def _check(value: object, where: str, depth: int) -> None:
+    if depth > _DEPTH:
+        raise CheckpointError(complaint(where, f"at most {_DEPTH} levels", "more", "Store a flatter structure."))
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float() if math.isfinite(value):
+            return
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    mend = "Turn the key into text."
+                    raise CheckpointError(complaint(where, "keys that are text", repr(key)[:80], mend))
+                _check(item, f"{where}.{key[:80]}", depth + 1)
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check(item, f"{where}[{index}]", depth + 1)
+        case _:
+            mend = "Only text, finite numbers, truth values, None, lists and mappings of these can be stored."
+            raise CheckpointError(complaint(where, "a name or a finite number", repr(value)[:80], mend))

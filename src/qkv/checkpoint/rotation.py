@@ -1,0 +1,237 @@
+"""The checkpoints of one run: which are there, which is the newest, which is the best, which may go.
+
+RUN/step-00001000/    a checkpoint, see `qkv.checkpoint.folder`
+RUN/best              names the best one
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from qkv.checkpoint.contents import Contents
+from qkv.checkpoint.disk import REPLACED, Reader, remove_folder, replace_file, typed
+from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
+from qkv.checkpoint.manifest import Manifest
+from qkv.checkpoint.plain import decode_mapping, encode
+from qkv.errors import CheckpointError, complaint
+
+BEST = "best"
+_BEST_LIMIT = 4096
+_STEP = re.compile(r"step-(\d{8,18})")
+
+
+def to_stderr(text: str) -> None:
+    """Write one line to standard error.
+
+    Args:
+        text: the line.
+    """
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def step_folder(run: Path, step: int) -> Path:
+    """Name the checkpoint of a step.
+
+    Args:
+        run: the run folder.
+        step: number of updates done.
+
+    Returns:
+        Its folder, there or not.
+
+    Example:
+        >>> step_folder(Path("run"), 1000).name
+        'step-00001000'
+    """
+    return run / f"step-{step:08d}"
+
+
+def steps(run: Path) -> list[int]:
+    """List the steps whose checkpoints are in a run folder, complete or not.
+
+    Args:
+        run: the run folder.
+
+    Returns:
+        The steps, ascending.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    with typed(run, "a run folder that can be read"):
+        entries = [entry.name for entry in os.scandir(run) if entry.is_dir(follow_symlinks=False)]
+    # A replacement that was cut short left the old one under this hidden name: it still counts.
+    plain = {name.removeprefix(".").removesuffix(REPLACED) if name.endswith(REPLACED) else name for name in entries}
+    return sorted(int(found[1]) for name in plain if (found := _STEP.fullmatch(name)))
+
+
+def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: bool = False) -> Manifest:
+    """Save the checkpoint of a step, point `best` to it where it is, then let old ones go.
+
+    Args:
+        run: an existing run folder.
+        step: number of updates done.
+        contents: what to write; a checkpoint of the same step gives way to it.
+        keep: how many of the newest stay, at least 1; the best stays besides.
+        best: whether this is the best one so far.
+
+    Returns:
+        Its manifest.
+
+    Raises:
+        CheckpointError: it cannot be written; those that are there stay.
+    """
+    folder = step_folder(run, step)
+    manifest = save(folder, contents, replace=True)
+    if best:
+        mark_best(run, step)
+    for old in surplus(steps(run), keep, best_step(run)):
+        remove_folder(standing(step_folder(run, old)))
+    return manifest
+
+
+def surplus(present: Iterable[int], keep: int, best: int | None) -> list[int]:
+    """Choose the checkpoints that may go.
+
+    Args:
+        present: the steps that are there.
+        keep: how many of the newest stay; at least one always does.
+        best: the step that stays besides, if any.
+
+    Returns:
+        The steps to remove, ascending.
+
+    Example:
+        >>> surplus([100, 200, 300, 400], keep=2, best=100)
+        [200]
+    """
+    ordered = sorted(set(present))
+    return [step for step in ordered[: -max(1, keep)] if step != best]
+
+
+def latest_complete(run: Path, say: Callable[[str], None] = to_stderr) -> Path | None:
+    """Find the newest checkpoint that is complete and unaltered.
+
+    Args:
+        run: the run folder.
+        say: is told of each newer one that had to be passed over; standard error by default.
+
+    Returns:
+        Its folder, or None where no checkpoint was ever saved.
+
+    Raises:
+        CheckpointError: there are checkpoints, but not one is complete; the newest one's fault is named.
+    """
+    faults: list[CheckpointError] = []
+    for step in reversed(steps(run)):
+        folder = standing(step_folder(run, step))
+        try:
+            verify(folder)
+        except CheckpointError as error:
+            faults.append(error)
+            say(f"Passing over a damaged checkpoint: {error}")
+        else:
+            return folder
+    if faults:
+        raise faults[0]
+    return None
+
+
+def mark_best(run: Path, step: int) -> None:
+    """Point `best` to the checkpoint of a step, as a whole or not at all.
+
+    Args:
+        run: the run folder.
+        step: whose checkpoint is there.
+
+    Raises:
+        CheckpointError: the pointer cannot be written.
+    """
+    replace_file(run / BEST, encode({"checkpoint": step_folder(run, step).name}, BEST))
+
+
+def best_step(run: Path) -> int | None:
+    """Read which step `best` points to.
+
+    Args:
+        run: the run folder.
+
+    Returns:
+        The step, or None where there is no pointer.
+
+    Raises:
+        CheckpointError: the pointer is damaged.
+    """
+    path = run / BEST
+    if not os.path.lexists(path):
+        return None
+    with Reader(run) as reader:
+        value = decode_mapping(reader.read(BEST, _BEST_LIMIT), str(path)).get("checkpoint")
+    found = _STEP.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        mend = "Remove this file and train on, or give the folder of one checkpoint, as in RUN/step-00001000."
+        raise CheckpointError(complaint(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), mend))
+    return int(found[1])
+
+
+def best(run: Path) -> Path:
+    """Find the best checkpoint of a run.
+
+    Args:
+        run: the run folder.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        CheckpointError: none was marked yet, the pointer is damaged, or what it points to is gone.
+    """
+    step = best_step(run)
+    if step is None:
+        mend = "Train until the first validation, or give the folder of one checkpoint, as in RUN/step-00001000."
+        raise CheckpointError(complaint(str(run / BEST), "the name of the best checkpoint", "no such file", mend))
+    folder = standing(step_folder(run, step))
+    if not is_checkpoint(folder):
+        mend = "Copy the run folder again as a whole, or give the folder of another checkpoint."
+        raise CheckpointError(complaint(str(run / BEST), f"a checkpoint {folder.name}", "none by this name", mend))
+    return folder
+
+
+def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
+    """Find the checkpoint that a user means.
+
+    Args:
+        path: a checkpoint, a run folder (its best one, else its newest complete one), or the file `RUN/best`.
+        say: is told of damaged checkpoints that were passed over; standard error by default.
+
+    Returns:
+        The folder of one checkpoint.
+
+    Raises:
+        CheckpointError: there is no checkpoint there.
+
+    Example:
+        >>> locate(Path("/dev/null/model"))
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: /dev/null/model: expected a checkpoint or a run folder; got no such folder. ...
+    """
+    if is_checkpoint(path):
+        return standing(path)
+    if path.name == BEST and path.is_file():
+        path = path.parent
+    if not path.is_dir():
+        got = "a file" if path.exists() else "no such folder"
+        mend = "Give the --out of a training, or one checkpoint in it."
+        raise CheckpointError(complaint(str(path), "a checkpoint or a run folder", got, mend))
+    if os.path.lexists(path / BEST):
+        return best(path)
+    found = latest_complete(path, say)
+    if found is None:
+        mend = "Give the --out of a training, or one checkpoint in it."
+        raise CheckpointError(
+            complaint(str(path), "a checkpoint or a run folder", "a folder without checkpoints", mend)
+        )
+    return found

@@ -1,0 +1,114 @@
+"""A run folder opened for training: one configuration, one process.
+
+RUN/run.json    what this folder is, and the configuration it was started with
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from qkv.checkpoint.disk import Reader, make_folder, remove_leftovers, replace_file, typed
+from qkv.checkpoint.folder import is_checkpoint, recover
+from qkv.checkpoint.lock import locked
+from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode
+from qkv.checkpoint.rotation import step_folder, steps
+from qkv.errors import CheckpointError, ConfigError, complaint
+
+NAME = "run.json"
+FORMAT = "qkv run"
+VERSION = 1
+_LIMIT = 16 << 20
+
+
+@contextmanager
+def open_run(folder: Path, config: Mapping[str, Plain], *, free: Collection[str] = ()) -> Iterator[Path]:
+    """Open a run folder for training: make it, or check that it is the same run, and hold it.
+
+    What an interrupted save or removal left behind is cleaned up.
+
+    Args:
+        folder: the run folder; it is made where it does not exist.
+        config: names and numbers that define the run.
+        free: dotted names of fields that may change between two starts of one run, as in "training.steps".
+
+    Returns:
+        A context in which no other process can open the run; it gives the folder.
+
+    Raises:
+        ConfigError: the folder holds a run of another configuration; the fields that differ are named.
+        CheckpointError: the folder holds something else, is in use, or cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     run = Path(parent, "run")
+        ...     with open_run(run, {"model": {"width": 256}}):
+        ...         print(read_config(run))
+        ...     with open_run(run, {"model": {"width": 512}}):
+        ...         pass
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: --out ...: expected the configuration this run was started with; got model.width 512
+        (it was 256). Give another --out, or the same settings as before.
+    """
+    folder = Path(os.path.abspath(folder))
+    encode(config, "config")
+    make_folder(folder)
+    _check_kind(folder)
+    with locked(folder):
+        stored = read_config(folder) if os.path.lexists(folder / NAME) else None
+        if stored is not None:
+            _check_same(folder, stored, config, free)
+        if stored is None or differences(stored, config):
+            replace_file(folder / NAME, encode({"format": FORMAT, "version": VERSION, "config": config}, NAME))
+        for step in steps(folder):
+            recover(step_folder(folder, step))
+        remove_leftovers(folder)
+        yield folder
+
+
+def read_config(folder: Path) -> dict[str, Plain]:
+    """Read the configuration a run was started with.
+
+    Args:
+        folder: a run folder.
+
+    Returns:
+        Names and numbers.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = str(folder / NAME)
+    with Reader(folder) as reader:
+        value = decode_mapping(reader.read(NAME, _LIMIT), path)
+    config = value.get("config")
+    if value.get("format") != FORMAT or value.get("version") != VERSION or not isinstance(config, dict):
+        mend = "Give another --out; if qkv trained in this folder, use the same version of qkv, or a newer one."
+        raise CheckpointError(complaint(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", mend))
+    return config
+
+
+def _check_kind(folder: Path) -> None:
+    with typed(folder, "a folder that can be read"):
+        entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
+    if entries and NAME not in entries:
+        got = "one checkpoint" if is_checkpoint(folder) else f"a folder that holds {entries[0]!r}"
+        mend = "Give another --out: nothing in this folder was touched."
+        raise CheckpointError(complaint(f"--out {folder}", "a run folder, or a new or empty one", got, mend))
+
+
+def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]) -> None:
+    found = [item for item in differences(stored, given) if item[0] not in free]
+    if not found:
+        return
+    shown = ", ".join(f"{name} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
+    more = f" and {len(found) - 12} more" if len(found) > 12 else ""
+    mend = "Give another --out, or the same settings as before."
+    argument = f"--out {folder}"
+    raise ConfigError(complaint(argument, "the configuration this run was started with", shown + more, mend))
+
+
+def _show(value: Plain) -> str:
+    text = encode(value, "value").decode().strip() if not isinstance(value, str) else value
+    return text if len(text) <= 60 else text[:59] + "…"

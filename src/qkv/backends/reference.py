@@ -5,8 +5,11 @@ from torch import Tensor
 
 from qkv.backends.base import Backend, Result
 from qkv.backends.dropout import kept
+from qkv.backends.weighing import threshold
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.sparse import Entmax
+from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
 
 
@@ -65,49 +68,45 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 def row_state(problem: Problem, call: Call) -> Tensor:
     """The value of the row state, (..., Q)."""
-    s_QK, visible = scores(call), call.visibility.matrix()
-    s = s_QK if s_QK.dtype == torch.float64 else s_QK.float()
+    state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
+    return state.expand(*problem.leading, problem.queries)
+
+
+def state_of(kind: str, normalizer: Normalizer, s: Tensor, visible: Tensor | None) -> Tensor:
+    """What a normalizer remembers of rows of scores (..., Q, K), at least in float32."""
+    s = s if s.dtype == torch.float64 else s.float()
     seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
-    kind = problem.normalizer
-    return _STATES[kind](call, torch.where(seen, s, _HIDDEN.get(kind, 0.0)), seen).expand(
-        *problem.leading, problem.queries
-    )
+    return _STATES[kind](normalizer, torch.where(seen, s, _HIDDEN.get(kind, 0.0)), seen)
 
 
-def _softmax(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+def _softmax(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
-    sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
+    sink = normalizer.sink if isinstance(normalizer, Softmax) else None
     if sink is None:
         return lse
     sink = sink[..., None].to(s.dtype) if isinstance(sink, Tensor) else torch.as_tensor(sink, dtype=s.dtype)
     return torch.logaddexp(lse, sink.to(s.device))
 
 
-def _total(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+def _total(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     return s.sum(-1)
 
 
-def _count(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+def _count(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     return seen.expand_as(s).sum(-1).to(s.dtype)
 
 
-def _largest(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+def _largest(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
 
 
-def _nothing(call: Call, s: Tensor, seen: Tensor) -> Tensor:
+def _nothing(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     return s.new_zeros(s.shape[:-1])
 
 
-def _threshold(call: Call, s: Tensor, seen: Tensor) -> Tensor:
-    """τ from the equation w = max(0, (α−1)s − τ)^(1/(α−1)), read off the row's largest weight."""
-    if not s.shape[-1]:
-        return s.new_full(s.shape[:-1], torch.inf)
-    w, place = call.normalizer(s, seen).max(-1, keepdim=True)
-    alpha = call.normalizer.alpha if isinstance(call.normalizer, Entmax) else 2.0
-    alpha = alpha[..., None, None] if isinstance(alpha, Tensor) else alpha
-    tau = s.gather(-1, place) * (alpha - 1) - w ** (alpha - 1)
-    return torch.where(w > 0, tau, torch.full_like(tau, torch.inf)).squeeze(-1)
+def _threshold(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    alpha = normalizer.alpha if isinstance(normalizer, Entmax) else 2.0
+    return threshold(s, normalizer(s, seen), spread(alpha))
 
 
 _HIDDEN: dict[str, float] = dict.fromkeys(("softmax", "hard", "sparsemax", "entmax"), -torch.inf)

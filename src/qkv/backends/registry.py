@@ -1,6 +1,8 @@
 """The backends that exist, in the order that `explain` shows them."""
 
-from qkv.backends import linear, reference, sdpa, sorted
+from qkv.backends import blocked, linear, reference, sdpa, sorted  # noqa: A004
 from qkv.backends.base import Backend
 
-BACKENDS: dict[str, Backend] = {module.BACKEND.name: module.BACKEND for module in (reference, sdpa, linear, sorted)}
+_MODULES = (reference, sdpa, linear, sorted, blocked)
+
+BACKENDS: dict[str, Backend] = {module.BACKEND.name: module.BACKEND for module in _MODULES}

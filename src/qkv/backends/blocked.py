@@ -1,0 +1,134 @@
+"""Backend `blocked`: serves everything, forward and backward, in memory that grows linearly with queries and keys."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.backends import callables
+from qkv.backends.base import Backend, Result
+from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, full_rank
+from qkv.errors import UnsupportedError, complaint
+from qkv.masks.lower import Visibility
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.sparse import Entmax
+from qkv.problem import Call, Cost, Problem
+
+
+def refuses(problem: Problem) -> str | None:
+    """Serves everything."""
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """The work of the full matrix, without its way through memory."""
+    pairs = problem.rows * problem.queries * problem.keys
+    passes = 3 if problem.gradient else 1
+    operations = 2 * pairs * (problem.width + problem.value_width) * passes
+    slow = {"tanh_sum": 1.0, "distance": 0.02}.get(problem.core, 0.0)
+    time = 60 * passes + passes * (pairs * problem.width * slow + pairs + operations / 100) / 1000
+    return Cost(operations, 64 << 20, time)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Stripes by a function of our own; callables by checkpoints, so that what they close over learns."""
+    if problem.core == "tile":
+        return callables.run(problem, call)
+    recipe, inputs = prepare(problem, call)
+    output, state = _Blocked.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    return Result(output, state if problem.state else None)
+
+
+def prepare(problem: Problem, call: Call) -> tuple[Recipe, Inputs]:
+    """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts."""
+    operands = call.score.prepare(call.query, call.key)
+    leading = problem.leading
+    rank = len(leading)
+    scale = operands.scale if isinstance(operands.scale, Tensor) else None
+    query = operands.query
+    name, parameter = _normalizer(call.normalizer)
+    if isinstance(parameter, Tensor):
+        parameter = full_rank(parameter[..., None, None], rank + 2)
+    elif parameter is not None:
+        parameter = torch.tensor(parameter, dtype=torch.float64, device=query.device)
+    inputs = Inputs(
+        query.expand(*leading, *query.shape[-2:]),
+        full_rank(operands.key, rank + 2),
+        full_rank(call.value, rank + 2),
+        None if scale is None else full_rank(scale, rank + 2),
+        None if operands.vector is None else full_rank(operands.vector, rank + 1),
+        parameter,
+        None if call.bias is None else full_rank(call.bias, rank + 2),
+        call.seed,
+    )
+    factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
+    recipe = Recipe(problem.core, problem.pointwise, name, factor, call.dropout, problem.state, leading)
+    return recipe, inputs
+
+
+def _normalizer(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:
+    """The name of its rule, and its one parameter."""
+    name = type(normalizer).__name__.lower()
+    match normalizer:
+        case Softmax(parameter) | Sigmoid(parameter):
+            return name, parameter
+        case Entmax(alpha):
+            return ("entmax15", None) if not isinstance(alpha, Tensor) and alpha == 1.5 else (name, alpha)
+        case _:
+            return name, None
+
+
+class _Blocked(torch.autograd.Function):
+    """The eager way: a function of PyTorch's autograd over the tiles."""
+
+    @staticmethod
+    def forward(ctx: Any, recipe: Recipe, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.recipe, ctx.visibility = recipe, visibility
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        query = inputs[0]
+        assert query is not None
+        with torch.autocast(query.device.type, enabled=False):
+            return Tiles(recipe, Inputs(*inputs), visibility).forward(query.dtype)  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+        wanted = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE])
+        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, *gradients, None)
+
+
+class _Backward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recipe: Recipe,
+        visibility: Visibility,
+        wanted: list[bool],
+        g_output: Tensor | None,
+        g_state: Tensor | None,
+        *inputs: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        given = Inputs(*inputs)  # type: ignore[arg-type]
+        if g_output is None:
+            g_output = given.query.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
+        with torch.autocast(given.query.device.type, enabled=False):
+            buffers = Tiles(recipe, given, visibility).backward(g_output, g_state if recipe.state else None, wanted)
+        pairs = zip(buffers, inputs, strict=False)
+        return tuple(None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("blocked")
+
+
+def second_derivative(backend: str) -> UnsupportedError:
+    """The error for a derivative of a derivative."""
+    mend = 'Pass backend="reference", which PyTorch differentiates any number of times.'
+    return UnsupportedError(complaint("backend", "first derivatives", f"a second derivative through {backend}", mend))
+
+
+BACKEND = Backend("blocked", "stripes of rows that fit the cache", refuses, cost, run)

@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 
 .PHONY: demo test test-all check bench clean
 
-demo: $(READY)        ## learn to read dates, then show what the model attends to
+demo: $(USABLE)       ## learn to read dates, then show what the model attends to
 	$(BIN)/qkv demo
 
 test: $(READY)        ## the fast suite
@@ -28,7 +29,11 @@ clean:                ## everything that can be made again
 	rm -rf $(VENV) build dist runs demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(READY): $(USABLE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@

@@ -1,0 +1,64 @@
+"""Additive against multiplicative scores: the same interface, different cost.
+
+The equations: vᵀtanh(W_q q + W_k k) builds a hidden layer for every pair, qᵀMk one product; M = I is the dot product.
+"""
+
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from drawing import BLUE, GREEN, ORANGE, keep, label, panels
+
+import qkv
+
+WIDTHS = [8, 16, 32, 64, 128, 256]
+
+
+def main(folder: Path) -> None:
+    """Draw the time and the memory of both, written out on the full matrix."""
+    torch.manual_seed(0)
+    figure, (time, memory) = panels(2, width=3.6)
+    query, key = torch.randn(2, 256, 1).expand(2, 256, 64).unbind()
+    dot = qkv.attention(query, key, key, score=qkv.scores.Dot())
+    identity = qkv.attention(query, key, key, score=qkv.scores.Bilinear(torch.eye(64)))
+    assert torch.allclose(dot, identity, atol=1e-5), "M = I is the dot product"
+    for name, color in (("dot", GREEN), ("bilinear", ORANGE), ("additive", BLUE)):
+        time.loglog(WIDTHS, [milliseconds(name, width) for width in WIDTHS], "o-", color=color, label=name)
+        memory.loglog(WIDTHS, [written_out(name, width) for width in WIDTHS], "o-", color=color)
+    time.legend(fontsize=8, frameon=False)
+    label(time, "milliseconds, 256 queries and keys", "width")
+    label(memory, "bytes of the equation written out", "width")
+    keep(figure, folder, "additive_multiplicative")
+
+
+def scores(name: str, width: int) -> qkv.scores.Score:
+    """A score of each kind."""
+    match name:
+        case "dot":
+            return qkv.scores.Dot()
+        case "bilinear":
+            return qkv.scores.Bilinear(torch.randn(width, width))
+        case _:
+            return qkv.scores.Additive(torch.randn(width), torch.randn(width, width), torch.randn(width, width))
+
+
+def milliseconds(name: str, width: int) -> float:
+    """The best of five runs of the full equation."""
+    x, score = torch.randn(256, width), scores(name, width)
+    best = float("inf")
+    for _ in range(5):
+        start = perf_counter()
+        qkv.attention(x, x, x, score=score, backend="reference")
+        best = min(best, perf_counter() - start)
+    return 1000 * best
+
+
+def written_out(name: str, width: int) -> int:
+    """What `qkv.explain` says the full equation holds."""
+    x = torch.zeros(256, width)
+    return qkv.explain(x, x, x, score=scores(name, width), backend="reference").bytes
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))

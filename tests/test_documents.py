@@ -1,0 +1,36 @@
+"""The documentation: its scripts run, its code runs, its figures exist."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py") if path.name != "drawing.py")
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script_draws_its_figure(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(script.parent)
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert (tmp_path / f"{script.stem}.svg").stat().st_size > 1000
+    assert (ROOT / "docs" / "mechanisms" / "figures" / f"{script.stem}.svg").exists(), "the page's figure is committed"
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda path: path.stem)
+def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_links_on_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), f"{page}: {link}"

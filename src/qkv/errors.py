@@ -40,6 +40,10 @@ class CheckpointError(QkvError, ValueError):
     """A checkpoint that is missing, incomplete, altered or of another kind."""
 
 
+class TrainingError(QkvError, ArithmeticError):
+    """A training that cannot go on: its loss is no number any more, or the machine has no room for a step."""
+
+
 def complaint(argument: str, expected: str, got: str, mend: str) -> str:
     """Build the one form of message that all errors have.
 

@@ -33,7 +33,7 @@ def test_a_date_fits_80_columns_in_one_panel(date):
 def test_each_cell_has_the_color_of_its_weight(words):
     out = printed(words, colors=True)
     for fraction in words.fractions().flatten().tolist():
-        assert "48;2;{};{};{}m".format(*color(fraction)) in out
+        assert "48;2;{};{};{}m".format(*color(round(255 * fraction) / 255)) in out
 
 
 def test_each_cell_shows_its_percentage():
@@ -121,6 +121,12 @@ def test_an_old_encoding_gets_escapes_instead_of_an_error():
     terminal(uniform(["weiße", "中"], ["שלום"]), Console(file=file, width=80, color_system=None))
     file.flush()
     assert b"wei\\xdfe" in raw.getvalue()
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 10])
+def test_a_terminal_too_narrow_for_any_map_still_gets_all_rows(width):
+    out = printed(uniform(["Hund", "Haus"], ["dog", "house"]), width=width)
+    assert out.count("dog") == 2
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (0, 0)])

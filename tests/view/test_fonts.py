@@ -1,8 +1,19 @@
+import torch
+
+from qkv.view.alignment import Alignment
+from qkv.view.figure import png
 from qkv.view.fonts import BASE, drawable
 
 
 def test_letters_of_the_base_font_need_no_other():
     assert drawable(["weiße", "Männer", "шум", "ελ"]) == (("weiße", "Männer", "шум", "ελ"), (BASE,))
+
+
+def test_a_letter_that_the_base_font_lacks_comes_from_another_without_a_warning():
+    names, families = drawable(["ᶁog", "dog"])  # matplotlib's own STIX has ᶁ
+    assert names == ("ᶁog", "dog")
+    assert len(families) == 2
+    assert png([Alignment(names, names, torch.eye(2))])
 
 
 def test_what_no_font_has_becomes_a_box():

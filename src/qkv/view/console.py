@@ -1,8 +1,9 @@
 """An alignment as a heat map in the terminal."""
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.color import Color
@@ -21,7 +22,7 @@ _LABEL_LINES = 5
 _FAINTEST = 0.04  # of the scale: below it a character would be noise
 _LEFT_TO_RIGHT = "\u200e"  # after a right-to-left label, or terminals that reorder text swap neighboring columns
 
-_Paint = Callable[[float, str, int], Text]
+_Paint = Callable[[float, str, int], tuple[str, Style]]
 
 
 def terminal(alignment: Alignment, console: Console | None = None) -> None:
@@ -47,79 +48,71 @@ def terminal(alignment: Alignment, console: Console | None = None) -> None:
     console = console or Console()
     shown = console.is_terminal or console.is_jupyter
     colored = shown and not console.no_color and console.color_system in {"256", "truecolor"}
-    paint = _blocks if colored else _characters(_encodes(console, "░▒▓█…"))
-    for line in _Grid(alignment, console, paint, colored).lines():
+    for line in _grid(alignment, console, colored).lines():
         console.print(line if shown else Text(line.plain), crop=False, overflow="ignore", soft_wrap=True)
 
 
-def _encodes(console: Console, text: str) -> bool:
-    try:
-        text.encode(console.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
+def _encoded(text: str, encoding: str) -> str:
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _blocks(fraction: float, number: str, width: int) -> Text:
-    style = Style(color=Color.from_rgb(*ink(fraction)), bgcolor=Color.from_rgb(*color(fraction)))
-    return Text(f"{number:^{width}}", style=style)
+def _encodable(text: str, encoding: str) -> bool:
+    return _encoded(text, encoding) == text
 
 
-def _characters(unicode: bool) -> _Paint:
-    shades = "░▒▓█" if unicode else ".:-=+*#%@"
+def _blocks(fraction: float, number: str, width: int) -> tuple[str, Style]:
+    return f"{number:^{width}}", _block_style(round(255 * fraction))
 
-    def paint(fraction: float, _number: str, width: int) -> Text:
+
+@cache
+def _block_style(step: int) -> Style:
+    fraction = step / 255
+    return Style(color=Color.from_rgb(*ink(fraction)), bgcolor=Color.from_rgb(*color(fraction)))
+
+
+def _characters(shades: str) -> _Paint:
+    def paint(fraction: float, _number: str, width: int) -> tuple[str, Style]:
         shade = shades[min(int(fraction * len(shades)), len(shades) - 1)] if fraction >= _FAINTEST else " "
-        return Text(shade * max(1, width - 1) + " " * (width > 1))
+        return shade * max(1, width - 1) + " " * (width > 1), Style.null()
 
     return paint
 
 
 @dataclass(frozen=True)
 class _Grid:
-    alignment: Alignment
-    console: Console
+    """What is to be printed, with everything about the terminal and the weights already known."""
+
+    sources: list[str]
+    targets: list[str]
+    fractions: list[list[float]]
+    percents: list[list[int]] | None
+    ends: tuple[str, str]
     paint: _Paint
     colored: bool
+    more: str
+    width: int
 
-    @property
-    def percent(self) -> bool:
-        low, high = self.alignment.scale
-        return self.colored and low == 0 and high <= 1
-
-    def lines(self) -> list[Text]:
-        sources = [self._readable(token) for token in self.alignment.source]
-        targets = [self._readable(token) for token in self.alignment.target]
-        if not sources or not targets:
-            return [Text(f"no {'source' if targets else 'target'} tokens: nothing to attend to", style="dim")]
-        gutter = min(max(map(cell_len, targets)), max(8, self.console.width // 4))
-        room = self.console.width - gutter - 1
-        widths, panels = _laid_out([cell_len(name) for name in sources], room)
-        out: list[Text] = []
+    def lines(self) -> Iterator[Text]:
+        if not self.sources or not self.targets:
+            yield Text(f"no {'source' if self.targets else 'target'} tokens: nothing to attend to", style="dim")
+            return
+        gutter = min(max(map(cell_len, self.targets)), max(8, self.width // 4))
+        widths, panels = _laid_out([cell_len(name) for name in self.sources], self.width - gutter - 1)
         for first, last in panels:
             if len(panels) > 1:
-                out.append(Text(f"source {first + 1} to {last} of {len(sources)}", style="dim italic"))
-            out += self._header(sources[first:last], widths[first:last], gutter)
-            out += [
-                self._row(name, self._cells(t, range(first, last), widths), gutter) for t, name in enumerate(targets)
-            ]
-        return [*out, self._legend(gutter)]
+                yield Text(f"source {first + 1} to {last} of {len(self.sources)}", style="dim italic")
+            yield from self._header(self.sources[first:last], widths[first:last], gutter)
+            for t in range(len(self.targets)):
+                yield self._row(t, range(first, last), widths, gutter)
+        yield self._legend(gutter)
 
-    def _readable(self, token: str) -> str:
-        text = label(token)
-        return text.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
-
-    def _header(self, names: list[str], widths: list[int], gutter: int) -> list[Text]:
+    def _header(self, names: list[str], widths: list[int], gutter: int) -> Iterator[Text]:
         folded = [self._folded(name, width - 1) for name, width in zip(names, widths, strict=True)]
         height = max(map(len, folded))
-        out = []
         for line in range(height):
-            text = " " * (gutter + 1)
-            for parts, width in zip(folded, widths, strict=True):
-                row = line - (height - len(parts))
-                text += _fitted(parts[row] if row >= 0 else "", width)
-            out.append(Text(text.rstrip(" "), style="bold"))
-        return out
+            parts = [lines[line - height] if line - height >= -len(lines) else "" for lines in folded]
+            text = "".join(_fitted(part, width) for part, width in zip(parts, widths, strict=True))
+            yield Text(" " * (gutter + 1) + text.rstrip(" "), style="bold")
 
     def _folded(self, name: str, width: int) -> list[str]:
         count = -(-cell_len(name) // width)
@@ -130,33 +123,44 @@ class _Grid:
         return [*lines[: _LABEL_LINES - 1], self._shortened("".join(lines[_LABEL_LINES - 1 :]), width)]
 
     def _shortened(self, name: str, width: int) -> str:
-        more = "…" if _encodes(self.console, "…") else "~"
-        return set_cell_size(name, width - 1).rstrip(" ") + more
+        return set_cell_size(name, width - 1).rstrip(" ") + self.more
 
-    def _row(self, name: str, cells: list[Text], gutter: int) -> Text:
+    def _row(self, t: int, columns: range, widths: list[int], gutter: int) -> Text:
+        name = self.targets[t]
         if cell_len(name) > gutter:
             name = self._shortened(name, gutter)
-        head = Text(" " * (gutter - cell_len(name)) + _isolated(name) + " ", style="bold")
-        line = Text.assemble(head, *cells)
+        head = " " * (gutter - cell_len(name)) + _isolated(name) + " "
+        cells = (self.paint(self.fractions[t][s], self._number(t, s), widths[s]) for s in columns)
+        line = Text.assemble((head, "bold"), *cells)
         if not self.colored:
             line.rstrip()
         return line
 
-    def _cells(self, t: int, columns: range, widths: list[int]) -> list[Text]:
-        fractions, weights = self.alignment.fractions()[t].tolist(), self.alignment.weights[t].tolist()
-        return [self.paint(fractions[s], self._number(weights[s]), widths[s]) for s in columns]
-
-    def _number(self, weight: float) -> str:
-        percent = round(100 * weight)
-        return f"{percent:>2}" if self.percent and percent else ""
+    def _number(self, t: int, s: int) -> str:
+        return f"{self.percents[t][s] or '':>2}" if self.percents else ""
 
     def _legend(self, gutter: int) -> Text:
-        low, high = self.alignment.scale
-        ends = ("0", f"{100 * high:.0f} %") if self.percent else (f"{low:.3g}", f"{high:.3g}")
-        room = self.console.width - gutter - 3 - sum(map(len, ends))
+        room = self.width - gutter - 3 - sum(map(len, self.ends))
         steps = max(2, min(24 if self.colored else 10, room))
-        ramp = Text.assemble(*(self.paint(step / (steps - 1), "", 1) for step in range(steps)))
-        return Text.assemble(" " * (gutter + 1), ends[0], " ", ramp, " ", ends[1], style="dim")
+        ramp = (self.paint(step / (steps - 1), "", 1) for step in range(steps))
+        return Text.assemble(" " * (gutter + 1), self.ends[0], " ", *ramp, " ", self.ends[1], style="dim")
+
+
+def _grid(alignment: Alignment, console: Console, colored: bool) -> _Grid:
+    low, high = alignment.scale
+    percent = colored and low == 0 and high <= 1
+    unicode = _encodable("░▒▓█…", console.encoding)
+    return _Grid(
+        sources=[_encoded(label(token), console.encoding) for token in alignment.source],
+        targets=[_encoded(label(token), console.encoding) for token in alignment.target],
+        fractions=alignment.fractions().tolist(),
+        percents=(100 * alignment.weights).round().int().tolist() if percent else None,
+        ends=("0", f"{100 * high:.0f} %") if percent else (f"{low:.3g}", f"{high:.3g}"),
+        paint=_blocks if colored else _characters("░▒▓█" if unicode else ".:-=+*#%@"),
+        colored=colored,
+        more="…" if unicode else "~",
+        width=console.width,
+    )
 
 
 def _laid_out(lengths: list[int], room: int) -> tuple[list[int], list[tuple[int, int]]]:

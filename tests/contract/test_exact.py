@@ -1,0 +1,136 @@
+"""Every score × normalizer × mask × backend × dtype: the criterion "exact", forward and backward."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import torch
+from tests.contract import oracle
+from tests.contract.judge import Case, Trial, cross_product, sample
+from tests.contract.mechanisms import BATCH, DTYPES, KEYS, MASK, NORMALIZER, QUERIES, SCORE, SCORES
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention_with_weights
+
+JUDGED = [name for name in BACKENDS if name != "reference"]
+NAMES = {case.name: case for case in SCORES}
+by_score = pytest.mark.parametrize("score", NAMES)
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def failures(cases: Iterable[Case]) -> list[str]:
+    """Each case that a backend serves and gets wrong."""
+    found = []
+    for case in cases:
+        trial = Trial(case)
+        assert trial.settled.any(), f"{case}: the inputs leave nothing to judge"
+        for backend in JUDGED:
+            if trial.refusal(backend) is None:
+                forward, backward = trial.ratios(backend)
+                if max(forward, backward) > 1:
+                    found.append(f"{backend}: {case}: output {forward:.2f}, gradients {backward:.2f} of the limit")
+    return found
+
+
+@by_dtype
+@by_score
+def test_backends_are_exact(score: str, dtype: torch.dtype) -> None:
+    assert not failures(sample(NAMES[score], dtype))
+
+
+@pytest.mark.slow
+@by_dtype
+@by_score
+def test_backends_are_exact_everywhere(score: str, dtype: torch.dtype) -> None:
+    assert not failures(cross_product(NAMES[score], dtype))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@by_dtype
+def test_every_backend_serves_some_cases(backend: str, dtype: torch.dtype) -> None:
+    """A backend that refuses everything would pass every other test."""
+    served = sum(Trial(case).refusal(backend) is None for score in SCORES for case in sample(score, dtype))
+    assert served, f"{backend} refuses every case in {dtype}"
+
+
+def oracle_error(case: Case) -> float:
+    """The reference's largest error in float64, output and weights, in units of float64's roundoff."""
+    trial = Trial(case)
+    leaves = trial.inputs.leaves
+    seen = trial._visible.numpy()
+    if case.mask.name in oracle.MASKS:
+        assert (oracle.table(case.mask.name, BATCH, QUERIES, KEYS) == seen).all(), f"{case.mask.name} is lowered wrong"
+    wide = {name: x.numpy().astype(np.longdouble) for name, x in leaves.items()}
+    expected = oracle.attention(wide, case.score.name, case.normalizer.name, seen)
+    got = attention_with_weights(
+        leaves["query"],
+        leaves["key"],
+        leaves["value"],
+        score=case.score.build(trial._own(leaves)),
+        normalizer=case.normalizer.build(leaves),
+        mask=trial.inputs.mask,
+        backend="reference",
+    )
+    rows = trial.settled.numpy()
+    quotients = []
+    for ours, theirs in zip(got, expected, strict=True):
+        scale = max(float(np.abs(theirs).max()), 1.0)
+        quotients.append(float(np.abs(ours.numpy().astype(np.longdouble) - theirs)[rows].max()) / scale / 2.0**-53)
+    return max(quotients)
+
+
+LIMIT = 256.0
+"""Roundoffs: 40 keys, widths up to 32, and scores up to about 20, whose exponentials multiply relative errors by it."""
+
+
+@by_score
+def test_the_reference_is_the_equation(score: str) -> None:
+    errors = {str(case): oracle_error(case) for case in sample(NAMES[score], torch.float64)}
+    assert {name: error for name, error in errors.items() if error > LIMIT} == {}
+
+
+@pytest.mark.slow
+@by_score
+def test_the_reference_is_the_equation_everywhere(score: str) -> None:
+    errors = {str(case): oracle_error(case) for case in cross_product(NAMES[score], torch.float64)}
+    assert {name: error for name, error in errors.items() if error > LIMIT} == {}
+
+
+SMALL = [
+    ("scaled_dot_per_head", "softmax", "scale"),
+    ("cosine_per_head", "softmax", "scale"),
+    ("bilinear_per_head", "softmax", "scale"),
+    ("additive", "softmax", "vector"),
+    ("additive_projected", "sigmoid", "vector"),
+    ("concat", "softmax", "key_vector"),
+    ("squared_distance_per_head", "softmax", "bandwidth"),
+    ("gaussian_per_head", "sum", "bandwidth"),
+    ("epanechnikov_per_head", "sum", "bandwidth"),
+    ("learned", "mean", "weight"),
+    ("scaled_dot", "softmax_sink", "sink"),
+    ("additive", "entmax_learned", "alpha"),
+    ("additive", "sigmoid_bias", "sigmoid_bias"),
+]
+
+
+@by_dtype
+@pytest.mark.parametrize(("score", "normalizer", "parameter"), SMALL)
+def test_gradients_of_small_parameters_are_exact(
+    score: str, normalizer: str, parameter: str, dtype: torch.dtype
+) -> None:
+    """Two numbers are too few for the quotient of two samples: 64 cotangents make a sample of them."""
+    trial = Trial(Case(SCORE[score], NORMALIZER[normalizer], MASK["lengths"], dtype))
+
+    def gradients(backend: str, precision: torch.dtype) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(trial.case.seed)
+        output, leaves = trial.run(backend, precision)
+        cotangents = [trial.cotangent(precision, draw) for _ in range(64)]
+        found = [torch.autograd.grad(output, leaves[parameter], c, retain_graph=True)[0] for c in cotangents]
+        return torch.stack(found).double()
+
+    served = [backend for backend in JUDGED if trial.refusal(backend) is None]
+    if not served:
+        pytest.skip("no backend but the reference serves this")
+    truth, literal = gradients("reference", torch.float64), gradients("reference", trial.low)
+    for backend in served:
+        assert trial.ratio(gradients(backend, dtype), truth, literal, truth.abs().max().item()) <= 1, backend

@@ -63,7 +63,9 @@ function stage(number, kept) {
   byId("stage").replaceChildren(grid);
   const longest = Math.max(0, ...[...map.columns.querySelectorAll("bdi")].map((label) => label.offsetWidth));
   grid.style.setProperty("--longest", `${longest}px`);
-  grid.style.setProperty("--wide", `${wide(map.columns, sentence.source.length, cell, longest / 2)}px`);
+  const across = wide(map.columns, sentence.source.length, cell, longest / 2);
+  grid.style.setProperty("--wide", `${across}px`);
+  grid.classList.toggle("upright", longest <= across);
   legend(sentence);
   mark(number);
   refresh();

@@ -1,0 +1,48 @@
+"""The command `qkv`: its subcommands, each in a file of its own."""
+
+from typing import Annotated
+
+import typer
+
+from qkv._version import VERSION
+from qkv.cli.demo import demo
+from qkv.cli.evaluate import evaluate
+from qkv.cli.explain import explain
+from qkv.cli.train import train_translate
+from qkv.cli.translate import translate
+
+app = typer.Typer(
+    name="qkv",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+train = typer.Typer(name="train", no_args_is_help=True, help="Train a model from text files; again to resume.")
+
+app.command()(demo)
+app.add_typer(train)
+train.command("translate")(train_translate)
+app.command()(translate)
+app.command()(evaluate)
+app.command()(explain)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"qkv {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Any attention mechanism, exact and fast: train with it from text files, and look at its weights."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

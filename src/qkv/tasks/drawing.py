@@ -1,0 +1,41 @@
+"""The alignments of translations, in the terminal and in files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from qkv.tasks.translator import Translation
+from qkv.view.alignment import Alignment
+from qkv.view.console import terminal as draw_in_terminal
+from qkv.view.export import save
+
+
+def alignments(translations: Sequence[Translation]) -> list[Alignment]:
+    """The alignment of each translation that has one."""
+    return [
+        Alignment(found.source_tokens, found.target_tokens, found.weights)
+        for found in translations
+        if found.weights is not None
+    ]
+
+
+def draw(translations: Sequence[Translation], file: Path | None, *, terminal: bool) -> None:
+    """Draw what translations attended to.
+
+    Args:
+        translations: with their weights.
+        file: where to save it: .html, .svg or .png; None for nowhere.
+        terminal: whether to draw on standard error.
+
+    Raises:
+        ConfigError: the file has another suffix, or cannot be written.
+    """
+    drawn = alignments(translations)
+    if file is not None:
+        save(file, drawn)
+    if terminal:
+        console = Console(stderr=True)
+        for alignment in drawn:
+            draw_in_terminal(alignment, console)
+            console.print()

@@ -1,0 +1,124 @@
+"""A mechanism described by words, for `qkv explain`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.functional import explain
+from qkv.masks.base import Mask
+from qkv.masks.patterns import causal, dense, lengths, window
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.problem import Plan
+from qkv.scores.base import Score
+from qkv.scores.free import Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
+from qkv.scores.sums import Additive, Concat
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call of `qkv.attention`, described by names and sizes.
+
+    Args:
+        score, normalizer, mask: names; no normalizer is the score's own.
+        batch, heads, queries, keys, width: sizes.
+        dropout: of the weights.
+        dtype: the name of the elements' type.
+        gradient: whether to plan for training.
+        backend: "auto" or a name.
+    """
+
+    score: str = "scaled_dot"
+    normalizer: str = ""
+    mask: str = "none"
+    batch: int = 1
+    heads: int = 8
+    queries: int = 1024
+    keys: int = 1024
+    width: int = 64
+    dropout: float = 0.0
+    dtype: str = "float32"
+    gradient: bool = False
+    backend: str = "auto"
+
+
+_SCORES: dict[str, Callable[[int, torch.dtype], Score]] = {
+    "additive": lambda width, dtype: Additive(torch.ones(width, dtype=dtype)),
+    "bilinear": lambda width, dtype: Bilinear(torch.eye(width, dtype=dtype)),
+    "boxcar": lambda *_: Boxcar(),
+    "concat": lambda width, dtype: Concat(torch.ones(width, dtype=dtype), torch.ones(width, dtype=dtype)),
+    "cosine": lambda *_: Cosine(),
+    "dot": lambda *_: Dot(),
+    "epanechnikov": lambda *_: Epanechnikov(),
+    "gaussian": lambda *_: Gaussian(),
+    "scaled_dot": lambda *_: ScaledDot(),
+    "squared_distance": lambda *_: SquaredDistance(),
+    "uniform": lambda *_: Uniform(),
+}
+_NORMALIZERS: dict[str, Callable[[], Normalizer | None]] = {
+    "": lambda: None,
+    "entmax": Entmax,
+    "hard": Hard,
+    "identity": Identity,
+    "mean": Mean,
+    "sigmoid": Sigmoid,
+    "softmax": Softmax,
+    "sparsemax": Sparsemax,
+    "sum": Sum,
+}
+_MASKS: dict[str, Callable[[Question], Mask | None]] = {
+    "none": lambda asked: None,
+    "causal": lambda asked: causal(),
+    "lengths": lambda asked: lengths(torch.full((asked.batch,), asked.keys)),
+    "window": lambda asked: window(128, 128),
+    "dense": lambda asked: dense(torch.ones(asked.queries, asked.keys, dtype=torch.bool)),
+}
+_DTYPES = {str(dtype).split(".")[1]: dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
+
+
+def answer(asked: Question) -> Plan:
+    """Plan the call that a question describes.
+
+    Args:
+        asked: names and sizes.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: an unknown name; gives the nearest valid one.
+        UnsupportedError: the backend asked for cannot serve.
+
+    Example:
+        >>> answer(Question(queries=4096, keys=4096)).backend
+        'sdpa'
+    """
+    dtype = _named("--dtype", asked.dtype, _DTYPES)
+    score = _named("--score", asked.score, _SCORES)(asked.width, dtype)
+    normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
+    mask = _named("--mask", asked.mask, _MASKS)(asked)
+    # Expanded zeros stand for tensors of any size without taking their memory.
+    query, key = (
+        torch.zeros((), dtype=dtype).expand(asked.batch, asked.heads, count, asked.width)
+        for count in (asked.queries, asked.keys)
+    )
+    if asked.gradient:
+        query = query.requires_grad_()
+    return explain(
+        query, key, key, score=score, normalizer=normalizer, mask=mask, dropout=asked.dropout, backend=asked.backend
+    )
+
+
+def _named(flag: str, name: str, table: dict[str, T]) -> T:
+    if name not in table:
+        known = [word for word in table if word]
+        raise ConfigError(complaint(flag, "a known name", f'"{name}"', nearest(name, known)))
+    return table[name]

@@ -1,0 +1,135 @@
+"""Parallel text for translation: which files, which pairs to validate on, which tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from qkv.data.batches import Example
+from qkv.data.corpus import Pair, read_pairs, read_tsv
+from qkv.data.holdout import hold_out
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, DataError, complaint
+
+_HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the pairs are: two parallel files, or one TSV file.
+
+    Args:
+        source, target: line N of one translates line N of the other.
+        data: or a file with `source<TAB>target` on each line.
+        valid_source, valid_target, valid_data: likewise, to validate on; without them a part of the training pairs
+            is held out (a twentieth, at most 1,000).
+        longest: the most tokens that a line may have.
+    """
+
+    source: Path | None = None
+    target: Path | None = None
+    data: Path | None = None
+    valid_source: Path | None = None
+    valid_target: Path | None = None
+    valid_data: Path | None = None
+    longest: int = 256
+
+
+@dataclass(frozen=True)
+class Words:
+    """How text becomes tokens; learnt from the training text.
+
+    Args:
+        kind: byte pairs over both languages, words, or characters.
+        size: the most pieces of the vocabulary.
+        lowercase: whether to lower-case all text.
+        minimum: how often a piece must occur.
+    """
+
+    kind: Literal["bpe", "word", "char"] = "bpe"
+    size: int = 8000
+    lowercase: bool = False
+    minimum: int = 2
+
+
+class Parallel(NamedTuple):
+    """Pairs ready for training.
+
+    Attributes:
+        tokenizer: learnt from the training pairs.
+        train: examples to train on, their `index` the line they come from.
+        valid: pairs to validate on.
+    """
+
+    tokenizer: Tokenizer
+    train: list[Example]
+    valid: list[Pair]
+
+
+def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None) -> Parallel:
+    """Read and tokenize the pairs to train and validate on.
+
+    Args:
+        files: where they are.
+        words: how to tokenize.
+        seed: decides which pairs are held out, where no validation files are given.
+        tokenizer: one that was learnt before, to go on with; None to learn it.
+
+    Returns:
+        The pairs, ready.
+
+    Raises:
+        DataError: a file cannot be used; names file and line.
+        ConfigError: files are missing, or too many are named.
+    """
+    pairs = _read(files.source, files.target, files.data, "")
+    if files.valid_source or files.valid_target or files.valid_data:
+        valid = _read(files.valid_source, files.valid_target, files.valid_data, "valid-")
+    else:
+        pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
+    if tokenizer is None:
+        texts = (text for pair in pairs for text in (pair.source, pair.target))
+        tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
+    name = _name(files)
+    return Parallel(tokenizer, _examples(pairs, tokenizer, files.longest, name), valid)
+
+
+def read_for_scoring(files: Files) -> list[Pair]:
+    """Read pairs to score a model on.
+
+    Raises:
+        DataError, ConfigError: as `read_training`.
+    """
+    return _read(files.source, files.target, files.data, "")
+
+
+def _read(source: Path | None, target: Path | None, data: Path | None, prefix: str) -> list[Pair]:
+    if data is not None and source is None and target is None:
+        return read_tsv(data)
+    if source is not None and target is not None and data is None:
+        return read_pairs(source, target)
+    given = [f"--{prefix}{name}" for name, path in (("source", source), ("target", target), ("data", data)) if path]
+    raise ConfigError(
+        complaint(
+            f"--{prefix}source",
+            f"--{prefix}source FILE and --{prefix}target FILE, or --{prefix}data FILE.tsv",
+            " and ".join(given) or "none of them",
+            "Two files with one sentence per line, or one file with source<TAB>target on each line.",
+        )
+    )
+
+
+def _name(files: Files) -> tuple[str, str]:
+    return (str(files.data), str(files.data)) if files.data else (str(files.source), str(files.target))
+
+
+def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> list[Example]:
+    examples = []
+    for pair in pairs:
+        sides = tuple(tuple(tokenizer.encode(text)) for text in (pair.source, pair.target))
+        for ids, name in zip(sides, names, strict=True):
+            if len(ids) > longest:
+                mend = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
+                raise DataError(complaint(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
+        examples.append(Example(*sides, pair.line))
+    return examples

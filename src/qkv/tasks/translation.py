@@ -1,0 +1,102 @@
+"""Training a translation model: the task that `qkv.train` sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import Batch, Example, collate, token_batches
+from qkv.data.corpus import Pair
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.metrics.matches import exact_match
+from qkv.metrics.translation import bleu, chrf
+from qkv.tasks.choice import TranslationModel
+from qkv.tasks.translator import Translator
+from qkv.train.loss import label_smoothed_loss
+
+_VALIDATION_TOKENS = 8192
+
+
+@final
+@dataclass(frozen=True)
+class TranslationTask:
+    """Parallel text, a model and how it is judged.
+
+    Args:
+        model: what is trained.
+        tokenizer: text to tokens and back.
+        train: examples to train on.
+        valid: pairs to validate on.
+        smoothing: of the labels in training.
+        longest: the most tokens of a source line.
+    """
+
+    model: TranslationModel
+    tokenizer: Tokenizer
+    train: Sequence[Example]
+    valid: Sequence[Pair]
+    smoothing: float
+    longest: int
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Examples of about equal length together."""
+        return token_batches(self.train, tokens, seed, epoch)
+
+    def collate(self, places: Sequence[int]) -> Batch:
+        """Stack examples, on the model's device."""
+        return self._stack([self.train[place] for place in places])
+
+    def objective(self, batch: Batch) -> tuple[Tensor, int]:
+        """The cross entropy of each next target token, labels smoothed."""
+        return self._loss(batch, self.smoothing)
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Where examples stand in the user's files."""
+        return [self.train[place].index for place in places]
+
+    def validate(self) -> list[Figure]:
+        """BLEU, exact match and loss on the validation pairs."""
+        hypotheses = self.translator().translate([pair.source for pair in self.valid])
+        return [*judge(hypotheses, self.valid), self._validation_loss()]
+
+    def translator(self) -> Translator:
+        """The model as it is now, ready to translate."""
+        return Translator(self.model, self.tokenizer, self.longest)
+
+    def _validation_loss(self) -> Figure:
+        encode = self.tokenizer.encode
+        examples = [
+            Example(tuple(encode(pair.source)[: self.longest]), tuple(encode(pair.target)), pair.line)
+            for pair in self.valid
+        ]
+        total, count = 0.0, 0
+        for places in token_batches(examples, _VALIDATION_TOKENS, 0, 0):
+            loss, tokens = self._loss(self._stack([examples[place] for place in places]), 0.0)
+            total, count = total + float(loss), count + tokens
+        return Figure("loss", total / count, "nats per target token", higher_is_better=False)
+
+    def _stack(self, examples: Sequence[Example]) -> Batch:
+        marks = self.tokenizer
+        batch = collate(examples, marks.pad, marks.bos, marks.eos)
+        return batch.to(next(self.model.parameters()).device)
+
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
+        logits = self.model(batch.source, batch.source_lengths, batch.target[:, :-1])
+        return label_smoothed_loss(logits, batch.target[:, 1:], self.tokenizer.pad, smoothing)
+
+
+def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
+    """Score translations; the one code for training and for `qkv evaluate`.
+
+    Args:
+        hypotheses: what the model wrote for each source.
+        pairs: the sources, and what people wrote for them.
+
+    Returns:
+        sacreBLEU, chrF and exact match.
+    """
+    references = [pair.target for pair in pairs]
+    return [bleu(hypotheses, references), chrf(hypotheses, references), exact_match(hypotheses, references)]

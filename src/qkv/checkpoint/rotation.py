@@ -68,6 +68,21 @@ def steps(run: Path) -> list[int]:
     return sorted(int(found[1]) for name in plain if (found := _STEP.fullmatch(name)))
 
 
+def present(run: Path) -> list[Path]:
+    """List the checkpoints of a run, complete or not.
+
+    Args:
+        run: the run folder.
+
+    Returns:
+        Their folders, oldest first.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    return [standing(step_folder(run, step)) for step in steps(run)]
+
+
 def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: bool = False) -> Manifest:
     """Save the checkpoint of a step, point `best` to it where it is, then let old ones go.
 

@@ -1,0 +1,72 @@
+"""The mean of the weights of several checkpoints."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from qkv.checkpoint.folder import load
+from qkv.checkpoint.rotation import present
+from qkv.errors import CheckpointError, ConfigError, complaint
+
+
+def last_checkpoints(run: Path, count: int) -> list[Path]:
+    """List the newest checkpoints of a run.
+
+    Args:
+        run: the run folder.
+        count: how many, at least 1.
+
+    Returns:
+        Their folders, oldest first.
+
+    Raises:
+        CheckpointError: there are fewer.
+    """
+    found = present(run)
+    if count < 1:
+        raise ConfigError(complaint("count", "at least 1", str(count), "Average two or more."))
+    if len(found) < count:
+        mend = f"Train with keep={count} or more, or average fewer."
+        raise CheckpointError(complaint(str(run), f"{count} checkpoints", str(len(found)), mend))
+    return found[-count:]
+
+
+def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """Average the weights of checkpoints of one model; sums are taken in float64.
+
+    Args:
+        folders: one or more checkpoints.
+
+    Returns:
+        Name to tensor; what is not floating-point is the last one's. Tied names give the same tensor.
+
+    Raises:
+        CheckpointError: one is damaged, or they are of different models.
+
+    Source:
+        Vaswani et al. 2017, section 6.1.
+    """
+    sums: dict[str, Tensor] = {}
+    model: dict[str, Tensor] = {}
+    for folder in folders:
+        model = dict(load(folder, trainer=False).model)
+        shapes = {name: tensor.shape for name, tensor in model.items()}
+        if sums and shapes != {name: tensor.shape for name, tensor in sums.items()}:
+            mend = "Average checkpoints of one run."
+            raise CheckpointError(complaint(str(folder), "the tensors of the other checkpoints", "others", mend))
+        for name, tensor in model.items():
+            sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+    if not sums:
+        raise CheckpointError(complaint("folders", "at least one checkpoint", "none", "Give the folders to average."))
+    return _shared({name: _mean(sums[name], model[name], len(folders)) for name in sums}, model)
+
+
+def _mean(total: Tensor, last: Tensor, count: int) -> Tensor:
+    return (total / count).to(last.dtype) if last.is_floating_point() else last.clone()
+
+
+def _shared(means: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:
+    first: dict[int, str] = {}
+    homes = {name: first.setdefault(id(tensor), name) for name, tensor in model.items()}
+    return {name: means[homes[name]] for name in means}

@@ -1,0 +1,51 @@
+"""The figures of a run for TensorBoard, where it is asked for."""
+
+from pathlib import Path
+from typing import final
+
+from qkv.errors import ConfigError, complaint
+from qkv.train.events import Event, Logged, Validated
+
+NAME = "tensorboard"
+
+
+@final
+class Board:
+    """Writes scalars that TensorBoard shows.
+
+    Args:
+        run: the run folder; they go into its `tensorboard/`.
+        step: updates done; what a lost process wrote after it is hidden.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+
+    def __init__(self, run: Path, step: int) -> None:
+        """Open the writer."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            mend = "Install it: pip install 'qkv[log]'."
+            raise ConfigError(complaint("tensorboard", "the package tensorboard", str(error), mend)) from error
+        self._writer = SummaryWriter(str(run / NAME), purge_step=step + 1)
+
+    def __call__(self, event: Event) -> None:
+        """Write the scalars of what is logged or validated."""
+        match event:
+            case Logged():
+                for name in ("loss", "learning_rate", "gradient_norm", "tokens_per_second"):
+                    self._add(f"train/{name}", getattr(event, name), event.step)
+            case Validated(step, figures, _):
+                for figure in figures:
+                    self._add(f"validation/{figure.name}", figure.value, step)
+            case _:
+                return
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._writer.close()
+
+    def _add(self, name: str, value: float, step: int) -> None:
+        self._writer.add_scalar(name, value, step)

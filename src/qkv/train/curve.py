@@ -1,0 +1,123 @@
+"""The loss curve of a run as a picture, drawn anew at each checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, final
+
+from qkv.checkpoint.disk import replace_file
+from qkv.train.events import Event, Saved
+from qkv.train.journal import NAME as JOURNAL
+from qkv.train.journal import read_journal
+
+NAME = "loss.png"
+_BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
+
+
+@final
+class Curve:
+    """Draws `loss.png` from `metrics.jsonl` whenever a checkpoint stands.
+
+    Args:
+        run: the run folder.
+        monitor: name of the figure to draw; the first one by default.
+    """
+
+    def __init__(self, run: Path, monitor: str | None = None) -> None:
+        """Begin."""
+        self._run, self._monitor = run, monitor
+
+    def __call__(self, event: Event) -> None:
+        """Draw at each checkpoint."""
+        if isinstance(event, Saved):
+            replace_file(self._run / NAME, draw(read_journal(self._run / JOURNAL), self._monitor))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> bytes:
+    """Draw training loss and validation figure over the updates.
+
+    Args:
+        lines: of `metrics.jsonl`.
+        monitor: name of the figure to draw; the first one by default.
+
+    Returns:
+        A PNG.
+
+    Example:
+        >>> draw([{"step": 1, "kind": "train", "loss": 2.0}])[1:4]
+        b'PNG'
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    train = [(line["step"], line["loss"]) for line in lines if line["kind"] == "train" and line.get("loss") is not None]
+    name, judged = _judged(lines, monitor)
+    figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2 if judged else 1, 1, sharex=True, squeeze=False)[:, 0]
+    axes[0].set_title("Training", loc="left", fontweight="bold")
+    _train_panel(axes[0], train)
+    if judged:
+        _validation_panel(axes[1], name, judged)
+    axes[-1].set_xlabel("update")
+    for panel in axes:
+        panel.grid(alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    picture = BytesIO()
+    # No date and no version in the file: the same run gives the same picture.
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+def _judged(lines: Sequence[Mapping[str, Any]], monitor: str | None) -> tuple[str, list[tuple[int, float, bool]]]:
+    rows = [line for line in lines if line["kind"] == "validation"]
+    names = [name for line in rows for name in line if name not in {"step", "kind", "better"}]
+    name = monitor if monitor in names else next(iter(names), "")
+    values = [(line["step"], line[name], bool(line.get("better"))) for line in rows if line.get(name) is not None]
+    return name, values
+
+
+def _train_panel(panel: Any, points: Sequence[tuple[int, float]]) -> None:
+    steps, losses = [step for step, _ in points], [loss for _, loss in points]
+    smooth = smoothed(losses)
+    panel.plot(steps, losses, color=_BLUE, alpha=0.3, linewidth=1)
+    panel.plot(steps, smooth, color=_BLUE, linewidth=2, label="loss, smoothed")
+    if smooth:
+        panel.annotate(f"{smooth[-1]:.3g}", (steps[-1], smooth[-1]), (4, 0), textcoords="offset points", color=_BLUE)
+    panel.set_ylabel("training loss")
+
+
+def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, bool]]) -> None:
+    panel.plot(
+        [x for x, _, _ in points], [y for _, y, _ in points], color=_ORANGE, linewidth=2, marker="o", markersize=4
+    )
+    best = [(step, value) for step, value, better in points if better]
+    if best:
+        step, value = best[-1]
+        panel.axvline(step, color=_GRAY, linewidth=0.8, linestyle="--")
+        panel.annotate(f"best {value:.4g}", (step, value), (4, 6), textcoords="offset points", color=_ORANGE)
+    panel.set_ylabel(f"validation: {name}")
+
+
+def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
+    """Smooth a series by exponential averaging, without a pull towards its first value.
+
+    Args:
+        values: any length.
+        weight: of what came before, below 1.
+
+    Returns:
+        As many values.
+
+    Example:
+        >>> smoothed([2.0, 2.0, 2.0])
+        [2.0, 2.0, 2.0]
+    """
+    result, total, norm = [], 0.0, 0.0
+    for value in values:
+        total, norm = weight * total + value, weight * norm + 1
+        result.append(total / norm)
+    return result

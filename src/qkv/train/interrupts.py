@@ -1,0 +1,72 @@
+"""Ctrl-C and termination, taken at a moment when nothing is lost by it."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, final
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# One press can arrive twice: from the terminal, and passed on by a program that started this one.
+_SAME_PRESS_SECONDS = 1.0
+
+
+class Interrupted(BaseException):
+    """Raised inside `Interrupts.breakable` only, and caught by the one who opened it."""
+
+
+@final
+class Interrupts:
+    """While open, SIGINT and SIGTERM are remembered instead of ending the process; a second one ends it at once.
+
+    Outside the main thread nothing is changed, as Python allows handlers only there.
+
+    Example:
+        >>> with Interrupts() as interrupts:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     interrupts.received
+        15
+    """
+
+    def __init__(self) -> None:
+        """Begin with none received."""
+        self.received: int | None = None
+        self._since = 0.0
+        self._breakable = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        """Install the handlers."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put the former handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def breakable(self) -> Iterator[None]:
+        """Let a signal break off what runs inside, which leaves nothing behind.
+
+        Raises:
+            Interrupted: a signal came, inside or before.
+        """
+        self._breakable = True
+        try:
+            if self.received is not None:
+                raise Interrupted
+            yield
+        finally:
+            self._breakable = False
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.received is None:
+            self.received, self._since = number, time.monotonic()
+            if self._breakable:
+                raise Interrupted
+        elif time.monotonic() - self._since > _SAME_PRESS_SECONDS:
+            raise KeyboardInterrupt

@@ -1,0 +1,97 @@
+"""The figures of a run as lines of JSON, one per event, never doubled by going on after an interruption.
+
+{"step": 50, "kind": "train", "loss": 5.1, "learning_rate": 1e-4, ...}
+{"step": 500, "kind": "validation", "bleu": 12.3, "better": true}
+"""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+from qkv.checkpoint.disk import replace_file, typed
+from qkv.errors import DataError, complaint
+from qkv.train.events import Event, Logged, Validated
+
+NAME = "metrics.jsonl"
+
+
+@final
+class Journal:
+    """Appends to `metrics.jsonl`, each line flushed.
+
+    Args:
+        run: an existing run folder.
+        step: updates done; lines of later ones, which a lost process wrote, are dropped.
+        validated: step of the last validation that counts; later ones are dropped, as they will be made again.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+
+    def __init__(self, run: Path, step: int, validated: int) -> None:
+        """Drop what is past the step, then open the file."""
+        path = run / NAME
+        kept = [line for line in read_journal(path) if line["step"] <= (step if _trains(line) else validated)]
+        self.seconds = max((float(line.get("seconds", 0.0)) for line in kept), default=0.0)
+        replace_file(path, "".join(map(_text, kept)).encode())
+        with typed(path, "a file that can be written"):
+            self._stream = path.open("a", encoding="utf-8")
+        self._path = path
+
+    def __call__(self, event: Event) -> None:
+        """Write a line for what is logged or validated."""
+        match event:
+            case Logged():
+                line = {"step": event.step, "kind": "train"} | asdict(event)
+            case Validated(step, figures, better):
+                values = {figure.name: figure.value for figure in figures}
+                line = {"step": step, "kind": "validation"} | values | {"better": better}
+            case _:
+                return
+        with typed(self._path, "a file that can be written"):
+            self._stream.write(_text(line))
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a run's `metrics.jsonl`; a last line that was cut short is left out.
+
+    Args:
+        path: the file, there or not.
+
+    Returns:
+        One mapping per line, each with "step" and "kind".
+
+    Raises:
+        DataError: a line is not one of ours.
+    """
+    if not path.exists():
+        return []
+    with typed(path, "a file that can be read"):
+        lines = path.read_bytes().split(b"\n")
+    found = []
+    # What follows the last line feed was cut short by the end of its process.
+    for number, text in enumerate(lines[:-1], start=1):
+        try:
+            line = json.loads(text)
+            found.append(line | {"step": int(line["step"]), "kind": str(line["kind"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            got, mend = repr(text[:60]), "Remove this line, or the file: training writes it anew."
+            raise DataError(complaint(f"{path}:{number}", "a line with step and kind", got, mend)) from None
+    return found
+
+
+def _trains(line: dict[str, Any]) -> bool:
+    return bool(line["kind"] == "train")
+
+
+def _text(line: dict[str, Any]) -> str:
+    # JSON has no word for infinity.
+    finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in line.items()}
+    return json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n"

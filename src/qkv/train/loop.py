@@ -1,0 +1,266 @@
+"""The loop: update, log, validate, save; begun anew or gone on with, bit for bit the same."""
+
+import math
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO, final
+
+import torch
+from torch import nn
+
+from qkv.checkpoint.figures import Figure
+from qkv.checkpoint.folder import verify
+from qkv.checkpoint.plain import Plain
+from qkv.checkpoint.rotation import save_step, step_folder
+from qkv.checkpoint.run import open_run
+from qkv.errors import DataError, complaint
+from qkv.train.board import Board
+from qkv.train.curve import Curve
+from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
+from qkv.train.faults import not_finite, room, show_lines, weights_not_finite
+from qkv.train.interrupts import Interrupted, Interrupts
+from qkv.train.journal import Journal
+from qkv.train.optimizer import clip_gradient, scale_gradient
+from qkv.train.outcome import Outcome
+from qkv.train.precision import computing
+from qkv.train.protocols import Task
+from qkv.train.schedules import learning_rate
+from qkv.train.screen import screen
+from qkv.train.seeds import undisturbed
+from qkv.train.session import Job, Session, begin
+from qkv.train.settings import Settings
+
+
+def train(
+    task: Task[Any],
+    model: nn.Module,
+    settings: Settings,
+    *,
+    run: Path,
+    config: Mapping[str, Plain],
+    tokenizer: str | None = None,
+    free: Collection[str] = (),
+    tensorboard: bool = False,
+    stream: TextIO | None = None,
+) -> Outcome:
+    """Train a model, or go on where an earlier call stopped.
+
+    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT and SIGTERM end
+    the training after the current update, with everything saved. A run that was stopped at any moment and gone on with
+    gives the same bits as one that never was, on the same machine with as many threads.
+
+    Args:
+        task: data, objective and judgment.
+        model: the task's model, on its device.
+        settings: how to train.
+        run: the run folder; it is made, or holds the run to go on with.
+        config: names and numbers from which the model can be built again; they also say whether it is the same run.
+        tokenizer: the tokenizer's JSON, to be kept with the checkpoints.
+        free: dotted names in `config` that may change between two calls.
+        tensorboard: whether to write for TensorBoard too.
+        stream: where progress goes; standard error by default.
+
+    Returns:
+        How it ended; its `exit_code` is meant for the process.
+
+    Raises:
+        ConfigError: the run folder holds another configuration, or a setting fits nothing.
+        CheckpointError: the run folder cannot be used, or no checkpoint in it can be loaded.
+        DataError: there is nothing to train on.
+        TrainingError: loss or gradient are no numbers any more, or memory is exhausted; checkpoints stay.
+    """
+    with open_run(run, config, free=free) as folder, Interrupts() as interrupts:
+        listeners = [screen(sys.stderr if stream is None else stream, settings.steps)]
+        try:
+            session = begin(
+                Job(task, model, settings, config, tokenizer), folder, lambda text: listeners[0](Said(text))
+            )
+            journal = Journal(folder, session.state.step, session.state.validated)
+            listeners += [journal, Curve(folder, settings.monitor)]
+            if tensorboard:
+                listeners.append(Board(folder, session.state.step))
+            return _Loop(session, folder, interrupts, listeners, journal.seconds).run()
+        finally:
+            for listener in listeners:
+                listener.close()
+
+
+@final
+class _Clock:
+    """Seconds and tokens since this process began to train."""
+
+    def __init__(self, step: int, before: float) -> None:
+        self._start, self._first, self._before = time.monotonic(), step, before
+        self.tokens, self.seconds = 0, 0.0
+
+    def elapsed(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def left(self, step: int, steps: int) -> float:
+        return (steps - step) * (time.monotonic() - self._start) / max(1, step - self._first)
+
+    def speed(self) -> float:
+        """Tokens per second since the last call, what lies between updates left out."""
+        speed = self.tokens / self.seconds if self.seconds else 0.0
+        self.tokens, self.seconds = 0, 0.0
+        return speed
+
+
+@final
+class _Loop:
+    """One process's part of a training."""
+
+    def __init__(
+        self, session: Session, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float
+    ) -> None:
+        self._session, self._run, self._interrupts, self._listeners = session, run, interrupts, listeners
+        self._job, self._state, self._settings = session.job, session.state, session.job.settings
+        self._parameters = [p for p in self._job.model.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._clock = _Clock(session.state.step, seconds)
+        self._figures = session.figures
+        self._saved = session.origin
+        self._digest = "" if self._saved is None else verify(self._saved).digest
+
+    def run(self) -> Outcome:
+        try:
+            reason = self._go_on()
+        except Interrupted:
+            reason = "interrupted"
+        if reason == "interrupted":
+            self._save_interrupted()
+        return self._outcome(reason)
+
+    def _go_on(self) -> Literal["finished", "patience", "interrupted"]:
+        """Do what is due until nothing is left; validation first, as it may be due from before an interruption."""
+        while True:
+            if self._validation_is_due():
+                self._validate()
+            if 0 < self._settings.patience <= self._state.waited:
+                self._say(f"Ending at step {self._state.step:,}: no better in {self._state.waited} validations.")
+                return "patience"
+            if self._state.step >= self._settings.steps:
+                return "finished"
+            if self._interrupts.received is not None:
+                return "interrupted"
+            self._update()
+
+    def _validation_is_due(self) -> bool:
+        step = self._state.step
+        due = step % self._settings.validate_every == 0 or step == self._settings.steps
+        return due and step > self._state.validated
+
+    def _update(self) -> None:
+        start, step = time.monotonic(), self._state.step + 1
+        batches = self._session.feed.take(self._settings.accumulate)
+        self._job.model.zero_grad(set_to_none=True)
+        with room(step, self._settings.tokens):
+            loss, count = self._accumulate(batches, step)
+            scale_gradient(self._parameters, 1 / count)
+            norm = clip_gradient(self._parameters, self._settings.clip)
+            if not math.isfinite(norm):
+                raise not_finite(self._job.task, batches, step, "norm of the gradient", norm)
+            rate = learning_rate(self._settings, step)
+            for group in self._session.optimizer.param_groups:
+                group["lr"] = rate
+            self._session.optimizer.step()
+        self._count(step, loss, count, time.monotonic() - start)
+        self._tell(Updated(step, loss / count))
+        if step % self._settings.log_every == 0 or step == self._settings.steps:
+            self._log(rate, norm)
+
+    def _accumulate(self, batches: Sequence[Sequence[int]], step: int) -> tuple[float, int]:
+        total, count = 0.0, 0
+        for places in batches:
+            batch = self._job.task.collate(places)
+            with computing(self._state.precision, self._device):
+                loss, counted = self._job.task.objective(batch)
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise not_finite(self._job.task, [places], step, "loss", value)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total, count = total + value, count + counted
+        if count < 1:
+            lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
+            mend = "Leave these lines out."
+            raise DataError(
+                complaint("training data", "something to learn in every batch", f"nothing in {lines}", mend)
+            )
+        return total, count
+
+    def _count(self, step: int, loss: float, count: int, seconds: float) -> None:
+        state, clock = self._state, self._clock
+        state.step, state.tokens = step, state.tokens + count
+        state.window_loss, state.window_count = state.window_loss + loss, state.window_count + count
+        clock.tokens, clock.seconds = clock.tokens + count, clock.seconds + seconds
+
+    def _log(self, rate: float, norm: float) -> None:
+        state = self._state
+        self._tell(
+            Logged(
+                step=state.step,
+                epoch=self._session.feed.epoch,
+                loss=state.window_loss / state.window_count,
+                learning_rate=rate,
+                gradient_norm=norm,
+                tokens_per_second=self._clock.speed(),
+                seconds=self._clock.elapsed(),
+                seconds_left=self._clock.left(state.step, self._settings.steps),
+            )
+        )
+        state.window_loss, state.window_count = 0.0, 0
+
+    def _validate(self) -> None:
+        model = self._job.model
+        model.eval()
+        try:
+            with undisturbed(), torch.no_grad(), self._interrupts.breakable():
+                figures = tuple(self._job.task.validate())
+        finally:
+            model.train()
+        better = self._state.judge(figures, self._settings.monitor)
+        self._figures = figures
+        self._tell(Validated(self._state.step, figures, better))
+        self._save(figures, better)
+
+    def _save(self, figures: Sequence[Figure], better: bool) -> None:
+        step = self._state.step
+        fault = weights_not_finite(self._job.model, step)
+        if fault is not None:
+            raise fault
+        contents = self._session.contents(figures)
+        self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest
+        self._saved = step_folder(self._run, step)
+        self._tell(Saved(step, self._saved))
+
+    def _save_interrupted(self) -> None:
+        step = self._state.step
+        if self._saved != step_folder(self._run, step):
+            self._save((), better=False)
+        self._say(
+            f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
+            "Give the same command again to go on from there."
+        )
+
+    def _outcome(self, reason: Literal["finished", "patience", "interrupted"]) -> Outcome:
+        assert self._saved is not None
+        state = self._state
+        return Outcome(
+            reason=reason,
+            step=state.step,
+            checkpoint=self._saved,
+            digest=self._digest,
+            figures=self._figures,
+            best=state.best,
+            best_step=state.best_step,
+            signal=self._interrupts.received if reason == "interrupted" else None,
+        )
+
+    def _say(self, text: str) -> None:
+        self._tell(Said(text))
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)

@@ -1,0 +1,143 @@
+"""AdamW, which parameters it decays, and its state by parameter name."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.train.settings import Settings
+
+_PREFIX = "optimizer."
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+
+
+def build_optimizer(model: nn.Module, settings: Settings) -> AdamW:
+    """Make AdamW for a model; biases, norms, embeddings and vectors are not decayed.
+
+    Args:
+        model: whose parameters that require a gradient are trained.
+        settings: betas and weight decay; the learning rate is set at each update.
+
+    Returns:
+        The optimizer, with the decayed parameters as its first group.
+
+    Raises:
+        ConfigError: nothing can be trained.
+
+    Source:
+        Loshchilov and Hutter 2019, algorithm 2.
+
+    Example:
+        >>> groups = build_optimizer(nn.Linear(2, 3), Settings()).param_groups
+        >>> [(group["weight_decay"], len(group["params"])) for group in groups]
+        [(0.01, 1), (0.0, 1)]
+    """
+    spared = undecayed(model)
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        mend = "Let some of them require a gradient."
+        raise ConfigError(complaint("model", "parameters to train", "none", mend))
+    groups = [
+        {"params": [p for name, p in trained if name not in spared], "weight_decay": settings.weight_decay},
+        {"params": [p for name, p in trained if name in spared], "weight_decay": 0.0},
+    ]
+    # The fused form does the same arithmetic in one pass; it needs floating-point parameters, as ours are.
+    return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=1e-9, fused=True)
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Name the parameters that weight decay spares: biases, norms, embeddings, and all with fewer than two dimensions.
+
+    A matrix that is an embedding and an output projection at once counts as an embedding.
+
+    Args:
+        model: any module.
+
+    Returns:
+        Their names as of `named_parameters()`.
+
+    Example:
+        >>> sorted(undecayed(nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2), nn.LayerNorm(2))))
+        ['0.weight', '1.bias', '2.bias', '2.weight']
+    """
+    spared = set()
+    for module in model.modules():
+        whole = isinstance(module, (nn.Embedding, nn.EmbeddingBag, *_NORMS))
+        for name, parameter in module.named_parameters(recurse=False):
+            if whole or parameter.ndim < 2 or name.startswith("bias"):
+                spared.add(id(parameter))
+    return {name for name, parameter in model.named_parameters() if id(parameter) in spared}
+
+
+def optimizer_state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    """Read the optimizer's moments by parameter name.
+
+    Args:
+        model: whose parameters it trains.
+        optimizer: made by `build_optimizer`.
+
+    Returns:
+        Name to tensor, for a checkpoint.
+    """
+    return {
+        f"{_PREFIX}{key}.{name}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def set_optimizer_state(model: nn.Module, optimizer: AdamW, tensors: Mapping[str, Tensor]) -> None:
+    """Put the optimizer's moments back.
+
+    Args:
+        model: whose parameters it trains.
+        optimizer: made by `build_optimizer`.
+        tensors: what `optimizer_state` gave; other names are left alone.
+
+    Raises:
+        CheckpointError: a moment fits no parameter.
+    """
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    for full, value in tensors.items():
+        if not full.startswith(_PREFIX):
+            continue
+        key, _, name = full.removeprefix(_PREFIX).partition(".")
+        parameter = parameters.get(name)
+        if parameter is None or (key != "step" and value.shape != parameter.shape):
+            got = f"{full}, {tuple(value.shape)}"
+            mend = "Build the same model that was trained, or use another checkpoint."
+            raise CheckpointError(complaint("trainer.safetensors", "moments that fit the model", got, mend))
+        optimizer.state[parameter][key] = value.detach().to(parameter.device, copy=True)
+
+
+def clip_gradient(parameters: list[nn.Parameter], limit: float | None) -> float:
+    """Shorten the gradient to a largest norm.
+
+    Args:
+        parameters: whose `.grad` is shortened in place.
+        limit: the largest norm; None only measures.
+
+    Returns:
+        The norm before.
+
+    Source:
+        Pascanu et al. 2013, algorithm 1.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if limit is not None:
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return float(norm)
+
+
+def scale_gradient(parameters: list[nn.Parameter], scale: float) -> None:
+    """Multiply the gradient in place, as from a sum to a mean.
+
+    Args:
+        parameters: whose `.grad` is scaled.
+        scale: the factor.
+    """
+    torch._foreach_mul_([parameter.grad for parameter in parameters if parameter.grad is not None], scale)

@@ -1,0 +1,39 @@
+"""How a training ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from qkv.checkpoint.figures import Figure
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Args:
+        reason: "finished" after all updates, "patience" where the figure got no better, "interrupted" by a signal.
+        step: number of updates done.
+        checkpoint: the last one.
+        digest: sha256 that stands for every byte of it.
+        figures: of the last validation; empty where there was none since going on.
+        best: the best figure so far; None where nothing was measured.
+        best_step: its step.
+        signal: the signal's number, where interrupted.
+    """
+
+    reason: Literal["finished", "patience", "interrupted"]
+    step: int
+    checkpoint: Path
+    digest: str
+    figures: Sequence[Figure] = ()
+    best: Figure | None = None
+    best_step: int = 0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with: 0, or 128 + signal: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 0 if self.signal is None else 128 + self.signal

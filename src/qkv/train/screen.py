@@ -1,0 +1,141 @@
+"""Progress on standard error: a bar where someone watches, plain lines where not."""
+
+from collections.abc import Sequence
+from typing import TextIO, final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from qkv.checkpoint.figures import Figure
+from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
+
+
+def screen(stream: TextIO, steps: int) -> Listener:
+    """Choose how progress is shown.
+
+    Args:
+        stream: where to, usually standard error.
+        steps: number of all updates.
+
+    Returns:
+        A bar where the stream is a terminal, else lines.
+    """
+    return Bar(stream, steps) if stream.isatty() else Lines(stream, steps)
+
+
+@final
+class Lines:
+    """Plain lines.
+
+    Args:
+        stream: where to.
+        steps: number of all updates.
+    """
+
+    def __init__(self, stream: TextIO, steps: int) -> None:
+        """Begin."""
+        self._stream, self._steps = stream, steps
+
+    def __call__(self, event: Event) -> None:
+        """Write a line, for what deserves one."""
+        text = _line(event, self._steps)
+        if text:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the stream open: it is not ours."""
+
+
+@final
+class Bar:
+    """A bar with loss, learning rate, tokens per second and time left; validations are lines above it.
+
+    Args:
+        stream: a terminal.
+        steps: number of all updates.
+    """
+
+    def __init__(self, stream: TextIO, steps: int) -> None:
+        """Show the bar."""
+        self._steps = steps
+        columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+        self._progress = Progress(*columns, console=Console(file=stream, highlight=False))
+        self._task = self._progress.add_task("train", total=steps, text="")
+        self._rest = ""
+        self._progress.start()
+
+    def __call__(self, event: Event) -> None:
+        """Move the bar, or write a line above it."""
+        match event:
+            case Updated(step, loss):
+                self._progress.update(self._task, completed=step, text=f"loss {loss:.4f}{self._rest}")
+            case Logged():
+                self._rest = f"  {_rates(event)}"
+                text = f"loss {event.loss:.4f}{self._rest}"
+                self._progress.update(self._task, completed=event.step, text=text)
+            case _:
+                text = _line(event, self._steps)
+                if text:
+                    self._progress.console.print(text, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._progress.stop()
+
+
+def show_figures(figures: Sequence[Figure]) -> str:
+    """Write figures in one line.
+
+    Args:
+        figures: what was measured.
+
+    Returns:
+        Names and values.
+
+    Example:
+        >>> from qkv.checkpoint.figures import StoredFigure
+        >>> show_figures([StoredFigure("bleu", 31.239), StoredFigure("loss", 1.5)])
+        'bleu 31.24, loss 1.5'
+    """
+    return ", ".join(f"{figure.name} {figure.value:.4g}" for figure in figures)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in two units at most.
+
+    Args:
+        seconds: from 0 on.
+
+    Returns:
+        Text.
+
+    Example:
+        >>> [duration(seconds) for seconds in (7.4, 200, 9000, 200_000)]
+        ['7 s', '3 min 20 s', '2 h 30 min', '2 d 7 h']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _line(event: Event, steps: int) -> str:
+    match event:
+        case Logged():
+            return f"step {event.step:,}/{steps:,}  loss {event.loss:.4f}  {_rates(event)}"
+        case Validated(step, figures, better) if figures:
+            return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
+        case Said(text):
+            return text
+        case Updated() | Validated() | Saved():
+            return ""
+
+
+def _rates(event: Logged) -> str:
+    rate, speed = f"lr {event.learning_rate:.2e}", f"{event.tokens_per_second:,.0f} tokens/s"
+    return f"{rate}  {speed}  {duration(event.seconds_left)} left"

@@ -1,0 +1,104 @@
+"""Everything that is left to chance: set in one place, kept and put back exactly."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.errors import CheckpointError, complaint
+
+_PREFIX = "random."
+
+
+def seed_everything(seed: int) -> None:
+    """Set every generator of Python, NumPy and PyTorch that training uses.
+
+    Args:
+        seed: any whole number from 0 on.
+
+    Example:
+        >>> seed_everything(1)
+        >>> first = random.random(), torch.rand(1).item()
+        >>> seed_everything(1)
+        >>> first == (random.random(), torch.rand(1).item())
+        True
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def generators() -> dict[str, Tensor]:
+    """Read where every generator stands.
+
+    Returns:
+        Name to tensor, for a checkpoint.
+
+    Example:
+        >>> kept = generators()
+        >>> first = torch.rand(1)
+        >>> set_generators(kept)
+        >>> torch.equal(first, torch.rand(1))
+        True
+    """
+    version, words, gauss = random.getstate()
+    numpy = np.random.get_state(legacy=False)
+    inner = numpy["state"]
+    states = {
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "numpy": torch.tensor([inner["pos"], numpy["has_gauss"], *inner["key"].tolist()], dtype=torch.int64),
+        "numpy.gauss": torch.tensor([numpy["gauss"]], dtype=torch.float64),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    return {_PREFIX + name: state for name, state in states.items()}
+
+
+def set_generators(states: Mapping[str, Tensor]) -> None:
+    """Put every generator where it stood.
+
+    Args:
+        states: what `generators` gave; other names are left alone.
+
+    Raises:
+        CheckpointError: a state is missing or is not one.
+    """
+    try:
+        version, *words = states[_PREFIX + "python"].tolist()
+        gauss = states[_PREFIX + "python.gauss"].tolist()
+        random.setstate((version, tuple(words), gauss[0] if gauss else None))
+        position, has_gauss, *keys = states[_PREFIX + "numpy"].tolist()
+        cached = states[_PREFIX + "numpy.gauss"].item()
+        np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+        torch.set_rng_state(states[_PREFIX + "torch"])
+        for name in sorted(states):
+            if name.startswith(_PREFIX + "cuda.") and torch.cuda.is_available():
+                torch.cuda.set_rng_state(states[name], int(name.rpartition(".")[2]))
+    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+        mend = "Use another checkpoint of this run."
+        raise CheckpointError(
+            complaint("trainer.safetensors", "states of random generators", str(error), mend)
+        ) from error
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keep what happens inside from moving any generator.
+
+    Example:
+        >>> seed_everything(0)
+        >>> with undisturbed():
+        ...     first = torch.rand(1)
+        >>> torch.equal(first, torch.rand(1))
+        True
+    """
+    kept = generators()
+    try:
+        yield
+    finally:
+        set_generators(kept)

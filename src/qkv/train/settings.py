@@ -1,0 +1,104 @@
+"""How to train: a few numbers with good defaults, each checked."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+from qkv.errors import ConfigError, complaint, nearest
+
+Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant"]
+Precision = Literal["float32", "bfloat16", "auto"]
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """How to train.
+
+    Args:
+        steps: number of updates of the weights.
+        tokens: size of a batch, in tokens, padding included.
+        accumulate: number of batches whose gradients are added up for one update.
+        learning_rate: its peak.
+        schedule: what follows the warm-up, see `qkv.train.schedules`.
+        warmup: number of updates in which the learning rate rises to its peak.
+        betas: decay rates of AdamW's two moments.
+        weight_decay: of matrices; biases, norms and embeddings have none.
+        clip: the largest norm of the gradient; None for no limit.
+        label_smoothing: the part of a target's weight that is spread over all tokens.
+        precision: "bfloat16" computes the model in it, weights stay float32; "auto" measures both at the start.
+        validate_every: updates between two validations, each followed by a checkpoint.
+        log_every: updates between two lines of the log.
+        patience: validations without a better figure after which training ends; 0 never ends it.
+        monitor: name of the figure that decides what is better; the first one by default.
+        keep: number of newest checkpoints that stay; the best one stays besides.
+        seed: decides everything that is left to chance.
+
+    Raises:
+        ConfigError: a value outside its range.
+
+    Example:
+        >>> Settings(steps=1000, schedule="cosine").warmup
+        400
+        >>> Settings(schedule="cosin")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: schedule: expected one of inverse-sqrt, cosine, linear, constant; got "cosin".
+        Did you mean "cosine"?
+    """
+
+    steps: int = 10_000
+    tokens: int = 4096
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    schedule: Schedule = "inverse-sqrt"
+    warmup: int = 400
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    clip: float | None = 1.0
+    label_smoothing: float = 0.1
+    precision: Precision = "float32"
+    validate_every: int = 500
+    log_every: int = 50
+    patience: int = 0
+    monitor: str | None = None
+    keep: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("steps", "tokens", "accumulate", "validate_every", "log_every", "keep"):
+            _within(name, getattr(self, name), 1, 2**53)
+        for name in ("warmup", "patience", "seed"):
+            _within(name, getattr(self, name), 0, 2**53)
+        _between("learning_rate", self.learning_rate, 0, math.inf, "Values from 1e-4 to 1e-2 suit most models.")
+        if len(self.betas) != 2:
+            mend = "AdamW has two, as in (0.9, 0.98)."
+            raise ConfigError(complaint("betas", "two numbers", repr(self.betas), mend))
+        for number in self.betas:
+            _between("betas", number, 0, 1, "Values such as (0.9, 0.98) suit most models.", zero=True)
+        _between("weight_decay", self.weight_decay, 0, math.inf, "0 turns it off.", zero=True)
+        _between("label_smoothing", self.label_smoothing, 0, 1, "0 turns it off.", zero=True)
+        if self.clip is not None:
+            _between("clip", self.clip, 0, math.inf, "Leave it out for no limit.")
+        _one_of("schedule", self.schedule, get_args(Schedule))
+        _one_of("precision", self.precision, get_args(Precision))
+
+
+def _within(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        mend = f"Give a whole number from {low} on."
+        raise ConfigError(complaint(name, f"a whole number, at least {low}", repr(value), mend))
+
+
+def _between(name: str, value: object, low: float, high: float, mend: str, *, zero: bool = False) -> None:
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    if low < number < high or (zero and number == low):
+        return
+    start = "from" if zero else "above"
+    end = "" if high == math.inf else f" and below {high:g}"
+    raise ConfigError(complaint(name, f"a finite number {start} {low:g}{end}", repr(value), mend))
+
+
+def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ConfigError(complaint(name, f"one of {', '.join(valid)}", f'"{value}"', nearest(str(value), valid)))

@@ -1,0 +1,180 @@
+"""Where a training stands, as the names and numbers of `trainer.json`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from qkv.checkpoint.figures import Figure, StoredFigure
+from qkv.checkpoint.plain import Plain
+from qkv.errors import CheckpointError, ConfigError, complaint, nearest
+from qkv.train.precision import Chosen
+
+T = TypeVar("T", int, float, str)
+_WHERE = "trainer.json"
+
+
+@final
+@dataclass
+class State:
+    """Where a training stands; weights, moments and generators are kept beside it.
+
+    Args:
+        step: number of updates done.
+        epoch: from 0 on.
+        place: number of this epoch's batches done.
+        tokens: what the objective counted so far.
+        validated: step of the last validation.
+        waited: number of validations since the best one.
+        best: the best figure so far.
+        best_step: its step.
+        window_loss: loss summed since the last line of the log.
+        window_count: what it was summed over.
+        precision: in which the model is computed.
+        threads: number of PyTorch's threads; results have the same bits only with as many.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    place: int = 0
+    tokens: int = 0
+    validated: int = 0
+    waited: int = 0
+    best: StoredFigure | None = None
+    best_step: int = 0
+    window_loss: float = 0.0
+    window_count: int = 0
+    precision: Chosen = "float32"
+    threads: int = 1
+
+    def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
+        """Take the figures of a validation.
+
+        Args:
+            figures: what came out; may be empty.
+            monitor: name of the one that decides; the first one by default.
+
+        Returns:
+            Whether this is the best so far; without figures, the newest always is.
+
+        Raises:
+            ConfigError: no figure has the monitor's name.
+        """
+        self.validated = self.step
+        if not figures:
+            self.best_step = self.step
+            return True
+        figure = _monitored(figures, monitor)
+        better = _better(figure, self.best)
+        if better:
+            self.best = StoredFigure(figure.name, float(figure.value), figure.signature, figure.higher_is_better)
+            self.best_step = self.step
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    def to_plain(self, batches: str) -> dict[str, Plain]:
+        """Write it for a checkpoint.
+
+        Args:
+            batches: fingerprint of the epoch's list of batches.
+
+        Returns:
+            Names and numbers.
+        """
+        plain: dict[str, Plain] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best"}
+        best = self.best
+        signature = "" if best is None else best.signature
+        figure: Plain = None
+        if best is not None:
+            figure = {
+                "name": best.name,
+                "value": best.value,
+                "signature": signature,
+                "higher_is_better": best.higher_is_better,
+            }
+        return plain | {"best": figure, "batches": batches}
+
+
+def read_state(plain: Mapping[str, Plain]) -> State:
+    """Read what `State.to_plain` wrote, and believe nothing of it.
+
+    Args:
+        plain: names and numbers.
+
+    Returns:
+        The state.
+
+    Raises:
+        CheckpointError: a name is missing or a value out of its range.
+
+    Example:
+        >>> read_state(State(step=7).to_plain("")) == State(step=7)
+        True
+    """
+    whole = ("step", "epoch", "place", "tokens", "validated", "waited", "best_step", "window_count", "threads")
+    values: dict[str, Any] = {name: _field(plain, name, int) for name in whole}
+    for name, value in values.items():
+        if not 0 <= value <= 2**53:
+            raise _damaged(name, "a whole number from 0 on", value)
+    precision = _field(plain, "precision", str)
+    if precision not in {"float32", "bfloat16"}:
+        raise _damaged("precision", "float32 or bfloat16", precision)
+    loss = _field(plain, "window_loss", float)
+    return State(**values, best=_best(plain.get("best")), window_loss=loss, precision=precision)  # type: ignore[arg-type]
+
+
+def fingerprint(plain: Mapping[str, Plain]) -> str:
+    """Read the fingerprint of the epoch's list of batches.
+
+    Args:
+        plain: names and numbers of `trainer.json`.
+
+    Returns:
+        The fingerprint.
+
+    Raises:
+        CheckpointError: it is missing.
+    """
+    return _field(plain, "batches", str)
+
+
+def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
+    for figure in figures:
+        if monitor is None or figure.name == monitor:
+            return figure
+    names = [figure.name for figure in figures]
+    expected = f"one of the figures {', '.join(names)}"
+    raise ConfigError(complaint("monitor", expected, f'"{monitor}"', nearest(str(monitor), names)))
+
+
+def _better(figure: Figure, best: StoredFigure | None) -> bool:
+    if math.isnan(figure.value):
+        return False
+    if best is None:
+        return True
+    return figure.value > best.value if figure.higher_is_better else figure.value < best.value
+
+
+def _best(value: Plain) -> StoredFigure | None:
+    match value:
+        case None:
+            return None
+        case {
+            "name": str(name),
+            "value": float(number),
+            "signature": str(signature),
+            "higher_is_better": bool(up),
+        }:
+            return StoredFigure(name, number, signature, up)
+    raise _damaged("best", "a figure", value)
+
+
+def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:
+    value = plain.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise _damaged(name, f"a value of type {kind.__name__}", value)
+    return value
+
+
+def _damaged(name: str, expected: str, got: object) -> CheckpointError:
+    return CheckpointError(complaint(f"{_WHERE}: {name}", expected, repr(got)[:80], "Use another checkpoint."))

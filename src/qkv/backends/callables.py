@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.backends.base import Result
-from qkv.backends.reference import state_of
+from qkv.backends.reference import seen_by, state_of
 from qkv.backends.stripes import Place, Walk, full_rank, shares, take
 from qkv.normalizers.base import Normalizer
 from qkv.problem import Call, Problem
@@ -57,7 +57,7 @@ def _tile(problem: Problem, call: Call, place: Place, visible: Tensor | None) ->
         if call.bias is not None:
             s = s + take(call.bias, lead, rows, columns)
         normalizer = _narrowed(call.normalizer, len(problem.leading), lead)
-        w = normalizer(s, visible)
+        w = normalizer(s, seen_by(call, visible))
         if call.seed is not None:
             w = w * shares(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
         output = (w @ value.to(w.dtype)).to(query.dtype)

@@ -37,8 +37,15 @@ def run(problem: Problem, call: Call) -> Result:
 
 def weights(problem: Problem, call: Call) -> Tensor:
     """The weights that are applied to the values, (..., Q, K)."""
-    w_QK = call.normalizer(scores(call), call.visibility.matrix())
+    w_QK = call.normalizer(scores(call), seen_by(call, call.visibility.matrix()))
     return w_QK if call.seed is None else dropped(problem, call, w_QK)
+
+
+def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
+    """What the normalizer hears of visibility: a bias or a function may hide a whole row by −inf, as a mask does."""
+    if visible is None and (call.bias is not None or call.score.core == "tile"):
+        return torch.ones((1, 1), dtype=torch.bool, device=call.query.device)
+    return visible
 
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:

@@ -120,11 +120,19 @@ def _lse_by_blocks(
     return torch.cat(parts, -1)
 
 
+def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:
+    above = bias > -torch.inf
+    return (above if seen is None else above & seen).any(-1)
+
+
 def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:
     output = output.reshape(*problem.leading, problem.queries, problem.value_width)
     lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
-    seeing = call.visibility.rows_with_keys()
-    if seeing is None or problem.mask == "causal":
+    seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    if call.bias is not None and lse is not None:
+        # A bias may hide a whole row by -inf, as a mask does.
+        seeing = _alive(call.bias, call.visibility.matrix())
+    if seeing is None:
         return Result(output, lse)
     # The kernel leaves rows that may see nothing undefined (its lse there is 0).
     output = torch.where(seeing[..., None], output, output.new_zeros(()))

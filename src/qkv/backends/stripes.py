@@ -271,6 +271,9 @@ class Tiles:
         s = bent if inputs.bias is None else bent + take(inputs.bias, lead, place.rows, place.columns)
         if visible is not None:
             s = s.masked_fill(~visible, self.rule.hidden)
+        if visible is None and inputs.bias is not None:
+            # A bias may hide a whole row by -inf, as a mask does.
+            visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
         row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, lead))
         w = self.rule.weights(row)
         seed = inputs.seed

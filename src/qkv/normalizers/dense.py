@@ -153,7 +153,7 @@ class Hard(Normalizer):
         """1 at the first of the largest."""
         if scores.shape[-1] == 0:
             return scores
-        s = hide(scores.detach(), visible, -torch.inf)
+        s = hide(scores, visible, -torch.inf)
         top = s.amax(-1, keepdim=True)
         # A row whose visible scores are all -inf looks like its hidden ones: ask visibility again.
         winners = (s == top) if visible is None else (s == top) & visible

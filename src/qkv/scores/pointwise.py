@@ -68,8 +68,8 @@ class Box:
     """s = 1 for x ≤ 1, else 0, for x = ‖q−k‖²/h²."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Inside or outside; NaN stays visible."""
-        return torch.where(x.isnan(), x, (x <= 1).to(x.dtype)).detach()
+        """Inside or outside, with gradient 0; NaN stays visible."""
+        return torch.where(x.isnan(), x, (x <= 1).to(x.dtype))
 
 
 @final

@@ -1,0 +1,118 @@
+"""Calls that several tests of the contract make: a mechanism with inputs, and whether a backend serves it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tests.contract.judge import legal
+from tests.contract.mechanisms import NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
+from torch import Tensor
+
+from qkv.backends.registry import BACKENDS
+from qkv.bind import Arguments, bind
+from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.states import RowState
+
+MECHANISMS = (
+    *((score, NORMALIZER["sum" if legal(score, NORMALIZER["sum"]) else "softmax"]) for score in SCORES),
+    *((SCORE["scaled_dot"], normalizer) for normalizer in NORMALIZERS[1:] if not normalizer.needs_non_negative),
+    *((SCORE["additive"], normalizer) for normalizer in NORMALIZERS[1:] if not normalizer.needs_non_negative),
+    *((SCORE["concat"], NORMALIZER[name]) for name in ("mean", "identity", "hard")),
+    *((SCORE["gaussian"], normalizer) for normalizer in NORMALIZERS if not normalizer.needs_non_negative),
+)
+"""Every score with its own normalizer, and a score of each core with every normalizer."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A mechanism and its tensors; frozen, so that tests derive one call from another."""
+
+    score: ScoreCase
+    normalizer: NormalizerCase
+    leaves: dict[str, Tensor]
+    options: dict[str, Any]
+
+    @staticmethod
+    def draw(
+        score: ScoreCase,
+        normalizer: NormalizerCase,
+        sizes: tuple[tuple[int, ...], int, int] = ((2, 2), 5, 7),
+        dtype: torch.dtype = torch.float64,
+        value_width: int = 4,
+        **options: Any,
+    ) -> "Call":
+        leading, queries, keys = sizes
+        g = torch.Generator().manual_seed(len(score.name) + 100 * len(normalizer.name))
+        query = torch.randn(*leading, queries, score.width, generator=g)
+        key = torch.randn(*leading, keys, score.key_width, generator=g)
+        leaves = {"query": query, "key": key, "value": torch.randn(*leading, keys, value_width, generator=g)}
+        for name, shape in score.shapes(score.width, score.key_width).items():
+            x = torch.randn(shape, generator=g)
+            leaves[name] = 1.5 * (x / 3).exp() if name in score.positive else x
+        for name, shape in normalizer.shapes.items():
+            leaves[name] = (normalizer.at_least or 0.0) + torch.rand(shape, generator=g) / 2
+        return Call(score, normalizer, {name: x.to(dtype) for name, x in leaves.items()}, options)
+
+    def __str__(self) -> str:
+        return f"{self.score.name} × {self.normalizer.name}"
+
+    def with_leaves(self, **leaves: Tensor) -> "Call":
+        return replace(self, leaves={**self.leaves, **leaves})
+
+    def with_options(self, **options: Any) -> "Call":
+        return replace(self, options={**self.options, **options})
+
+    def arguments(self, leaves: dict[str, Tensor]) -> dict[str, Any]:
+        mine = {"query", "key", "value", *self.normalizer.shapes}
+        score = self.score.build({name: x for name, x in leaves.items() if name not in mine})
+        return {"score": score, "normalizer": self.normalizer.build(leaves), **self.options}
+
+    def _call(self, function: Any, leaves: dict[str, Tensor], backend: str) -> Any:
+        tensors = (leaves["query"], leaves["key"], leaves["value"])
+        return function(*tensors, **self.arguments(leaves), backend=backend)
+
+    def output(self, backend: str) -> Tensor:
+        return self._call(attention, self.leaves, backend)
+
+    def weights(self, backend: str) -> tuple[Tensor, Tensor]:
+        return self._call(attention_with_weights, self.leaves, backend)
+
+    def state(self, backend: str) -> tuple[Tensor, RowState]:
+        return self._call(attention_with_state, self.leaves, backend)
+
+    def gradients(self, backend: str, function: Any = attention) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and the gradient of each leaf under a fixed cotangent."""
+        leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
+        output = self._call(function, leaves, backend)
+        output = output if isinstance(output, Tensor) else output[0]
+        cotangent = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)
+        found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
+        return output.detach(), dict(zip(leaves, found, strict=True))
+
+    def refusal(self, backend: str, state: bool = False, gradient: bool = True) -> str | None:
+        leaves = {name: x.detach().requires_grad_(gradient) for name, x in self.leaves.items()}
+        given = {"mask": None, "bias": None, "dropout": 0.0, "generator": None, "enable_gqa": False}
+        given |= self.arguments(leaves)
+        bound = bind(leaves["query"], leaves["key"], leaves["value"], Arguments(**given), state)
+        return BACKENDS[backend].refuses(bound.problem)
+
+    def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:
+        return self.refusal(backend, state, gradient) is None
+
+
+def near(one: Tensor, other: Tensor, roundoffs: float = 400.0) -> bool:
+    """Whether two results agree to so many roundoffs of the largest number."""
+    if one.shape != other.shape:
+        return False
+    scale = max(1.0, other.abs().max().item()) if other.numel() else 1.0
+    limit = roundoffs * torch.finfo(other.dtype).eps * scale
+    return torch.allclose(one.double(), other.double(), rtol=0, atol=limit, equal_nan=True)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two results are the same numbers; NaN equals NaN, and 0 equals −0."""
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and torch.equal(one.nan_to_num(7e7), other.nan_to_num(7e7))
+    )

@@ -1,0 +1,142 @@
+"""A row that may see nothing, or whose weights are all zero: output 0, weights 0, lse −inf, finite zero gradients."""
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+from qkv.masks.patterns import lengths
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
+
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+def some_empty() -> torch.Tensor:
+    seen = torch.ones(2, 1, 5, 7, dtype=torch.bool)
+    seen[0, 0, 3] = False
+    seen[1] = False
+    return seen
+
+
+MASKS = {
+    "dense": some_empty(),
+    "bounds": lengths(torch.tensor([4, 0]), torch.tensor([3, 5])),
+    "predicate": lengths(torch.tensor([4, 0]), torch.tensor([3, 5])) | lengths(0),
+}
+
+
+def empty_rows(mask: str) -> torch.Tensor:
+    rows = torch.zeros(2, 2, 5, dtype=torch.bool)
+    rows[1] = True
+    rows[0, :, 3 if mask == "dense" else slice(3, None)] = True
+    return rows
+
+
+@by_dtype
+@pytest.mark.parametrize("mask", MASKS)
+@by_backend
+def test_empty_row_gives_zero(backend: str, mask: str, dtype: torch.dtype) -> None:
+    rows, ran = empty_rows(mask), 0
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, dtype=dtype, mask=MASKS[mask])
+        if not call.serves(backend):
+            continue
+        ran += 1
+        output, gradients = call.gradients(backend)
+        assert (output[rows] == 0).all(), call
+        assert output[~rows].isfinite().all(), call
+        assert all(x.isfinite().all() for x in gradients.values()), call
+        assert (gradients["query"][rows] == 0).all(), call
+        assert all((gradients[name][1] == 0).all() for name in ("key", "value")), call
+        assert (call.weights(backend)[1][rows] == 0).all(), call
+    if not ran:
+        pytest.skip(f"{backend} serves no such problem")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@by_backend
+def test_empty_row_has_the_state_of_no_keys(backend: str, mask: str) -> None:
+    rows, ran = empty_rows(mask), 0
+    nothing = {"softmax": -torch.inf, "hard": -torch.inf, "sparsemax": torch.inf, "entmax": torch.inf}
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, dtype=torch.float32, mask=MASKS[mask])
+        if normalizer.name == "softmax_sink" or not call.serves(backend, state=True, gradient=False):
+            continue
+        ran += 1
+        output, state = call.state(backend)
+        assert (output[rows] == 0).all(), call
+        assert (state.value[rows] == nothing.get(state.kind, 0.0)).all(), (call, state.value[rows])
+        assert state.value[~rows].isfinite().all(), call
+    if not ran:
+        pytest.skip(f"{backend} serves no such problem")
+
+
+@pytest.mark.parametrize("sizes", [((2, 2), 5, 0), ((2, 2), 0, 7), ((0, 2), 5, 7), ((2, 2), 0, 0)], ids=str)
+@by_backend
+def test_empty_axes(backend: str, sizes: tuple[tuple[int, int], int, int]) -> None:
+    ran = 0
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, sizes)
+        if not call.serves(backend):
+            continue
+        ran += 1
+        output, gradients = call.gradients(backend)
+        assert output.shape == (*sizes[0], sizes[1], 4), call
+        assert (output == 0).all(), call
+        assert all((x == 0).all() for x in gradients.values()), call
+        assert call.weights(backend)[1].shape == (*sizes[0], *sizes[1:]), call
+        if call.serves(backend, state=True, gradient=False):
+            assert call.state(backend)[1].value.shape == (*sizes[0], sizes[1]), call
+    if not ran:
+        pytest.skip(f"{backend} leaves empty axes to others")
+
+
+@pytest.mark.parametrize("widths", [(0, 4), (3, 0), (0, 0)], ids=str)
+@by_backend
+def test_widths_of_zero(backend: str, widths: tuple[int, int]) -> None:
+    """All scores are 0 where there is nothing to compare: the plain average."""
+    query, key = torch.zeros(2, 5, widths[0]), torch.zeros(2, 7, widths[0])
+    value = torch.randn(2, 7, widths[1])
+    if BACKENDS[backend].refuses(explain(query, key, value).problem) is not None:
+        pytest.skip(f"{backend} leaves widths of 0 to others")
+    expected = value.mean(-2, keepdim=True).expand(2, 5, widths[1])
+    assert torch.allclose(attention(query, key, value, backend=backend), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [Boxcar(), Epanechnikov(), Epanechnikov(power=1), Gaussian()], ids=repr)
+@by_dtype
+@by_backend
+def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.dtype, kernel) -> None:
+    """No key within reach, or a Gaussian that underflows."""
+    query = torch.tensor([[0.0], [60.0]], dtype=dtype, requires_grad=True)
+    key = torch.tensor([[0.5], [-0.5]], dtype=dtype, requires_grad=True)
+    value = torch.ones(2, 3, dtype=dtype, requires_grad=True)
+    if BACKENDS[backend].refuses(explain(query, key, value, score=kernel).problem) is not None:
+        pytest.skip(f"{backend} does not serve {kernel}")
+    output, weights = attention_with_weights(query, key, value, score=kernel, backend=backend)
+    assert (output[1] == 0).all()
+    assert (weights[1] == 0).all()
+    assert torch.allclose(output[0], torch.ones(3, dtype=dtype))
+    gradients = torch.autograd.grad(output.sum(), [query, key, value], materialize_grads=True)
+    assert all(x.isfinite().all() for x in gradients)
+    assert (gradients[0][1] == 0).all()
+
+
+@by_backend
+def test_a_bias_of_minus_infinity_everywhere_gives_zero(backend: str) -> None:
+    """All weights of the row are zero, as with a mask."""
+    query, key, value = torch.randn(3, 2, 5, 4).unbind()
+    bias = torch.zeros(5, 5)
+    bias[2] = -torch.inf
+    if BACKENDS[backend].refuses(explain(query, key, value, bias=bias).problem) is not None:
+        pytest.skip(f"{backend} takes no bias")
+    output, weights = attention_with_weights(query, key, value, bias=bias, backend=backend)
+    assert (output[:, 2] == 0).all()
+    assert (weights[:, 2] == 0).all()
+    assert output.isfinite().all()
+    plain = [x.detach() for x in (query, key, value)]
+    lse = attention_with_state(*plain, bias=bias, backend=backend)[1].lse
+    assert (lse[:, 2] == -torch.inf).all()
+    assert lse[:, :2].isfinite().all()

@@ -107,9 +107,10 @@ def _lse_by_blocks(
 ) -> Tensor:
     """The same row state by a pass of our own over stripes of rows."""
     columns = torch.arange(key.shape[-2], device=key.device)
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     parts = []
     for start in range(0, query.shape[-2], height):
-        s = (query[..., start : start + height, :] @ key.mT).float() * scale
+        s = query[..., start : start + height, :].to(wide) @ key.mT.to(wide) * scale
         if causal:
             rows = torch.arange(start, start + s.shape[-2], device=key.device)
             s = s.masked_fill(columns > rows[:, None], -torch.inf)

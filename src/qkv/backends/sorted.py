@@ -68,7 +68,10 @@ def run(problem: Problem, call: Call) -> Result:
         output = torch.where(empty, torch.zeros_like(output), output / safe)
     elif problem.normalizer == "mean":
         output = output / count.clamp(min=1)[..., None]
-    state = _state(problem, total[..., 0], count, shift) if problem.state else None
+    # NaN has no place in an order: rows that have one, or see one, say so.
+    lost = (keys.a_Q.isnan() | (keys.b_K.isnan() & keys.visible_K).any(-1, keepdim=True)) & (count > 0)
+    output = output.masked_fill(lost[..., None], torch.nan)
+    state = _state(problem, total[..., 0], count, shift).masked_fill(lost, torch.nan) if problem.state else None
     return Result(output.to(call.query.dtype), state)
 
 

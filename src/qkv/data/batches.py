@@ -1,0 +1,235 @@
+"""Sequences of ids grouped by length, filled up and stacked as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, DataError, complaint
+
+_FRAME = 2
+"""`bos` and `eos`, which `collate` puts around every target."""
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One source and its target as ids, without `bos` and `eos` around the target.
+
+    Args:
+        source: the ids that the encoder reads.
+        target: the ids to predict.
+        index: what tells examples apart, usually the place in the corpus.
+
+    Example:
+        >>> Example((5, 6), (7,), 0).target
+        (7,)
+    """
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Examples as tensors, shorter ones filled up with `pad` on the right.
+
+    Args:
+        source: ids, (B, S) int64.
+        source_lengths: (B,) int64.
+        target: ids, `bos` first, then the target, then `eos`, (B, T) int64.
+        target_lengths: (B,) int64, `bos` and `eos` counted.
+        indices: the `index` of each example.
+
+    Example:
+        >>> batch = collate([Example((5, 6), (7,), 0)], pad=0, bos=1, eos=2)
+        >>> batch.target.tolist(), batch.target_lengths.tolist()
+        ([[1, 7, 2]], [3])
+    """
+
+    source: Tensor
+    source_lengths: Tensor
+    target: Tensor
+    target_lengths: Tensor
+    indices: tuple[int, ...]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """Copy the batch to a device.
+
+        Args:
+            device: where to.
+
+        Returns:
+            The batch there; itself where it is there already.
+
+        Example:
+            >>> batch = collate([Example((5, 6), (7,), 0)], pad=0, bos=1, eos=2)
+            >>> batch.to("cpu").source.device.type
+            'cpu'
+        """
+        return Batch(
+            self.source.to(device),
+            self.source_lengths.to(device),
+            self.target.to(device),
+            self.target_lengths.to(device),
+            self.indices,
+        )
+
+
+def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """Group examples of about equal length into batches for one epoch of training.
+
+    The result depends on the lengths, `tokens`, `seed` and `epoch`, and on nothing else: to go on in the middle of an
+    epoch takes its number and the place in the list. Which examples share a batch, and in which order batches come,
+    changes with the epoch.
+
+    Args:
+        examples: all of them; only their lengths count.
+        tokens: how many ids, padding, `bos` and `eos` included, a batch's source and its target may each have.
+        seed: decides the order.
+        epoch: decides it too, from 0.
+
+    Returns:
+        For each batch the places of its examples in `examples`; each place occurs once.
+
+    Raises:
+        DataError: no examples.
+        ConfigError: an example that is longer than `tokens`.
+
+    Example:
+        >>> examples = [Example((1,) * n, (1,) * n, n) for n in (3, 9, 3, 8)]
+        >>> sorted(sorted(batch) for batch in token_batches(examples, tokens=22, seed=0, epoch=0))
+        [[0, 2], [1, 3]]
+    """
+    if not examples:
+        raise DataError(complaint("examples", "at least one", "none", "Check the training files."))
+    lengths = [(len(example.source), len(example.target) + _FRAME) for example in examples]
+    widths = [max(pair) for pair in lengths]
+    longest = max(range(len(widths)), key=widths.__getitem__)
+    if widths[longest] > tokens:
+        got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
+        mend = "Raise it, or leave such long texts out."
+        raise ConfigError(complaint("tokens", "room for the longest example", got, mend))
+    random = Random(f"batches:{seed}:{epoch}")
+    noise = [random.random() for _ in examples]
+    order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
+    batches = _cut(order, widths, tokens)
+    shuffled = [random.random() for _ in batches]
+    return [batches[place] for place in sorted(range(len(batches)), key=shuffled.__getitem__)]
+
+
+def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Group sequences of about equal length, the longest first; nothing is left to chance.
+
+    Args:
+        lengths: how many ids each sequence has.
+        tokens: how many ids, padding included, a batch may have; a longer sequence gets a batch of its own.
+
+    Returns:
+        For each batch the places of its sequences in `lengths`; each place occurs once.
+
+    Raises:
+        ConfigError: no room for a single id.
+
+    Example:
+        >>> inference_batches([2, 9, 3, 1], tokens=6)
+        [[1], [2, 0], [3]]
+    """
+    if tokens < 1:
+        raise ConfigError(complaint("tokens", "at least 1", str(tokens), "A few thousand suit most machines."))
+    order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    return _cut(order, lengths, tokens)
+
+
+def restore_order(batches: Sequence[Sequence[int]], results: Sequence[Sequence[R]]) -> list[R]:
+    """Put results that came batch by batch into the order of what they were made from.
+
+    Args:
+        batches: the places, as `inference_batches` gave them.
+        results: for each batch one result per place.
+
+    Returns:
+        The result of place 0, of place 1, and so on.
+
+    Example:
+        >>> restore_order([[1], [2, 0]], [["b"], ["c", "a"]])
+        ['a', 'b', 'c']
+    """
+    flat = {
+        place: result
+        for batch, found in zip(batches, results, strict=True)
+        for place, result in zip(batch, found, strict=True)
+    }
+    return [flat[place] for place in range(len(flat))]
+
+
+def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
+    """Stack examples as tensors.
+
+    Args:
+        examples: at least one.
+        pad: fills the right of shorter ones.
+        bos: stands before every target.
+        eos: stands after every target.
+
+    Returns:
+        The batch.
+
+    Raises:
+        DataError: no examples.
+
+    Example:
+        >>> batch = collate([Example((5, 6), (7,), 0), Example((5,), (7, 8), 1)], pad=0, bos=1, eos=2)
+        >>> batch.source.tolist(), batch.target.tolist()
+        ([[5, 6], [5, 0]], [[1, 7, 2, 0], [1, 7, 8, 2]])
+    """
+    source_BS, source_lengths_B = collate_sources([example.source for example in examples], pad)
+    target_BT, target_lengths_B = collate_sources([(bos, *example.target, eos) for example in examples], pad)
+    indices = tuple(example.index for example in examples)
+    return Batch(source_BS, source_lengths_B, target_BT, target_lengths_B, indices)
+
+
+def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Stack sequences of ids as one tensor.
+
+    Args:
+        sources: at least one sequence.
+        pad: fills the right of shorter ones.
+
+    Returns:
+        The ids (B, S) int64 and the lengths (B,) int64.
+
+    Raises:
+        DataError: no sequences.
+
+    Example:
+        >>> ids, lengths = collate_sources([(5, 6), (7,)], pad=0)
+        >>> ids.tolist(), lengths.tolist()
+        ([[5, 6], [7, 0]], [2, 1])
+    """
+    if not sources:
+        raise DataError(complaint("examples", "at least one", "none", "Leave empty batches out."))
+    lengths = [len(source) for source in sources]
+    longest = max(lengths)
+    rows = [[*source, *[pad] * (longest - len(source))] for source in sources]
+    ids_BS = torch.tensor(rows, dtype=torch.int64).reshape(len(sources), longest)
+    return ids_BS, torch.tensor(lengths, dtype=torch.int64)
+
+
+def _cut(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Cut a sequence of places into batches whose row count times widest row stays within `tokens`."""
+    batches: list[list[int]] = []
+    widest = 0
+    for place in order:
+        widest = max(widest, widths[place])
+        if batches and widest * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(place)
+        else:
+            batches.append([place])
+            widest = widths[place]
+    return batches

@@ -1,0 +1,268 @@
+r"""Text files: two parallel files, one TSV file, or plain lines.
+
+What a line is: the text up to the next "\n", and nothing else ends one: U+2028, U+0085, vertical tab and form feed are
+ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
+on Windows read the same. A byte order mark at the start of a file is dropped. Everything else stays byte for byte,
+leading, trailing and no-break spaces included. Files named `*.gz` are unpacked while they are read.
+
+Everything that is wrong with a file is a `DataError` that starts with `file:line` and ends with what to do.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NoReturn, cast
+
+from qkv.errors import ConfigError, DataError, complaint, nearest
+
+LONGEST_LINE = 2**20
+"""How many characters a line may have unless the caller says otherwise."""
+
+_WIDEST_CHARACTER = 4
+_BOM = b"\xef\xbb\xbf"
+_SIBLINGS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source text, the target text that belongs to it, and the line (from 1) they came from.
+
+    Example:
+        >>> Pair("3 May 2011", "2011-05-03", 1).target
+        '2011-05-03'
+    """
+
+    source: str
+    target: str
+    line: int
+
+
+def read_pairs(source: Path, target: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+    """Read two files of which line N of one belongs to line N of the other.
+
+    Args:
+        source: the file with the source texts; `.gz` is unpacked.
+        target: the file with the target texts; `.gz` is unpacked.
+        longest: how many characters a line may have.
+
+    Returns:
+        One pair per line, in order.
+
+    Raises:
+        DataError: a file that cannot be read, is empty or not UTF-8, unequal numbers of lines, an empty line.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     de, en = Path(folder, "train.de"), Path(folder, "train.en")
+        ...     _ = de.write_text("Ein Hund.\\n"), en.write_text("A dog.\\n")
+        ...     read_pairs(de, en)
+        [Pair(source='Ein Hund.', target='A dog.', line=1)]
+    """
+    sources = read_lines(source, longest=longest, blank=True)
+    targets = read_lines(target, longest=longest, blank=True)
+    if len(sources) != len(targets):
+        _refuse_unequal(source, len(sources), target, len(targets))
+    for number, (left, right) in enumerate(zip(sources, targets, strict=True), start=1):
+        if not left.strip() or not right.strip():
+            _refuse_empty_side(source, target, number, left, right)
+    return [Pair(left, right, n) for n, (left, right) in enumerate(zip(sources, targets, strict=True), start=1)]
+
+
+def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+    """Read one file whose lines are a source text, one tab and a target text.
+
+    Args:
+        path: the file; `.gz` is unpacked.
+        longest: how many characters a line may have.
+
+    Returns:
+        One pair per line, in order.
+
+    Raises:
+        DataError: a file that cannot be read, is empty or not UTF-8, a line without exactly two filled columns.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "dates.tsv")
+        ...     _ = path.write_text("3 May 2011\\t2011-05-03\\n")
+        ...     read_tsv(path)
+        [Pair(source='3 May 2011', target='2011-05-03', line=1)]
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path, longest=longest, blank=True), start=1):
+        columns = line.split("\t")
+        where = f"{path}:{number}"
+        if len(columns) != 2:
+            expected = "2 columns, source and target, with one tab between them"
+            mend = "Correct this line; a tab inside a text must become a space."
+            raise DataError(complaint(where, expected, _columns(len(columns)), mend))
+        for name, column in zip(("source", "target"), columns, strict=True):
+            if not column.strip():
+                expected = "text in both columns"
+                raise DataError(complaint(where, expected, f"an empty {name}", "Fill it or delete the line."))
+        pairs.append(Pair(columns[0], columns[1], number))
+    return pairs
+
+
+def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) -> list[str]:
+    r"""Read a text file as lines.
+
+    Args:
+        path: the file; `.gz` is unpacked.
+        longest: how many characters a line may have.
+        blank: whether lines without anything but white space are allowed.
+
+    Returns:
+        The lines without their ends.
+
+    Raises:
+        DataError: a file that cannot be read, is empty or not UTF-8, a NUL, a line too long, a blank line.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "text")
+        ...     _ = path.write_bytes("one\u2028still one\r\ntwo".encode())
+        ...     read_lines(path)
+        ['one\u2028still one', 'two']
+    """
+    with _opened(path) as stream:
+        lines = list(iterate_lines(stream, str(path), longest=longest, blank=blank))
+    if not lines:
+        raise DataError(complaint(str(path), "at least one line", "an empty file", "Check how the file was made."))
+    return lines
+
+
+def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
+    """Read the lines of an open binary stream one by one, standard input for example.
+
+    At no time more than one line is held, and of a line that is too long no more than its allowed length.
+
+    Args:
+        stream: what to read, in binary mode.
+        name: what messages call it.
+        longest: how many characters a line may have.
+        blank: whether lines without anything but white space are allowed.
+
+    Returns:
+        An iterator over the lines without their ends.
+
+    Raises:
+        DataError: bytes that are not UTF-8, a NUL, a line too long, a blank line where none is allowed.
+
+    Example:
+        >>> from io import BytesIO
+        >>> list(iterate_lines(BytesIO(b"one\\r\\ntwo"), "standard input"))
+        ['one', 'two']
+    """
+    if longest < 1:
+        raise ConfigError(complaint("longest", "at least 1 character", str(longest), "Leave it out for the default."))
+    most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
+    number = 0
+    while raw := stream.readline(most):
+        number += 1
+        where = f"{name}:{number}"
+        ended = raw.endswith(b"\n")
+        if len(raw) == most and not ended:
+            _refuse_long(where, longest)
+        body = raw.removesuffix(b"\n").removesuffix(b"\r")
+        text = _decode(body.removeprefix(_BOM) if number == 1 else body, where)
+        if len(text) > longest:
+            _refuse_long(where, longest)
+        if "\0" in text:
+            got = f"a NUL at character {text.index(chr(0)) + 1}"
+            raise DataError(complaint(where, "text", got, "Is it a text file? Remove the NUL characters."))
+        if not blank and not text.strip():
+            raise DataError(complaint(where, "text in every line", "an empty line", "Fill it or delete the line."))
+        yield text
+
+
+def _refuse_long(where: str, longest: int) -> NoReturn:
+    mend = "Split the line, or raise the limit."
+    raise DataError(complaint(where, f"at most {longest:,} characters in a line", "a longer line", mend))
+
+
+def _decode(body: bytes, where: str) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        truncated = error.reason == "unexpected end of data"
+        got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
+        if truncated:
+            got += ", the start of a character that does not end"
+        raise DataError(complaint(where, "valid UTF-8", got, _mend_encoding(body))) from None
+
+
+def _mend_encoding(body: bytes) -> str:
+    if body.startswith(b"\x1f\x8b"):
+        return "The file looks compressed with gzip: give it a name that ends in .gz."
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "The file looks like UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
+    return "Convert the file to UTF-8, for example with `iconv -f ISO-8859-1 -t UTF-8`."
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, plain or packed, and turn what the system says into a `DataError`."""
+    path = Path(path)
+    if "\0" in str(path):
+        raise DataError(complaint(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            yield cast("BinaryIO", stream)
+    except FileNotFoundError:
+        raise DataError(complaint(str(path), "a file", "nothing with that name", _mend_name(path))) from None
+    except IsADirectoryError:
+        raise DataError(complaint(str(path), "a file", "a folder", "Name a file inside it.")) from None
+    except PermissionError:
+        got = "a file that you may not read"
+        raise DataError(complaint(str(path), "a readable file", got, "Change its permissions.")) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        mend = "Copy or pack it again; if it is plain text, drop .gz from its name."
+        raise DataError(complaint(str(path), "a whole gzip file", str(error), mend)) from None
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise DataError(complaint(str(path), "a readable file", got, "Check the path and the disk.")) from None
+
+
+def _mend_name(path: Path) -> str:
+    try:
+        siblings = [sibling.name for sibling in islice(path.parent.iterdir(), _SIBLINGS)]
+    except FileNotFoundError:
+        return f"The folder {path.parent} is not there either."
+    except (OSError, ValueError):
+        return "Check the path."
+    hint = nearest(path.name, siblings) if siblings else ""
+    return hint if hint.startswith("Did you mean") else "Check the path."
+
+
+def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines: int) -> NoReturn:
+    longer, shorter = (source, target) if source_lines > target_lines else (target, source)
+    extra = min(source_lines, target_lines) + 1
+    raise DataError(
+        complaint(
+            f"{longer}:{extra}",
+            f"as many lines in {source} as in {target}",
+            f"{source_lines:,} lines in {source} and {target_lines:,} lines in {target}",
+            f"Line N of one must belong to line N of the other: find the line that {shorter} lacks.",
+        )
+    )
+
+
+def _refuse_empty_side(source: Path, target: Path, number: int, left: str, right: str) -> NoReturn:
+    empty, other = (source, target) if not left.strip() else (target, source)
+    both = not left.strip() and not right.strip()
+    expected = "text in every line"
+    got = f"an empty line{' in both files' if both else ''}"
+    mend = f"Fill it, or delete line {number} of {empty} and of {other}."
+    raise DataError(complaint(f"{empty}:{number}", expected, got, mend))
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"

@@ -1,0 +1,156 @@
+"""How text falls into pieces, and how pieces become text again, for each kind of tokenizer.
+
+`bpe` works on bytes, written with one printable character each (Radford et al. 2019, "Language models are unsupervised
+multitask learners"), so that no text is unknown and every text comes back as it was. Words keep the space before them;
+each digit and each punctuation mark stands alone.
+
+`word` keeps letters and digits together and makes each punctuation mark a piece of its own. A mark that touches its
+neighbor carries a joiner on that side (Klein et al. 2017, "OpenNMT"), so that "(t-shirt)" comes back without spaces
+while the words themselves stay plain.
+"""
+
+from collections.abc import Sequence
+from unicodedata import category
+
+from tokenizers import Regex, pre_tokenizers
+
+from qkv.errors import DataError, complaint
+
+JOINER = "￭"
+JOINER_IN_TEXT = "■"
+"""What a joiner that stands in the text itself becomes."""
+
+# The bounded run keeps the work linear: byte pair encoding of one word takes more than linear time in its length.
+_BPE_PIECE = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]|\s"
+_WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
+
+_WORD_SPLIT = pre_tokenizers.Split(Regex(_WORD_PIECE), "removed", invert=True)
+
+
+def bpe_splitter() -> pre_tokenizers.PreTokenizer:
+    """Build what divides text into the words within which byte pairs merge.
+
+    Returns:
+        The library's pre-tokenizer.
+
+    Example:
+        >>> [piece for piece, _ in bpe_splitter().pre_tokenize_str(" on 3 May")]
+        ['Ġon', 'Ġ3', 'ĠMay']
+    """
+    split = pre_tokenizers.Split(Regex(_BPE_PIECE), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    # The library's stub types the argument as a list of the union, which a literal of two subclasses is not.
+    stages: list[pre_tokenizers.PreTokenizer] = [split, bytes_]
+    return pre_tokenizers.Sequence(stages)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Build the table from the printable characters of byte-level pieces to the bytes they stand for.
+
+    Returns:
+        256 characters with their byte.
+
+    Example:
+        >>> table = byte_alphabet()
+        >>> table["a"], table["Ġ"], len(table)
+        (97, 32, 256)
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def words(text: str) -> list[str]:
+    """Divide text into words and marks, with joiners where a mark touches its neighbor.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The pieces in order; white space itself leaves none.
+
+    Example:
+        >>> words("(A t-shirt.)")
+        ['(￭', 'A', 't', '￭-￭', 'shirt', '￭.', '￭)']
+    """
+    spans = _WORD_SPLIT.pre_tokenize_str(text.replace(JOINER, JOINER_IN_TEXT))
+    pieces: list[str] = []
+    last_end = -1
+    for piece, (start, end) in spans:
+        if start != last_end:
+            pieces.append(piece)
+        elif _is_mark(piece):
+            pieces.append(JOINER + piece)
+        else:
+            pieces[-1] += JOINER
+            pieces.append(piece)
+        last_end = end
+    return pieces
+
+
+def _is_mark(piece: str) -> bool:
+    return len(piece) == 1 and category(piece)[0] not in "LMN"
+
+
+def join_words(pieces: Sequence[str]) -> str:
+    """Write words and marks as text: the inverse of `words` up to the kind and amount of white space.
+
+    Args:
+        pieces: words and marks, with joiners.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> join_words(['(￭', 'A', 't', '￭-￭', 'shirt', '￭.', '￭)'])
+        '(A t-shirt.)'
+    """
+    text: list[str] = []
+    glued = True
+    for piece in pieces:
+        if not glued and not piece.startswith(JOINER):
+            text.append(" ")
+        text.append(bare(piece))
+        glued = piece.endswith(JOINER)
+    return "".join(text)
+
+
+def bare(piece: str) -> str:
+    """Take the joiners off a piece.
+
+    Args:
+        piece: a word or mark.
+
+    Returns:
+        What it looks like in text.
+
+    Example:
+        >>> bare("￭-￭")
+        '-'
+    """
+    return piece.strip(JOINER)
+
+
+def require_text(text: str) -> str:
+    """Refuse what no file can hold: half of a surrogate pair.
+
+    Args:
+        text: what the caller gave.
+
+    Returns:
+        The same text.
+
+    Raises:
+        DataError: a lone surrogate in it.
+
+    Example:
+        >>> require_text("Mädchen")
+        'Mädchen'
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        got = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start + 1}"
+        mend = "Read the text with a strict UTF-8 decoder."
+        raise DataError(complaint("text", "characters that UTF-8 can write", got, mend)) from None
+    return text

@@ -1,0 +1,277 @@
+"""Text to numbers and back: byte pairs, words or characters, learnt from the training text."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import final
+
+import tokenizers
+from tokenizers import models, trainers
+
+from qkv.data.segments import bare, bpe_splitter, byte_alphabet, join_words, require_text, words
+from qkv.data.vocabulary import SPECIALS, Kind, Vocabulary, check_kind
+from qkv.errors import ConfigError, DataError, complaint
+
+_BYTES = byte_alphabet()
+_SPACE_SHOWN = "▁"
+_UNKNOWN_CHARACTER = "\ufffd"
+
+
+@final
+class Tokenizer:
+    """Text to ids and back.
+
+    The kinds differ in what comes back. `bpe` returns every text exactly as it was. `char` does too, but for characters
+    it never saw, which become U+FFFD. `word` writes single spaces, and "<unk>" for words it never saw. `lowercase`
+    lower-cases the text first (as `str.lower` does).
+
+    Args:
+        vocabulary: what was learnt; use `learn` or `from_json` to get a tokenizer.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["A dog.", "A cat."], kind="word")
+        >>> ids = tokenizer.encode("A cat, a dog.")
+        >>> tokenizer.pieces(ids)
+        ['A', 'cat', '<unk>', '<unk>', 'dog', '.']
+        >>> tokenizer.decode(tokenizer.encode("A dog."))
+        'A dog.'
+    """
+
+    pad = SPECIALS.index("<pad>")
+    bos = SPECIALS.index("<bos>")
+    eos = SPECIALS.index("<eos>")
+    unk = SPECIALS.index("<unk>")
+
+    __slots__ = ("_byte_pairs", "_ids", "vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Make a tokenizer of what was learnt."""
+        self.vocabulary = vocabulary
+        self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+        self._byte_pairs = _byte_pair_encoder(vocabulary, self._ids) if vocabulary.kind == "bpe" else None
+
+    @classmethod
+    def learn(
+        cls, texts: Iterable[str], kind: str = "bpe", size: int = 8000, *, lowercase: bool = False, minimum: int = 1
+    ) -> "Tokenizer":
+        """Learn a vocabulary; the same texts, in any order, give the same vocabulary.
+
+        Args:
+            texts: the training text; for a joint vocabulary both languages.
+            kind: "bpe" (byte pairs, nothing is ever unknown), "word" or "char".
+            size: how many pieces at most, the four specials and, for "bpe", the 256 bytes included.
+            lowercase: whether to lower-case text here and in `encode`.
+            minimum: how often a word, a character or, for "bpe", a pair must occur to be learnt.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ConfigError: an unknown kind, a size that leaves nothing to learn, a minimum below 1.
+            DataError: no text, or text that UTF-8 cannot write.
+
+        Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["low lower lowest"] * 9, size=265)
+            >>> tokenizer.pieces(tokenizer.encode("lower"))
+            ['▁lowe', 'r']
+        """
+        checked = check_kind(kind)
+        _check_counts(checked, size, minimum)
+        prepared = _prepared(texts, lowercase)
+        if checked == "bpe":
+            return cls(_learn_byte_pairs(prepared, size, minimum, lowercase))
+        counts: Counter[str] = Counter()
+        for text in prepared:
+            counts.update(words(text) if checked == "word" else text)
+        frequent = sorted((piece for piece in counts if counts[piece] >= minimum), key=lambda p: (-counts[p], p))
+        return cls(Vocabulary(checked, lowercase, (*SPECIALS, *frequent[: size - len(SPECIALS)]), ()))
+
+    @property
+    def kind(self) -> Kind:
+        """What the pieces are: "bpe", "word" or "char"."""
+        return self.vocabulary.kind
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are: ids run from 0 to size - 1."""
+        return len(self.vocabulary.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Turn text into ids, without `bos` and `eos`; text that spells a special piece is only text.
+
+        Args:
+            text: any text that UTF-8 can write.
+
+        Returns:
+            The ids; none for an empty text.
+
+        Raises:
+            DataError: a lone surrogate in the text.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["abc"], kind="char")
+            >>> tokenizer.encode("cab")
+            [6, 4, 5]
+        """
+        require_text(text)
+        if self.vocabulary.lowercase:
+            text = text.lower()
+        if self._byte_pairs is not None:
+            # A space before the first word makes it the same piece as in the middle of a text; `decode` takes it away.
+            return self._byte_pairs.encode(" " + text).ids if text else []
+        if self.kind == "char":
+            return [self._learnt_id(character) for character in text]
+        return [self._word_id(word) for word in words(text)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turn ids into text; special pieces leave nothing, but for the unknown one.
+
+        Args:
+            ids: from `encode`, or from a model: bytes that make no character become U+FFFD.
+
+        Returns:
+            The text.
+
+        Raises:
+            DataError: an id that the vocabulary does not have.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["abc"], kind="char")
+            >>> tokenizer.decode([tokenizer.bos, 6, 4, 5, tokenizer.eos])
+            'cab'
+        """
+        kept = [number for number in self._checked(ids) if number not in (self.pad, self.bos, self.eos)]
+        if self.kind == "bpe":
+            body = b"".join(self._bytes(number) for number in kept if number != self.unk)
+            return body.decode("utf-8", errors="replace").removeprefix(" ")
+        pieces = [self.vocabulary.pieces[number] for number in kept]
+        if self.kind == "word":
+            return join_words(pieces)
+        return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Name each id for a reader, one name per id.
+
+        Args:
+            ids: any ids of the vocabulary.
+
+        Returns:
+            For "bpe" the text with a space shown as "▁" and bytes that are part of a character as "<E2>", for "word"
+            the word without joiners, for "char" the character; specials as "<eos>".
+
+        Raises:
+            DataError: an id that the vocabulary does not have.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["ein Hund"] * 9, size=400)
+            >>> tokenizer.pieces([*tokenizer.encode("ein Hündin"), tokenizer.eos])
+            ['▁ein', '▁', 'H', '<C3>', '<BC>', 'nd', 'i', 'n', '<eos>']
+        """
+        return [self._piece(number) for number in self._checked(ids)]
+
+    def to_json(self) -> str:
+        """Write the tokenizer as JSON; the same tokenizer always gives the same characters.
+
+        Returns:
+            The JSON.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["abc"], kind="char")
+            >>> Tokenizer.from_json(tokenizer.to_json()).encode("cab")
+            [6, 4, 5]
+        """
+        return self.vocabulary.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """Read a tokenizer; nothing in the text can choose code to run.
+
+        Args:
+            text: what `to_json` wrote.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            DataError: anything that `to_json` could not have written.
+
+        Example:
+            >>> Tokenizer.from_json("[]")
+            Traceback (most recent call last):
+            qkv.errors.DataError: tokenizer: expected a JSON object; got a list. ...
+        """
+        return cls(Vocabulary.from_json(text))
+
+    def _learnt_id(self, piece: str) -> int:
+        number = self._ids.get(piece, self.unk)
+        return number if number >= len(SPECIALS) else self.unk
+
+    def _word_id(self, word: str) -> int:
+        # A mark that never touched its neighbor on this side is better known without its joiners than not at all.
+        number = self._learnt_id(word)
+        return self._learnt_id(bare(word)) if number == self.unk else number
+
+    def _checked(self, ids: Iterable[int]) -> Iterator[int]:
+        for number in ids:
+            if not 0 <= number < self.size:
+                mend = "Was the text encoded with another tokenizer?"
+                raise DataError(complaint("ids", f"numbers from 0 to {self.size - 1}", str(number), mend))
+            yield int(number)
+
+    def _bytes(self, number: int) -> bytes:
+        return bytes(_BYTES[character] for character in self.vocabulary.pieces[number])
+
+    def _piece(self, number: int) -> str:
+        piece = self.vocabulary.pieces[number]
+        if number < len(SPECIALS) or self.kind == "char":
+            return piece
+        if self.kind == "word":
+            return bare(piece) or piece
+        body = self._bytes(number)
+        try:
+            return body.decode("utf-8").replace(" ", _SPACE_SHOWN)
+        except UnicodeDecodeError:
+            return "".join(chr(byte) if byte < 128 else f"<{byte:02X}>" for byte in body).replace(" ", _SPACE_SHOWN)
+
+
+def _check_counts(kind: Kind, size: int, minimum: int) -> None:
+    least = len(SPECIALS) + (len(_BYTES) if kind == "bpe" else 1)
+    if size < least:
+        mend = "A few thousand suit most texts." if kind == "bpe" else "Raise it."
+        raise ConfigError(complaint("size", f"at least {least} with kind {kind}", str(size), mend))
+    if minimum < 1:
+        raise ConfigError(complaint("minimum", "at least 1", str(minimum), "1 learns everything there is room for."))
+
+
+def _prepared(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
+    found = False
+    for text in texts:
+        found = found or bool(text)
+        yield require_text(text).lower() if lowercase else require_text(text)
+    if not found:
+        raise DataError(complaint("texts", "text to learn from", "none", "Give the lines of the training files."))
+
+
+def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, lowercase: bool) -> Vocabulary:
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = bpe_splitter()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=minimum,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=list(_BYTES),
+        show_progress=False,
+    )
+    learner.train_from_iterator((" " + text for text in texts if text), trainer)
+    model = json.loads(learner.to_str())["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return Vocabulary("bpe", lowercase, tuple(pieces), tuple((left, right) for left, right in model["merges"]))
+
+
+def _byte_pair_encoder(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
+    # No piece is registered with the library as special: text that spells one must stay text.
+    encoder = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=list[tuple[str, str]](vocabulary.merges)))
+    encoder.pre_tokenizer = bpe_splitter()
+    return encoder

@@ -69,12 +69,12 @@ def _train(
     tensorboard: bool,
     print_config: bool,
 ) -> None:
-    from qkv.tasks.settings import merge, plain, read_toml, to_toml
-    from qkv.tasks.training import load_settings, train
+    from qkv.tasks.settings import merge, read_toml, to_toml
+    from qkv.tasks.training import load_settings, show_settings, train
 
     settings = load_settings(merge(read_toml(config), flags) if config is not None else flags)
     if print_config:
-        typer.echo(to_toml(plain(settings)))
+        typer.echo(to_toml(show_settings(settings)))
         return
     outcome = train(settings, out, device, tensorboard=tensorboard)
     if outcome.exit_code:

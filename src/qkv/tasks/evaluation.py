@@ -1,10 +1,8 @@
 """Scoring a trained model on files."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.data.corpus import Pair
 from qkv.metrics.figure import Figure
 from qkv.tasks.parallel import Files, read_for_scoring
 from qkv.tasks.translation import judge

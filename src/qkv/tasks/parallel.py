@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, read_pairs, read_tsv
+from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, complaint
@@ -59,11 +60,13 @@ class Parallel(NamedTuple):
         tokenizer: learnt from the training pairs.
         train: examples to train on, their `index` the line they come from.
         valid: pairs to validate on.
+        fingerprint: sha256 of the training pairs.
     """
 
     tokenizer: Tokenizer
     train: list[Example]
     valid: list[Pair]
+    fingerprint: str
 
 
 def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None) -> Parallel:
@@ -91,7 +94,7 @@ def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | 
         texts = (text for pair in pairs for text in (pair.source, pair.target))
         tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
     name = _name(files)
-    return Parallel(tokenizer, _examples(pairs, tokenizer, files.longest, name), valid)
+    return Parallel(tokenizer, _examples(pairs, tokenizer, files.longest, name), valid, fingerprint(pairs))
 
 
 def read_for_scoring(files: Files) -> list[Pair]:
@@ -126,10 +129,10 @@ def _name(files: Files) -> tuple[str, str]:
 def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> list[Example]:
     examples = []
     for pair in pairs:
-        sides = tuple(tuple(tokenizer.encode(text)) for text in (pair.source, pair.target))
-        for ids, name in zip(sides, names, strict=True):
+        source, target = tuple(tokenizer.encode(pair.source)), tuple(tokenizer.encode(pair.target))
+        for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
                 mend = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
                 raise DataError(complaint(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
-        examples.append(Example(*sides, pair.line))
+        examples.append(Example(source, target, pair.line))
     return examples

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from qkv.data.batches import Batch, Example, collate, token_batches

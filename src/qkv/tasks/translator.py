@@ -144,7 +144,9 @@ class Translator:
         layer = self.model.alignment_layer
         if layer is None:
             raise ConfigError(
-                complaint("--attention", "a model with attention", "one trained with --score none", "Train with a score.")
+                complaint(
+                    "--attention", "a model with attention", "one trained with --score none", "Train with a score."
+                )
             )
         device = next(self.model.parameters()).device
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)

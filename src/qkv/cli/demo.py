@@ -1,0 +1,25 @@
+"""`qkv demo`: learn to read dates in a minute, and see what the model attends to."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkv.cli.failure import guarded
+
+
+@guarded
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for data, model and pictures.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Decides everything that is left to chance.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Number of updates.", min=1)] = None,
+) -> None:
+    """Watch a model learn to read dates ("Tue, 3rd of May 2011" → 2011-05-03), and see where it looks.
+
+    Example: qkv demo
+    """
+    from qkv.tasks.dates import run_demo
+
+    code = run_demo(out, seed, steps)
+    if code:
+        raise typer.Exit(code)

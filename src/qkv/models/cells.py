@@ -1,0 +1,75 @@
+"""One step of a recurrent cell, its gates' inputs computed beforehand."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+Hidden = tuple[Tensor, ...]
+"""The state of a cell: (B, M); the LSTM's is hidden and cell state."""
+
+
+def gates(cell: str) -> int:
+    """How many gates a cell computes, each as wide as its state.
+
+    Example:
+        >>> gates("gru")
+        3
+    """
+    return {"rnn": 1, "gru": 3, "lstm": 4}[cell]
+
+
+def hidden_of(cell: str, first: Tensor) -> Hidden:
+    """A cell's state whose visible part is given."""
+    return (first, torch.zeros_like(first)) if cell == "lstm" else (first,)
+
+
+def rnn_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+    """h' = tanh(W x + U h).
+
+    Args:
+        inputs: W x + b, (B, M).
+        recurrent: U h + b, (B, M).
+        hidden: h.
+
+    Source: Elman 1990.
+    """
+    return (torch.tanh(inputs + recurrent),)
+
+
+def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+    """h' = (1 − z) n + z h with n = tanh(W x + r (U h)).
+
+    Args:
+        inputs: W x + b for r, z, n, (B, 3M).
+        recurrent: U h + b likewise.
+        hidden: h.
+
+    Source: Cho et al. 2014, eq. 5 to 8, in the form of `torch.nn.GRU`.
+    """
+    (h,) = hidden
+    width = h.shape[-1]
+    r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).split(width, -1)
+    n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
+    return (torch.lerp(n, h, z),)
+
+
+def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+    """c' = f c + i g and h' = o tanh(c').
+
+    Args:
+        inputs: W x + b for i, f, g, o, (B, 4M).
+        recurrent: U h + b likewise.
+        hidden: h and c.
+
+    Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000, in the form of `torch.nn.LSTM`.
+    """
+    i, f, g, o = (inputs + recurrent).chunk(4, -1)
+    c = torch.addcmul(torch.sigmoid(f) * hidden[1], torch.sigmoid(i), torch.tanh(g))
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+STEPS: Mapping[str, Callable[[Tensor, Tensor, Hidden], Hidden]] = MappingProxyType(
+    {"rnn": rnn_step, "gru": gru_step, "lstm": lstm_step}
+)

@@ -1,0 +1,180 @@
+"""The Transformer encoder-decoder."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint
+from qkv.masks.patterns import Lengths
+from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
+from qkv.nn.positions import sinusoidal
+
+
+@final
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The sizes of a Transformer.
+
+    Args:
+        size: pieces in the vocabulary that both sides share.
+        score: of every attention.
+        width: M.
+        heads: of every attention.
+        feed_forward: the hidden width of feed-forward layers.
+        encoder_layers, decoder_layers: blocks of each stack.
+        dropout: everywhere.
+        norm_first: whether norms stand before each part.
+        tied: whether the output layer shares the embedding's weights.
+
+    Raises:
+        ConfigError: a size below one, or a dropout outside [0, 1).
+    """
+
+    size: int
+    score: Literal["scaled_dot", "dot", "bilinear", "additive"] = "scaled_dot"
+    width: int = 256
+    heads: int = 4
+    feed_forward: int = 1024
+    encoder_layers: int = 3
+    decoder_layers: int = 3
+    dropout: float = 0.2
+    norm_first: bool = True
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("size", "width", "heads", "feed_forward", "encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(complaint(f"model.{name}", "at least 1", str(getattr(self, name)), "Use more."))
+        if self.width % self.heads:
+            got = f"{self.heads} for width {self.width}"
+            raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(complaint("model.dropout", "a share in [0, 1)", str(self.dropout), "0 switches it off."))
+
+
+class TransformerState(NamedTuple):
+    """What the decoder knows between two steps; B rows.
+
+    Attributes:
+        caches: of each decoder block.
+        lengths: real source positions, (B,).
+        position: of the next target token.
+    """
+
+    caches: tuple[DecoderCache, ...]
+    lengths: Tensor
+    position: int
+
+
+@final
+class TransformerTranslator(nn.Module):
+    """A stack of encoder blocks over the source, and of decoder blocks over the target that attend to it.
+
+    Args:
+        config: its sizes.
+
+    Source: Vaswani et al. 2017, section 3, figure 1.
+
+    Example:
+        >>> model = TransformerTranslator(TransformerConfig(size=20, width=16, heads=2, feed_forward=32))
+        >>> source, target = torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 6))
+        >>> model(source, torch.tensor([5, 3]), target).shape
+        torch.Size([2, 6, 20])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        sizes = (config.width, config.heads, config.feed_forward)
+        options = {"dropout": config.dropout, "score": config.score, "norm_first": config.norm_first}
+        self.embed = nn.Embedding(config.size, config.width)
+        self.encoder = nn.ModuleList(EncoderBlock(*sizes, **options) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderBlock(*sizes, **options) for _ in range(config.decoder_layers))
+        # Blocks that end in a norm need none after the stack.
+        self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
+        self.output = nn.Linear(config.width, config.size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.reset_parameters()
+
+    @property
+    def alignment_layer(self) -> str | None:
+        """The name of the attention that aligns target and source: that of the last block."""
+        return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
+
+    def reset_parameters(self) -> None:
+        """Draw embedding and output anew; blocks draw their own."""
+        nn.init.normal_(self.embed.weight, std=self.config.width**-0.5)
+        nn.init.zeros_(self.output.bias)
+        if self.config.tied:
+            self.output.weight = self.embed.weight
+        else:
+            nn.init.xavier_uniform_(self.output.weight)
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """Predict each next target token, given the ones before it.
+
+        Args:
+            source: token ids (B, S), int64; what stands at or after a row's length is never read.
+            source_lengths: (B,), int64.
+            target: token ids (B, T): the begin mark first.
+
+        Returns:
+            Scores before the softmax, (B, T, N).
+        """
+        memory, real = self._encode(source, source_lengths)
+        x_BTM = self._embed(target, 0)
+        for block in self.decoder:
+            x_BTM = block(x_BTM, memory, real)
+        return self.output(self.decoder_norm(x_BTM))
+
+    def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
+        """Read the source.
+
+        Args:
+            source: token ids (B, S), int64.
+            lengths: (B,), int64, from 0 to S.
+
+        Returns:
+            The state before the first step.
+        """
+        memory, _ = self._encode(source, lengths)
+        return TransformerState(tuple(block.begin(memory) for block in self.decoder), lengths, 0)
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        """Take the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: after the tokens before.
+
+        Returns:
+            Scores (B, N), and the state that includes `tokens`.
+        """
+        x_B1M = self._embed(tokens[:, None], state.position)
+        caches = []
+        for block, cache in zip(self.decoder, state.caches, strict=True):
+            x_B1M, grown = block.step(x_B1M, cache, Lengths(state.lengths))
+            caches.append(grown)
+        logits = self.output(self.decoder_norm(x_B1M))[:, 0]
+        return logits, TransformerState(tuple(caches), state.lengths, state.position + 1)
+
+    def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
+        """Take rows of a state: fewer, repeated, or in another order."""
+        caches = tuple(cache.select(rows) for cache in state.caches)
+        return TransformerState(caches, state.lengths.index_select(0, rows), state.position)
+
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths]:
+        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        x_BSM = self._embed(torch.where(real, source, 0), 0)
+        mask = Lengths(lengths)
+        for block in self.encoder:
+            x_BSM = block(x_BSM, mask)
+        return self.encoder_norm(x_BSM), mask
+
+    def _embed(self, tokens: Tensor, start: int) -> Tensor:
+        width = self.config.width
+        x = self.embed(tokens) * width**0.5
+        return self.dropout(x + sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype))

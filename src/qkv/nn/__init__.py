@@ -1,0 +1,58 @@
+"""Layers: the seam through which every model attends, scores that own parameters, multi-head attention, blocks."""
+
+from typing import TYPE_CHECKING
+
+from qkv._lazy import lazy
+
+if TYPE_CHECKING:
+    from qkv.nn.attention import Attention
+    from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
+    from qkv.nn.cache import Memory
+    from qkv.nn.multihead import MultiHeadAttention
+    from qkv.nn.positions import sinusoidal
+    from qkv.nn.scores import (
+        AdditiveScore,
+        BilinearScore,
+        DotScore,
+        FixedScore,
+        ScaledDotScore,
+        ScoreModule,
+        build_score,
+    )
+
+__all__ = [
+    "AdditiveScore",
+    "Attention",
+    "BilinearScore",
+    "DecoderBlock",
+    "DecoderCache",
+    "DotScore",
+    "EncoderBlock",
+    "FixedScore",
+    "Memory",
+    "MultiHeadAttention",
+    "ScaledDotScore",
+    "ScoreModule",
+    "build_score",
+    "sinusoidal",
+]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "AdditiveScore": "qkv.nn.scores",
+        "Attention": "qkv.nn.attention",
+        "BilinearScore": "qkv.nn.scores",
+        "DecoderBlock": "qkv.nn.blocks",
+        "DecoderCache": "qkv.nn.blocks",
+        "DotScore": "qkv.nn.scores",
+        "EncoderBlock": "qkv.nn.blocks",
+        "FixedScore": "qkv.nn.scores",
+        "Memory": "qkv.nn.cache",
+        "MultiHeadAttention": "qkv.nn.multihead",
+        "ScaledDotScore": "qkv.nn.scores",
+        "ScoreModule": "qkv.nn.scores",
+        "build_score": "qkv.nn.scores",
+        "sinusoidal": "qkv.nn.positions",
+    },
+)

@@ -1,0 +1,264 @@
+"""Scores that own their parameters and build the score's value at each forward."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.scores.base import Score
+from qkv.scores.products import Bilinear, Dot, ScaledDot, project
+from qkv.scores.sums import Additive
+
+SCORES = ("additive", "bilinear", "dot", "scaled_dot")
+
+
+class ScoreModule(nn.Module, ABC):
+    """Parameters of a score.
+
+    `value()` relates raw queries and keys. `projected()` relates what `project_query` and `project_key` return, so
+    that a decoder projects the keys once per sentence and each step only its query; both say the same.
+    """
+
+    @abstractmethod
+    def value(self) -> Score:
+        """The score of raw queries (..., Q, D) and keys (..., K, E), with the parameters as they are now."""
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """The part of the score that depends on the query alone: (..., Q, D) to (..., Q, F)."""
+        return query
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """The part of the score that depends on the key alone: (..., K, E) to (..., K, F)."""
+        return key
+
+    def projected(self) -> Score:
+        """The score of projected queries and keys."""
+        return self.value()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores themselves (..., Q, K), by the equation: for study and tests."""
+        return self.value()(query, key)
+
+
+@final
+class FixedScore(ScoreModule):
+    """Any score's value as a module, for scores that learn nothing.
+
+    Args:
+        score: the value.
+
+    Example:
+        >>> FixedScore(Dot()).value()
+        Dot()
+    """
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        self.score = score
+
+    def value(self) -> Score:
+        """The value itself."""
+        return self.score
+
+
+@final
+class DotScore(ScoreModule):
+    """q·k.
+
+    Source: Luong et al. 2015, eq. 8 (dot).
+
+    Example:
+        >>> DotScore()(torch.ones(1, 4), torch.ones(2, 4))
+        tensor([[4., 4.]])
+    """
+
+    def value(self) -> Score:
+        """The dot product."""
+        return Dot()
+
+
+@final
+class ScaledDotScore(ScoreModule):
+    """q·k/√D; with `softcap` c: c·tanh(s/c).
+
+    Args:
+        scale: replaces 1/√D.
+        softcap: bounds the scores to ±softcap; None for no bound.
+
+    Source: Vaswani et al. 2017, eq. 1.
+
+    Example:
+        >>> ScaledDotScore()(torch.ones(1, 4), torch.ones(2, 4))
+        tensor([[2., 2.]])
+    """
+
+    def __init__(self, scale: float | None = None, softcap: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+        self.softcap = softcap
+
+    def value(self) -> Score:
+        """The scaled dot product."""
+        return ScaledDot(self.scale, self.softcap)
+
+
+@final
+class AdditiveScore(ScoreModule):
+    """vᵀ tanh(W_q q + W_k k), with v, W_q and W_k learned.
+
+    Args:
+        query_width: D.
+        key_width: E.
+        hidden: A, the width of the hidden layer.
+        heads: H, for parameters of each head's own: `vector` (H, A), `query_weight` (H, A, D); None for one set.
+        key_heads: G, the heads of `key_weight` (G, A, E); None for `heads`.
+
+    Source: Bahdanau et al. 2015, appendix A.1.2; initialization: Glorot and Bengio 2010, eq. 16.
+
+    Example:
+        >>> score = AdditiveScore(query_width=3, key_width=4, hidden=8)
+        >>> query, memory = torch.randn(2, 1, 3), torch.randn(2, 5, 4)
+        >>> keys = score.project_key(memory)  # once per sentence
+        >>> torch.allclose(score.projected()(score.project_query(query), keys), score(query, memory), atol=1e-6)
+        True
+    """
+
+    def __init__(
+        self, query_width: int, key_width: int, hidden: int, *, heads: int | None = None, key_heads: int | None = None
+    ) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(*_per(heads), hidden))
+        self.query_weight = nn.Parameter(torch.empty(*_per(heads), hidden, query_width))
+        self.key_weight = nn.Parameter(torch.empty(*_per(key_heads or heads), hidden, key_width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        xavier_uniform(self.query_weight)
+        xavier_uniform(self.key_weight)
+        xavier_uniform(self.vector.data[..., None, :])
+
+    def value(self) -> Score:
+        """The additive score of raw queries and keys."""
+        return Additive(self.vector, self.query_weight, self.key_weight)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """W_q q."""
+        return project(query, self.query_weight)
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """W_k k: once per sentence."""
+        return project(key, self.key_weight)
+
+    def projected(self) -> Score:
+        """The additive score of projected queries and keys."""
+        return Additive(self.vector)
+
+
+@final
+class BilinearScore(ScoreModule):
+    """scale · qᵀMk, with M learned.
+
+    Args:
+        query_width: D.
+        key_width: E.
+        heads: H, for a matrix of each head's own: `weight` (H, D, E); None for one.
+        scale: multiplies the score.
+
+    Source: Luong et al. 2015, eq. 8 (general); initialization: Glorot and Bengio 2010, eq. 16.
+
+    Example:
+        >>> BilinearScore(3, 4)(torch.randn(2, 1, 3), torch.randn(2, 5, 4)).shape
+        torch.Size([2, 1, 5])
+    """
+
+    def __init__(self, query_width: int, key_width: int, *, heads: int | None = None, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*_per(heads), query_width, key_width))
+        self.scale = scale
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the matrix anew."""
+        xavier_uniform(self.weight)
+
+    def value(self) -> Score:
+        """The bilinear score of raw queries and keys."""
+        return Bilinear(self.weight, self.scale)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """qᵀM, in the key's space; groups of heads may then share their keys as they are."""
+        return project(query, self.weight.mT)
+
+    def projected(self) -> Score:
+        """A dot product with the scale."""
+        return ScaledDot(self.scale)
+
+
+def build_score(
+    name: str,
+    query_width: int,
+    key_width: int,
+    *,
+    hidden: int | None = None,
+    heads: int | None = None,
+    key_heads: int | None = None,
+) -> ScoreModule:
+    """Make a score by its name.
+
+    Args:
+        name: "additive", "bilinear", "dot" or "scaled_dot".
+        query_width: D.
+        key_width: E; dot products need E = D.
+        hidden: A of the additive score; None for D.
+        heads: H, for parameters of each head's own; None for one set.
+        key_heads: G, where groups of heads share a key head.
+
+    Returns:
+        The module.
+
+    Raises:
+        ConfigError: an unknown name, or widths that the score cannot relate.
+
+    Example:
+        >>> build_score("additive", 3, 4, hidden=8).vector.shape
+        torch.Size([8])
+    """
+    match name:
+        case "additive":
+            return AdditiveScore(query_width, key_width, hidden or query_width, heads=heads, key_heads=key_heads)
+        case "bilinear":
+            return BilinearScore(query_width, key_width, heads=heads)
+        case "dot" | "scaled_dot" if query_width != key_width:
+            mend = 'Choose "bilinear" or "additive", which relate two widths.'
+            expected = f"equal widths of query and key for {name!r}"
+            raise ConfigError(complaint("score", expected, f"{query_width} and {key_width}", mend))
+        case "dot":
+            return DotScore()
+        case "scaled_dot":
+            return ScaledDotScore()
+        case _:
+            raise ConfigError(complaint("score", "the name of a score", f'"{name}"', nearest(name, SCORES)))
+
+
+@torch.no_grad()
+def xavier_uniform(weight: Tensor) -> None:
+    """Fill matrices (..., out, in) from U(±√(6/(in + out))), each head's as a matrix of its own.
+
+    Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks", eq. 16.
+
+    Example:
+        >>> weight = torch.empty(8, 3, 3)
+        >>> xavier_uniform(weight)
+        >>> bool(weight.abs().max() <= 1)
+        True
+    """
+    bound = math.sqrt(6.0 / max(1, weight.shape[-1] + weight.shape[-2]))
+    weight.uniform_(-bound, bound)
+
+
+def _per(heads: int | None) -> tuple[int, ...]:
+    return () if heads is None else (heads,)

@@ -1,0 +1,160 @@
+"""`qkv train translate`: from settings to a trained run folder."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.checkpoint.folder import load
+from qkv.checkpoint.rotation import latest_complete
+from qkv.data.fingerprints import fingerprint
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.models.recurrent import RecurrentConfig
+from qkv.models.transformer import TransformerConfig
+from qkv.tasks.choice import build_model, model_settings, model_table
+from qkv.tasks.parallel import Files, Parallel, Words, read_training
+from qkv.tasks.settings import build, plain
+from qkv.tasks.translation import TranslationTask
+from qkv.train.loop import train as run_training
+from qkv.train.outcome import Outcome
+from qkv.train.seeds import seed_everything
+from qkv.train.settings import Settings as Training
+
+_TABLES = ("data", "tokenizer", "model", "training")
+_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a translation training.
+
+    Args:
+        data: the files.
+        tokenizer: how text becomes tokens.
+        model: which model, and its sizes.
+        training: how to train.
+    """
+
+    data: Files
+    tokenizer: Words
+    model: RecurrentConfig | TransformerConfig
+    training: Training
+
+
+def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Build settings from nested names and values, checking all of them.
+
+    Args:
+        tables: `data`, `tokenizer`, `model`, `training`; what is left out has its default.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: an unknown name, with the nearest valid one; or a value that does not fit.
+
+    Example:
+        >>> load_settings({"model": {"kind": "gru"}}).model.score
+        'additive'
+    """
+    for name, table in tables.items():
+        if name not in _TABLES or not isinstance(table, Mapping):
+            mend = nearest(name, _TABLES) if name not in _TABLES else f"Write [{name}] and its settings below."
+            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
+    return Settings(
+        build(Files, tables.get("data", {}), "data"),
+        build(Words, tables.get("tokenizer", {}), "tokenizer"),
+        model_settings(tables.get("model", {})),
+        build(Training, tables.get("training", {}), "training"),
+    )
+
+
+def show_settings(settings: Settings) -> dict[str, Any]:
+    """The settings as nested names and values, which `load_settings` takes back."""
+    return {**plain(settings), "model": model_table(settings.model)}
+
+
+def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorboard: bool = False) -> Outcome:
+    """Train a translation model, or go on with a run.
+
+    Args:
+        settings: files, tokens, model, training.
+        out: the run folder.
+        device: where to compute.
+        tensorboard: whether to log for TensorBoard too.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        QkvError: bad input of any kind; nothing that was saved is lost.
+    """
+    if out is None:
+        mend = "For example --out runs/first; the same command again resumes."
+        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    place = as_device(device)
+    text = read_training(settings.data, settings.tokenizer, settings.training.seed, _learnt(out))
+    # The model's first weights are part of what the seed decides.
+    seed_everything(settings.training.seed)
+    model = build_model(model_table(settings.model), text.tokenizer).to(place)
+    _announce(text, sum(parameter.numel() for parameter in model.parameters()))
+    task = TranslationTask(
+        model, text.tokenizer, text.train, text.valid, settings.training.label_smoothing, settings.data.longest
+    )
+    config = _config(settings, text)
+    tokens = text.tokenizer.to_json()
+    return run_training(
+        task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
+    )
+
+
+def as_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        ConfigError: no such device here.
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        got = str(error).splitlines()[0]
+        raise ConfigError(complaint("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')) from None
+    return device
+
+
+def _learnt(out: Path) -> Tokenizer | None:
+    """The tokenizer of a run that is to be gone on with."""
+    if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
+        return None
+    tokenizer = load(found, trainer=False).tokenizer
+    return None if tokenizer is None else Tokenizer.from_json(tokenizer)
+
+
+def _config(settings: Settings, text: Parallel) -> dict[str, Any]:
+    """What defines the run: the text itself rather than where its files lie."""
+    return {
+        "task": "translate",
+        "longest": settings.data.longest,
+        "text": {"train": text.fingerprint, "valid": fingerprint(text.valid)},
+        "tokenizer": plain(settings.tokenizer),
+        "model": model_table(settings.model),
+        "training": plain(settings.training),
+    }
+
+
+def _announce(text: Parallel, parameters: int) -> None:
+    tokens = sum(len(example.target) + 1 for example in text.train)
+    print(  # noqa: T201
+        f"{len(text.train):,} pairs to train on ({tokens:,} target tokens), {len(text.valid):,} to validate on; "
+        f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
+        file=sys.stderr,
+    )

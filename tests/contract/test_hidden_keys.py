@@ -14,7 +14,15 @@ from qkv.masks.patterns import causal, lengths, window
 
 POISON = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "huge": 3e38}
 by_backend = pytest.mark.parametrize("backend", BACKENDS)
-by_poison = pytest.mark.parametrize("poison", POISON)
+SLOW = pytest.mark.slow
+by_poison = pytest.mark.parametrize(
+    "poison", ["nan", *(pytest.param(name, marks=SLOW) for name in POISON if name != "nan")]
+)
+by_dtype = pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, *(pytest.param(x, marks=SLOW) for x in (torch.float64, torch.bfloat16, torch.float16))],
+    ids=str,
+)
 
 
 @dataclass(frozen=True)
@@ -60,26 +68,26 @@ def poisoned(call: Call, hiding: Hiding, poison: float) -> Call:
     )
 
 
+@by_dtype
 @by_poison
 @pytest.mark.parametrize("hiding", HIDINGS)
 @by_backend
-def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str) -> None:
+def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype: torch.dtype) -> None:
     ran = 0
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        for score, normalizer in MECHANISMS:
-            clean = Call.draw(score, normalizer, dtype=dtype, mask=HIDINGS[hiding].mask)
-            if not clean.serves(backend):
-                continue
-            ran += 1
-            dirty = poisoned(clean, HIDINGS[hiding], POISON[poison])
-            expected, gradients = clean.gradients(backend)
-            output, poisoned_gradients = dirty.gradients(backend)
-            assert output.isfinite().all(), clean
-            assert same_bits(output, expected), clean
-            assert all(same_bits(x, gradients[name]) for name, x in poisoned_gradients.items()), clean
-            assert same_bits(dirty.weights(backend)[1], clean.weights(backend)[1]), clean
-            if clean.serves(backend, state=True, gradient=False):
-                assert same_bits(dirty.state(backend)[1].value, clean.state(backend)[1].value), clean
+    for score, normalizer in MECHANISMS:
+        clean = Call.draw(score, normalizer, dtype=dtype, mask=HIDINGS[hiding].mask)
+        if not clean.serves(backend):
+            continue
+        ran += 1
+        dirty = poisoned(clean, HIDINGS[hiding], POISON[poison])
+        expected, gradients = clean.gradients(backend)
+        output, poisoned_gradients = dirty.gradients(backend)
+        assert output.isfinite().all(), clean
+        assert same_bits(output, expected), clean
+        assert all(same_bits(x, gradients[name]) for name, x in poisoned_gradients.items()), clean
+        assert same_bits(dirty.weights(backend)[1], clean.weights(backend)[1]), clean
+        if clean.serves(backend, state=True, gradient=False):
+            assert same_bits(dirty.state(backend)[1].value, clean.state(backend)[1].value), clean
     if not ran:
         pytest.skip(f"{backend} serves no such problem")
 

@@ -225,6 +225,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         value_width=call.value.shape[-1],
         dtype=call.query.dtype,
         device=call.query.device.type,
+        transformed=not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None,
     )
 
 

@@ -32,6 +32,7 @@ class Problem:
         queries, keys: Q and K.
         width, value_width: of the prepared operands (F), and of values (V).
         dtype, device: of query, key and value.
+        transformed: whether a transformation of `torch.func`, such as vmap, is at work.
     """
 
     core: Core
@@ -50,6 +51,7 @@ class Problem:
     value_width: int
     dtype: torch.dtype
     device: str
+    transformed: bool = False
 
     @property
     def rows(self) -> int:

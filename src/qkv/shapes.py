@@ -38,7 +38,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
         >>> broadcast((2, 1), (8,)), broadcast((2,), (3,))
         ((2, 8), None)
     """
-    rank = max((len(shape) for shape in shapes), default=0)
+    rank = max([0, *[len(shape) for shape in shapes]])
     sizes = [1] * rank
     for shape in shapes:
         for place, size in enumerate(shape, start=rank - len(shape)):

@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import callables
+from qkv.backends import callables, operators
 from qkv.backends.base import Backend, Result
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, full_rank
-from qkv.errors import UnsupportedError, complaint
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -36,6 +35,9 @@ def run(problem: Problem, call: Call) -> Result:
     if problem.core == "tile":
         return callables.run(problem, call)
     recipe, inputs = prepare(problem, call)
+    if problem.transformed or torch.compiler.is_compiling():
+        output, state = operators.apply(recipe, inputs, call.visibility)
+        return Result(output, state if problem.state else None)
     output, state = _Blocked.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
     return Result(output, state if problem.state else None)
 
@@ -122,13 +124,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("blocked")
-
-
-def second_derivative(backend: str) -> UnsupportedError:
-    """The error for a derivative of a derivative."""
-    mend = 'Pass backend="reference", which PyTorch differentiates any number of times.'
-    return UnsupportedError(complaint("backend", "first derivatives", f"a second derivative through {backend}", mend))
+        raise operators.second_derivative("blocked")
 
 
 BACKEND = Backend("blocked", "stripes of rows that fit the cache", refuses, cost, run)

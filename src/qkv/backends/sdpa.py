@@ -9,47 +9,78 @@ from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Linear
 
 DENSE_LIMIT = 1 << 22
-"""The most (query, key) pairs for which a mask given as bounds may be written out as a matrix."""
+"""The most numbers, over all items of a batch, for which a mask may be written out as a matrix."""
 
 
 def refuses(problem: Problem) -> str | None:
     """Only what the fused kernel computes without leaving for a slower path."""
-    reasons = (
-        (problem.core != "dot", f"the core is {problem.core}, not dot"),
-        (not isinstance(problem.pointwise, Linear), f"scores pass through {problem.pointwise}"),
-        (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
-        (problem.sink, "the softmax has a sink"),
-        (problem.dropout, "the fused CPU kernel refuses dropout"),
-        (problem.bias == "learned", "a bias that needs a gradient leaves the fused kernel"),
-        (problem.state and problem.device != "cpu", "the row state is read from the CPU kernel only"),
-        (problem.state and problem.gradient, "the kernel's row state has no gradient"),
-        (0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width), "an axis is empty"),
-        (
-            problem.mask in ("bounds", "predicate") and problem.queries * problem.keys > DENSE_LIMIT,
-            f"the mask would be written out as {problem.queries} × {problem.keys}",
-        ),
-    )
-    return next((reason for holds, reason in reasons if holds), None)
+    if problem.transformed:
+        return "PyTorch's kernel has no rule for vmap"
+    return _refuses_mechanism(problem) or _refuses_call(problem)
+
+
+def _refuses_mechanism(problem: Problem) -> str | None:
+    if problem.core != "dot":
+        return f"the core is {problem.core}, not dot"
+    if not isinstance(problem.pointwise, Linear):
+        return f"scores pass through {problem.pointwise}"
+    if problem.normalizer != "softmax":
+        return f"the normalizer is {problem.normalizer}, not softmax"
+    return "the softmax has a sink" if problem.sink else None
+
+
+def _refuses_call(problem: Problem) -> str | None:
+    if problem.dropout:
+        return "the fused CPU kernel refuses dropout"
+    if problem.bias == "learned":
+        return "a bias that needs a gradient leaves the fused kernel"
+    if problem.state and (problem.device != "cpu" or problem.gradient):
+        return "the row state is read from the CPU kernel only, and has no gradient"
+    if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
+        return "an axis is empty"
+    if _written_out(problem) > DENSE_LIMIT:
+        return f"the mask would be written out as a matrix of more than {DENSE_LIMIT} numbers"
+    return None
+
+
+def _written_out(problem: Problem) -> int:
+    """How many numbers the mask takes as a matrix: it may differ by item, hardly by head."""
+    if problem.mask not in ("bounds", "predicate"):
+        return 0
+    heads = problem.leading[-1] if len(problem.leading) > 1 else 1
+    return problem.rows // heads * problem.queries * problem.keys
 
 
 def cost(problem: Problem) -> Cost:
-    """Two matrix products forward, five backward; the scores stay in the cache."""
+    """Two matrix products forward, five backward; the scores stay in the cache. The narrower width is padded."""
     pairs = problem.rows * problem.queries * problem.keys
-    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    matrix = problem.queries * problem.keys if problem.mask in ("bounds", "predicate") else 0
-    return Cost(int(operations), matrix + 4 * problem.rows * problem.queries, 12 + operations / 100_000)
+    operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
+    matrix = _written_out(problem)
+    time = 12 + operations / 100_000 + matrix / 1000
+    return Cost(int(operations), 5 * matrix + 4 * problem.rows * problem.queries, time)
 
 
 def run(problem: Problem, call: Call) -> Result:
     """Bring the problem into the kernel's form: four dimensions, one mask, one width."""
     query, key, scale = _operands(call)
     query, key, value = (_four_dimensional(x, problem) for x in (query, key, call.value))
+    query, key, value = _one_width(query, key, value)
     mask, causal = _mask(problem, call)
     if problem.state:
         output, lse = _with_lse(query, key, value, mask, causal, scale)
     else:
         output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
     return _finish(problem, call, output, lse)
+
+
+def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros beside the narrower of the two: they change no product, and without them PyTorch leaves its kernel."""
+    lacking = query.shape[-1] - value.shape[-1]
+    if lacking > 0:
+        return query, key, F.pad(value, (0, lacking))
+    if lacking < 0:
+        return F.pad(query, (0, -lacking)), F.pad(key, (0, -lacking)), value
+    return query, key, value
 
 
 def _operands(call: Call) -> tuple[Tensor, Tensor, float]:
@@ -80,32 +111,36 @@ def _mask(problem: Problem, call: Call) -> tuple[Tensor | None, bool]:
 
 
 def _table(table: Tensor, problem: Problem) -> Tensor:
+    """(..., Q or 1, K), of rank two or four."""
+    table = table.expand(*table.shape[:-1], problem.keys)
+    if table.ndim <= 2:
+        return table.expand(1, -1) if table.ndim == 1 else table
+    if len(problem.leading) <= 2:
+        return table.unsqueeze(0) if table.ndim == 3 else table
     leading = problem.leading
-    table = table.expand(*table.shape[:-2], problem.queries, problem.keys)
-    if len(leading) <= 2 or table.ndim <= 2:
-        return table[None] if table.ndim == 3 and len(leading) == 1 else table
-    return _four_dimensional(table, problem)
+    table = table.expand(*leading, *table.shape[-2:])
+    return table.reshape(-1, leading[-1], *table.shape[-2:])
 
 
 def _with_lse(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The one place that calls PyTorch's private operator, which returns the row state beside the output."""
-    if query.shape[-1] == value.shape[-1]:
-        if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, query.new_zeros(()), -torch.inf)
+    if hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=mask, scale=scale
         )
         return output, lse
     output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
-    return output, _lse_by_blocks(query, key, mask, causal, scale)
+    return output, _lse_by_stripes(query, key, mask, causal, scale)
 
 
-def _lse_by_blocks(
+def _lse_by_stripes(
     query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float, height: int = 256
 ) -> Tensor:
-    """The same row state by a pass of our own over stripes of rows."""
+    """The same row state by a pass of our own over stripes of rows, for a PyTorch without that operator."""
     columns = torch.arange(key.shape[-2], device=key.device)
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     parts = []
@@ -115,8 +150,7 @@ def _lse_by_blocks(
             rows = torch.arange(start, start + s.shape[-2], device=key.device)
             s = s.masked_fill(columns > rows[:, None], -torch.inf)
         if mask is not None:
-            stripe = mask[..., start : start + height, :]
-            s = s.masked_fill(~stripe, -torch.inf) if mask.dtype == torch.bool else s + stripe
+            s = s + (mask if mask.shape[-2] == 1 else mask[..., start : start + height, :])
         parts.append(s.logsumexp(-1))
     return torch.cat(parts, -1)
 
@@ -127,7 +161,7 @@ def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:
-    output = output.reshape(*problem.leading, problem.queries, problem.value_width)
+    output = output[..., : problem.value_width].reshape(*problem.leading, problem.queries, problem.value_width)
     lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
     seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
     if call.bias is not None and lse is not None:

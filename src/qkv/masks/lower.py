@@ -22,8 +22,8 @@ class Visibility:
     """A lowered mask.
 
     Attributes:
-        kind: `all`; `causal` (exactly j ≤ i); `keys` (every row sees the same keys); `bounds`; `dense` (a matrix the caller gave, perhaps with bounds);
-            `predicate` (asked tile by tile).
+        kind: `all`; `causal` (exactly j ≤ i); `keys` (bounds that are the same for every query); `bounds`; `dense` (a
+            matrix the caller gave, perhaps with bounds); `predicate` (asked tile by tile).
         grid: the sizes.
         bounds: per row (one for all rows: keys), for the kinds causal, keys and bounds, perhaps for dense.
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
@@ -49,8 +49,8 @@ class Visibility:
         if self.kind == "all":
             return None
         grid = self.grid
-        rows_Q1 = torch.arange(*rows.indices(grid.queries), device=grid.device)[:, None]
-        columns_K = torch.arange(*columns.indices(grid.keys), device=grid.device)
+        rows_Q1 = _positions(rows, grid.queries, grid.device)[:, None]
+        columns_K = _positions(columns, grid.keys, grid.device)
         if self.mask is not None:
             seen = self.mask.visible(grid, rows_Q1, columns_K)
             return seen if self.groups is None else regroup(seen, 2, *self.groups)
@@ -100,6 +100,8 @@ class Visibility:
         )
 
     def _stripes(self, height: int = 1024) -> list[Tensor]:
+        if torch.compiler.is_compiling():
+            height = max(self.grid.queries, 1)
         return [self._tile_of_rows(start, height) for start in range(0, max(self.grid.queries, 1), height)]
 
     def _tile_of_rows(self, start: int, height: int) -> Tensor:
@@ -118,6 +120,12 @@ class Visibility:
         for tile in self._stripes():
             seen = seen | tile.any(-2)
         return seen
+
+
+def _positions(part: slice, size: int, device: torch.device) -> Tensor:
+    # Not slice.indices: it would make a constant of a size that varies under tracing.
+    start, stop = part.start or 0, size if part.stop is None else min(part.stop, size)
+    return torch.arange(start, stop, device=device)
 
 
 def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tensor | None:

@@ -104,7 +104,8 @@ class Documents(Mask):
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """The run of keys with the query's id, where each id is one run; decided on the values, so only eagerly."""
-        if self.keys is not None or torch.compiler.is_compiling() or self.queries.numel() == 0:
+        hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
+        if hidden or self.keys is not None or self.queries.numel() == 0:
             return None
         ids = self._ids(grid)[0]
         new = torch.ones_like(ids, dtype=torch.bool)

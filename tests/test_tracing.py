@@ -1,0 +1,268 @@
+"""The public functions through eager, compiled, exported, vmapped, forked and threaded calls."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import qkv
+from qkv.errors import UnsupportedError
+from qkv.masks import causal, documents, lengths, window
+from qkv.normalizers import Entmax, Hard, Identity, Mean, Sigmoid, Softmax, Sparsemax, Sum
+from qkv.scores import Additive, Bilinear, Boxcar, Concat, Cosine, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
+
+B, H, Q, K, D, V = 2, 3, 7, 9, 4, 5
+
+
+@dataclass
+class Case:
+    """A call, and which backends it is asked of."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    backends: tuple[str, ...] = ("reference", "blocked")
+
+
+CASES = {
+    "scaled dot": Case(backends=("reference", "sdpa", "blocked")),
+    "causal": Case({"mask": causal()}, ("reference", "sdpa", "blocked")),
+    "lengths": Case({"mask": lengths(torch.tensor([4, K]))}, ("reference", "sdpa", "blocked")),
+    "cosine, window": Case({"score": Cosine(3.0), "mask": window(2, 1)}, ("reference", "sdpa", "blocked")),
+    "bilinear, bias": Case({"score": Bilinear(torch.eye(D)), "bias": torch.randn(H, Q, K)}),
+    "additive, sink": Case({"score": Additive(torch.randn(D)), "normalizer": Softmax(torch.zeros(H))}),
+    "concat, mean": Case({"score": Concat(torch.randn(D), torch.randn(D)), "normalizer": Mean()}),
+    "distance, either mask": Case({"score": SquaredDistance(), "mask": window(1, 0) | lengths(torch.tensor([2, 5]))}),
+    "gaussian, dense": Case({"score": Gaussian(2.0), "mask": torch.arange(Q * K).view(Q, K) % 3 > 0}),
+    "boxcar, offsets": Case({"score": Boxcar(3.0), "mask": causal(torch.tensor([1, 3]))}),
+    "triangle": Case({"score": Epanechnikov(4.0, power=1), "normalizer": Sum()}),
+    "softcap, entmax": Case({"score": ScaledDot(softcap=2.0), "normalizer": Entmax(1.3)}),
+    "learned alpha": Case({"normalizer": Entmax(torch.tensor([1.2, 1.5, 2.0]))}),
+    "sparsemax, not causal": Case({"normalizer": Sparsemax(), "mask": ~causal()}),
+    "sigmoid": Case({"normalizer": Sigmoid(), "mask": documents(torch.arange(Q) // 3, torch.arange(K) // 4)}),
+    "hard": Case({"normalizer": Hard()}),
+    "linear": Case({"score": ScaledDot(), "normalizer": Identity()}, ("reference", "linear", "blocked")),
+}
+PAIRS = [(name, backend) for name, case in CASES.items() for backend in case.backends]
+each = pytest.mark.parametrize(("name", "backend"), PAIRS, ids=[f"{name} by {backend}" for name, backend in PAIRS])
+
+
+def tensors(batch: int = B, queries: int = Q, keys: int = K, gradient: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = ((batch, H, queries, D), (batch, H, keys, D), (batch, H, keys, V))
+    return tuple(torch.randn(shape, requires_grad=gradient) for shape in shapes)
+
+
+def attend(name: str, backend: str) -> Callable[..., Tensor]:
+    given = CASES[name].given
+    return lambda query, key, value: qkv.attention(query, key, value, backend=backend, **given)
+
+
+def with_gradients(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    output = function(*inputs)
+    gradients = torch.autograd.grad(output.square().sum(), inputs, allow_unused=True, materialize_grads=True)
+    return [output, *gradients]
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+
+
+@each
+def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
+    function, inputs = attend(name, backend), tensors()
+    traced = with_gradients(compiled(function), inputs)
+    for one, other in zip(with_gradients(function, inputs), traced, strict=True):
+        if backend == "blocked":
+            assert torch.equal(one, other)
+        else:
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+def test_one_compilation_serves_many_sizes(backend: str) -> None:
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, mask=causal(2) & lengths(real), backend=backend)
+
+    function = torch.compile(attention, fullgraph=True, dynamic=True, backend=counter)
+    first = 0
+    for batch, queries, keys in ((2, 7, 9), (3, 12, 5), (5, 33, 70)):
+        inputs = tensors(batch, queries, keys)
+        real = torch.arange(1, batch + 1)
+        traced = with_gradients(lambda *qkv_: function(*qkv_, real), inputs)  # noqa: B023
+        eager = with_gradients(lambda *qkv_: attention(*qkv_, real), inputs)  # noqa: B023
+        torch.testing.assert_close(traced, eager)
+        first = first or counter.frame_count
+    assert counter.frame_count == first
+
+
+def test_auto_chooses_under_dynamic_shapes() -> None:
+    function = compiled(lambda q, k, v: qkv.attention(q, k, v, score=Gaussian(2.0)), dynamic=True)
+    for size in (5, 40, 700):
+        inputs = tensors(1, size, size, gradient=False)
+        torch.testing.assert_close(function(*inputs), qkv.attention(*inputs, score=Gaussian(2.0)))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+def test_values_are_arguments_of_a_compiled_function(backend: str) -> None:
+    function = compiled(
+        lambda query, key, value, score, normalizer, mask: qkv.attention(
+            query, key, value, score=score, normalizer=normalizer, mask=mask, backend=backend
+        )
+    )
+    inputs = tensors()
+    vector = torch.randn(D, requires_grad=True)
+    score, normalizer, mask = Additive(vector), Softmax(torch.zeros(H)), causal(1) & lengths(torch.tensor([4, K]))
+    traced = function(*inputs, score, normalizer, mask)
+    eager = qkv.attention(*inputs, score=score, normalizer=normalizer, mask=mask, backend=backend)
+    torch.testing.assert_close(traced, eager)
+    gradients = (torch.autograd.grad(output.square().sum(), (vector, *inputs)) for output in (traced, eager))
+    torch.testing.assert_close(*gradients)
+
+
+class Attends(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+@each
+def test_an_exported_program_gives_what_the_call_gives(name: str, backend: str) -> None:
+    function, inputs = attend(name, backend), tensors(gradient=False)
+    program = torch.export.export(Attends(function), inputs)
+    torch.testing.assert_close(program.module()(*inputs), function(*inputs))
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+def test_an_exported_program_serves_many_sizes(backend: str) -> None:
+    class Masked(nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+            return qkv.attention(query, key, value, mask=lengths(real), backend=backend)
+
+    batch, queries, keys = (torch.export.Dim(name, min=2) for name in ("batch", "queries", "keys"))
+    shapes = {
+        "query": {0: batch, 2: queries},
+        "key": {0: batch, 2: keys},
+        "value": {0: batch, 2: keys},
+        "real": {0: batch},
+    }
+    program = torch.export.export(Masked(), (*tensors(gradient=False), torch.tensor([3, 5])), dynamic_shapes=shapes)
+    other = (*tensors(4, 20, 30, gradient=False), torch.tensor([3, 30, 1, 7]))
+    torch.testing.assert_close(program.module()(*other), Masked()(*other))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+def test_values_are_arguments_of_an_exported_program(backend: str) -> None:
+    class Masked(nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, score: Any, mask: Any) -> Tensor:
+            return qkv.attention(query, key, value, score=score, mask=mask, backend=backend)
+
+    score, mask = ScaledDot(torch.ones(H)), causal() & lengths(torch.tensor([4, K]))
+    inputs = (*tensors(gradient=False), score, mask)
+    program = torch.export.export(Masked(), inputs)
+    torch.testing.assert_close(program.module()(*inputs), Masked()(*inputs))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+def test_weights_and_state_are_traced_too(backend: str) -> None:
+    inputs = tensors()
+    for function in (
+        lambda q, k, v: qkv.attention_with_weights(q, k, v, mask=causal(), backend=backend),
+        lambda q, k, v: qkv.attention_with_state(q, k, v, mask=causal(), backend=backend)[0],
+        lambda q, k, v: qkv.attention_with_state(q, k, v, mask=causal(), backend=backend)[1].lse,
+    ):
+        torch.testing.assert_close(compiled(function)(*inputs), function(*inputs))
+
+
+def looped(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    return torch.stack([function(*item) for item in zip(*inputs, strict=True)])
+
+
+@each
+def test_vmap_gives_what_a_loop_gives(name: str, backend: str) -> None:
+    given = dict(CASES[name].given)
+    if name in ("lengths", "distance, either mask", "boxcar, offsets"):
+        given.pop("mask")  # lengths per item of a batch that vmap takes away
+    inputs = tensors()
+
+    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, backend=backend, **given)
+
+    if backend == "sdpa":
+        with pytest.raises(UnsupportedError, match="vmap"):
+            torch.vmap(function)(*inputs)
+        backend = "auto"
+    traced = with_gradients(torch.vmap(function), inputs)
+    torch.testing.assert_close(traced, with_gradients(lambda *each: looped(function, *each), inputs))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+def test_vmap_maps_what_it_is_told_to(backend: str) -> None:
+    query, key, value = tensors()
+    real, bandwidth = torch.tensor([3, 8]), torch.tensor([0.5, 2.0])
+
+    def function(query: Tensor, key: Tensor, real: Tensor, bandwidth: Tensor) -> Tensor:
+        mask = lengths(real) | window(1, 0)
+        return qkv.attention(query, key, value[0], score=SquaredDistance(bandwidth), mask=mask, backend=backend)
+
+    traced = torch.vmap(function, in_dims=(0, None, 0, 0))(query, key[0], real, bandwidth)
+    expected = torch.stack([function(query[i], key[0], real[i], bandwidth[i]) for i in range(B)])
+    torch.testing.assert_close(traced, expected)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+def test_gradients_per_item(backend: str) -> None:
+    inputs = tensors(gradient=False)
+
+    def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, mask=causal(), backend=backend).square().sum()
+
+    per_item = torch.vmap(torch.func.grad(loss, argnums=(0, 1, 2)), in_dims=(0, None, 0))
+    found = per_item(inputs[0], inputs[1][0], inputs[2])
+    for i in range(B):
+        expected = torch.func.grad(loss, argnums=(0, 1, 2))(inputs[0][i], inputs[1][0], inputs[2][i])
+        torch.testing.assert_close(tuple(g[i] for g in found), expected)
+
+
+def test_a_second_derivative_of_a_compiled_call_names_the_reference() -> None:
+    inputs = tensors()
+    output = compiled(attend("scaled dot", "blocked"))(*inputs)
+
+    def twice() -> None:
+        (gradient,) = torch.autograd.grad(output.square().sum(), inputs[0], create_graph=True)
+        torch.autograd.grad(gradient.sum(), inputs[0])
+
+    # torch.compile raises its own error before the operator's, unless it leaves the graph to autograd.
+    with pytest.raises((UnsupportedError, RuntimeError), match=r'backend="reference"|aot_autograd|double backward'):
+        twice()
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+def test_threads_do_not_disturb_each_other(backend: str) -> None:
+    calls = [(attend("causal", backend), tensors()) for _ in range(16)]
+    expected = [with_gradients(function, inputs) for function, inputs in calls]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda call: with_gradients(*call), calls))
+    for one, other in zip(expected, found, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+def test_a_forked_child_computes_as_its_parent(backend: str) -> None:
+    function, inputs = attend("causal", backend), tensors()
+    expected = with_gradients(function, inputs)
+    child = os.fork()
+    if child == 0:
+        same = all(torch.equal(x, y) for x, y in zip(with_gradients(function, inputs), expected, strict=True))
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -33,6 +33,7 @@ _MENDS = {
     errno.EPERM: "Choose a folder that you may write to, or change its permissions.",
     errno.EROFS: "This disk cannot be written to: choose a folder on another one.",
     errno.ENOTDIR: "A part of this path is a file: choose another folder.",
+    errno.EEXIST: "A file stands in its place: choose another folder.",
     errno.ENOENT: "Check the path for a misspelled or removed part.",
     errno.ELOOP: "A symbolic link stands here: give the real folder, or copy the real file into its place.",
     errno.ENAMETOOLONG: "Choose a shorter name.",

@@ -63,6 +63,8 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     if judged:
         _validation_panel(axes[1], name, judged)
     axes[-1].set_xlabel("update")
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
+    figure.align_ylabels()
     for panel in axes:
         panel.grid(alpha=0.25, linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
@@ -83,11 +85,12 @@ def _judged(lines: Sequence[Mapping[str, Any]], monitor: str | None) -> tuple[st
 def _train_panel(panel: Any, points: Sequence[tuple[int, float]]) -> None:
     steps, losses = [step for step, _ in points], [loss for _, loss in points]
     smooth = smoothed(losses)
-    panel.plot(steps, losses, color=_BLUE, alpha=0.3, linewidth=1)
-    panel.plot(steps, smooth, color=_BLUE, linewidth=2, label="loss, smoothed")
+    panel.plot(steps, losses, color=_BLUE, alpha=0.3, linewidth=1, label="each log line")
+    panel.plot(steps, smooth, color=_BLUE, linewidth=2, label="smoothed")
     if smooth:
         panel.annotate(f"{smooth[-1]:.3g}", (steps[-1], smooth[-1]), (4, 0), textcoords="offset points", color=_BLUE)
     panel.set_ylabel("training loss")
+    panel.legend(frameon=False)
 
 
 def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, bool]]) -> None:
@@ -102,7 +105,7 @@ def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, 
     panel.set_ylabel(f"validation: {name}")
 
 
-def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
+def smoothed(values: Sequence[float], weight: float = 0.7) -> list[float]:
     """Smooth a series by exponential averaging, without a pull towards its first value.
 
     Args:

@@ -125,6 +125,8 @@ class _Loop:
         self._digest = "" if self._saved is None else verify(self._saved).digest
 
     def run(self) -> Outcome:
+        if self._state.step >= self._settings.steps:
+            self._say(f"This run has all its {self._settings.steps:,} updates already.")
         try:
             reason = self._go_on()
         except Interrupted:

@@ -148,7 +148,7 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
 
 
 def _better(figure: Figure, best: StoredFigure | None) -> bool:
-    if math.isnan(figure.value):
+    if not math.isfinite(figure.value):
         return False
     if best is None:
         return True

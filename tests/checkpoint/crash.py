@@ -1,0 +1,125 @@
+"""Ends, or fails, a save at every call to the operating system, in one warm process that forks.
+
+Arguments: a folder to work in; 1 to kill at every call, n at every n-th one.
+Prints one line of JSON per scenario: how many points were tried, and what went wrong.
+"""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tests.checkpoint.parts import same, small
+
+from qkv.checkpoint.folder import load
+from qkv.checkpoint.rotation import best, latest_complete, save_step, steps
+from qkv.checkpoint.run import open_run
+from qkv.errors import CheckpointError
+
+CONFIG = {"width": 3}
+TOLERATED, TYPED, WRONG, MISSED = 0, 3, 4, 5
+FAILING = {"open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "scandir", "listdir"}
+
+
+class Blow:
+    """A profile function that acts at the n-th call to the operating system, before or after it."""
+
+    def __init__(self, point: int, deed: Callable[[], None], only: set[str] | None) -> None:
+        self.point, self.deed, self.only, self.seen = point, deed, only, 0
+
+    def __call__(self, _frame: object, event: str, function: object) -> None:
+        if event not in ({"c_call"} if self.only else {"c_call", "c_return"}):
+            return
+        if getattr(function, "__module__", None) != "posix" or (self.only and function.__name__ not in self.only):
+            return
+        self.seen += 1
+        if self.seen == self.point:
+            sys.setprofile(None)
+            self.deed()
+
+
+def advance(run: Path) -> None:
+    """A step is saved that is the new best, and an old one goes."""
+    with open_run(run, CONFIG):
+        save_step(run, 2, small(2), keep=1, best=True)
+
+
+def again(run: Path) -> None:
+    """A step is saved again, with figures this time."""
+    with open_run(run, CONFIG):
+        save_step(run, 1, small(9), keep=1, best=True)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def child(run: Path, save: Callable[[Path], None], blow: Blow) -> None:
+    code = WRONG
+    try:
+        sys.setprofile(blow)
+        save(run)
+        sys.setprofile(None)
+        code = MISSED if blow.seen < blow.point else TOLERATED
+    except CheckpointError as error:
+        code = TYPED if "No space left" in str(error) else WRONG
+    except BaseException as error:  # the parent has to hear of it in any case
+        sys.stderr.write(f"{error!r}\n")
+    os._exit(code)
+
+
+def judge(run: Path, new: int) -> str:
+    """Say what is wrong after the blow, if anything."""
+    said: list[str] = []
+    newest = latest_complete(run, said.append)
+    if newest is None or said:
+        return f"newest {newest}, {said}"
+    contents = load(newest)
+    if not (same(contents, small(1)) or same(contents, small(new))):
+        return "neither the old nor the new checkpoint"
+    load(best(run))
+    with open_run(run, CONFIG):
+        save_step(run, 3, small(3), keep=1, best=True)
+    names = sorted(os.listdir(run))
+    return "" if names == [".lock", "best", "run.json", "step-00000003"] and steps(run) == [3] else f"litter: {names}"
+
+
+def scenario(base: Path, save: Callable[[Path], None], new: int, deed: Callable[[], None], stride: int) -> None:
+    start = base / "start"
+    with open_run(start, CONFIG):
+        save_step(start, 1, small(1), keep=1, best=True)
+    only = FAILING if deed is fail else None
+    point, faults, codes = 1 - stride, [], []
+    while MISSED not in codes:
+        point += stride
+        run = base / "run"
+        shutil.copytree(start, run)
+        pid = os.fork()
+        if pid == 0:
+            child(run, save, Blow(point, deed, only))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        codes.append(code)
+        fault = "no typed error" if code == WRONG else judge(run, new)
+        if fault:
+            faults.append(f"point {point}: {fault}")
+        shutil.rmtree(run)
+    shutil.rmtree(start)
+    name = f"{deed.__name__} {save.__name__}"
+    sys.stdout.write(json.dumps({"name": name, "codes": codes, "faults": faults}) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, stride_ = Path(sys.argv[1]), int(sys.argv[2])
+    for save_, new_ in ((advance, 2), (again, 9)):
+        scenario(folder, save_, new_, kill, stride_)
+        scenario(folder, save_, new_, fail, 1)

@@ -1,0 +1,34 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from tests.checkpoint import crash
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_blow_at_any_system_call_loses_a_checkpoint(tmp_path, stride):
+    """A save is killed before and after each call to the operating system, and each call is made to fail."""
+    # Memory in the place of a disk, where there is one: thousands of fsyncs cost nothing there.
+    folder = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.checkpoint.crash", folder, str(stride)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["name"] for result in results] == ["kill advance", "fail advance", "kill again", "fail again"]
+    assert [result["faults"] for result in results] == [[], [], [], []], done.stderr
+    for result in results:
+        blows = result["codes"][:-1]
+        assert len(blows) > 20
+        expected = {-signal.SIGKILL} if result["name"].startswith("kill") else {crash.TOLERATED, crash.TYPED}
+        assert set(blows) <= expected
+        assert blows.count(crash.TOLERATED) <= 3

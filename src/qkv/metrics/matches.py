@@ -1,23 +1,76 @@
-"""How often an answer is exactly right."""
+"""Answers that are right or wrong: exact match, accuracy, F1."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
-from qkv.metrics.figure import Figure
+from qkv.metrics.figure import Figure, require_same_length
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """The share of lines that equal their reference, 0 to 1.
+    """Measure how many texts are right to the last character.
 
     Args:
-        hypotheses: one line for each reference.
-        references: what is right.
+        hypotheses: one text per item.
+        references: one text per item.
 
     Returns:
-        The figure.
+        The figure "exact_match" in percent.
+
+    Raises:
+        DataError: unequal numbers of texts, or none.
 
     Example:
-        >>> exact_match(["a", "b"], ["a", "c"]).value
-        0.5
+        >>> exact_match(["2011-05-03", "2011-05-04"], ["2011-05-03", "2011-04-05"]).value
+        50.0
     """
-    same = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
-    return Figure("exact_match", same / max(1, len(references)), "share of lines equal to the reference")
+    return Figure("exact_match", _share(hypotheses, references), "unit:text|case:mixed")
+
+
+def accuracy(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Figure:
+    """Measure how many labels are right.
+
+    Args:
+        predictions: one label per item.
+        labels: one label per item.
+
+    Returns:
+        The figure "accuracy" in percent.
+
+    Raises:
+        DataError: unequal numbers of labels, or none.
+
+    Example:
+        >>> accuracy([1, 0, 1, 1], [1, 0, 0, 1]).value
+        75.0
+    """
+    return Figure("accuracy", _share(predictions, labels), "unit:label")
+
+
+def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Figure:
+    """Measure the mean over the classes of the harmonic mean of precision and recall.
+
+    Args:
+        predictions: one label per item.
+        labels: one label per item.
+
+    Returns:
+        The figure "macro_f1" in percent; every class that occurs on either side counts the same.
+
+    Raises:
+        DataError: unequal numbers of labels, or none.
+
+    Example:
+        >>> round(macro_f1(["a", "a", "b"], ["a", "b", "b"]).value, 2)
+        66.67
+    """
+    require_same_length(predictions, labels)
+    right = Counter(p for p, label in zip(predictions, labels, strict=True) if p == label)
+    # F1 = 2 right / (predicted + labeled); the sum of the two counts is never 0 for a class that occurs.
+    either = Counter(predictions) + Counter(labels)
+    value = sum(2 * right[label] / count for label, count in either.items()) / len(either)
+    return Figure("macro_f1", 100 * value, "average:macro|classes:all that occur")
+
+
+def _share(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
+    count = require_same_length(hypotheses, references)
+    return 100 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / count

@@ -1,72 +1,131 @@
-"""How close translations come to those of people: BLEU and chrF."""
+"""Scores of translations: BLEU as it is published today, chrF, and BLEU on tokens as older papers have it."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from qkv.metrics.figure import Figure, require_same_length
 
-from qkv.metrics.figure import Figure
+_ORDER = 4
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Cased, detokenized sacreBLEU, 0 to 100.
+    """Measure sacreBLEU: cased, on detokenized text, tokenized as WMT does (13a).
 
     Args:
-        hypotheses: one detokenized line for each reference.
-        references: what people wrote.
+        hypotheses: one detokenized translation per sentence.
+        references: one reference per sentence.
 
     Returns:
-        The figure with sacreBLEU's signature.
+        The figure "bleu" from 0 to 100, with sacreBLEU's signature.
 
-    Source: Papineni et al. 2002; Post 2018, "A Call for Clarity in Reporting BLEU Scores".
+    Raises:
+        DataError: unequal numbers of sentences, or none.
+
+    Source: Papineni et al. 2002, "BLEU: a method for automatic evaluation of machine translation"; Post 2018, "A call
+    for clarity in reporting BLEU scores".
 
     Example:
-        >>> round(bleu(["A dog runs on the grass."], ["A dog runs on the grass."]).value)
-        100
+        >>> round(bleu(["The cat sat on the mat."], ["The cat lay on the mat."]).value, 2)
+        48.89
     """
-    metric = BLEU()
+    # Slow to import, and only needed where something is scored.
+    from sacrebleu.metrics.bleu import BLEU
+
+    require_same_length(hypotheses, references)
+    # `force` only silences a warning about text that looks tokenized, which one-word outputs set off as well.
+    metric = BLEU(force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Figure("bleu", float(score.score), str(metric.get_signature()))
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """chrF2, the F-score of character n-grams, 0 to 100.
+    """Measure chrF2: the F-score of character n-grams up to 6, recall counting twice, by sacreBLEU.
 
     Args:
-        hypotheses: one detokenized line for each reference.
-        references: what people wrote.
+        hypotheses: one detokenized translation per sentence.
+        references: one reference per sentence.
 
     Returns:
-        The figure with sacreBLEU's signature.
+        The figure "chrf" from 0 to 100, with sacreBLEU's signature.
 
-    Source: Popović 2015, "chrF".
+    Raises:
+        DataError: unequal numbers of sentences, or none.
+
+    Source: Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation".
 
     Example:
-        >>> round(chrf(["A dog."], ["A dog."]).value)
-        100
+        >>> chrf(["The cat sat."], ["The cat sat."]).value
+        100.0
     """
+    from sacrebleu.metrics.chrf import CHRF
+
+    require_same_length(hypotheses, references)
     metric = CHRF()
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Figure("chrf", float(score.score), str(metric.get_signature()))
 
 
-def tokenized_bleu(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Figure:
-    """BLEU over given tokens, without smoothing, 0 to 100.
+def tokenized_bleu(
+    hypotheses: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    tokenizer: str = "given",
+) -> Figure:
+    """Measure corpus BLEU on tokens that the caller made: no smoothing, n-grams up to 4, one reference.
+
+    This is what tensor2tensor, the Hugging Face `evaluate` metric "bleu" and torchtext's `bleu_score` compute. It
+    depends on the tokenization, so it compares only with figures that used the same one.
 
     Args:
-        hypotheses: the tokens of each line.
-        references: the tokens of what people wrote.
+        hypotheses: the tokens of one translation per sentence.
+        references: the tokens of one reference per sentence.
+        lowercase: whether to lower-case every token first.
+        tokenizer: what the signature says about where the tokens come from.
 
     Returns:
-        The figure with sacreBLEU's signature.
+        The figure "tokenized_bleu" from 0 to 100: 0 where any order has no match.
 
-    Source: Papineni et al. 2002, eq. 3.
+    Raises:
+        DataError: unequal numbers of sentences, or none.
+
+    Source: Papineni et al. 2002, section 2.3, corpus level.
 
     Example:
-        >>> round(tokenized_bleu([["a", "dog", "runs", "fast"]], [["a", "dog", "runs", "fast"]]).value)
-        100
+        >>> round(tokenized_bleu(["the cat sat on a mat".split()], ["the cat sat on the mat".split()]).value, 2)
+        53.73
     """
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    lines = [[" ".join(tokens) for tokens in side] for side in (hypotheses, references)]
-    score = metric.corpus_score(lines[0], [lines[1]])
-    return Figure("tokenized_bleu", float(score.score), str(metric.get_signature()))
+    require_same_length(hypotheses, references)
+    matches, possible = [0] * _ORDER, [0] * _ORDER
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        ours, theirs = _tokens(hypothesis, lowercase), _tokens(reference, lowercase)
+        for order in range(1, _ORDER + 1):
+            overlap = _ngrams(ours, order) & _ngrams(theirs, order)
+            matches[order - 1] += overlap.total()
+            possible[order - 1] += max(0, len(ours) - order + 1)
+    length = sum(map(len, hypotheses))
+    value = 100 * _brevity(length, sum(map(len, references))) * _precision(matches, possible)
+    case = "lc" if lowercase else "mixed"
+    return Figure("tokenized_bleu", value, f"nrefs:1|case:{case}|eff:no|tok:{tokenizer}|smooth:none|order:{_ORDER}")
+
+
+def _tokens(sentence: Sequence[str], lowercase: bool) -> tuple[str, ...]:
+    return tuple(token.lower() for token in sentence) if lowercase else tuple(sentence)
+
+
+def _ngrams(tokens: tuple[str, ...], order: int) -> Counter[tuple[str, ...]]:
+    return Counter(tokens[start : start + order] for start in range(len(tokens) - order + 1))
+
+
+def _precision(matches: Sequence[int], possible: Sequence[int]) -> float:
+    """Take the geometric mean of the clipped precisions."""
+    if min(matches) == 0:
+        return 0.0
+    return math.exp(sum(math.log(m / p) for m, p in zip(matches, possible, strict=True)) / len(matches))
+
+
+def _brevity(length: int, reference_length: int) -> float:
+    if length == 0:
+        return 0.0
+    return math.exp(min(0.0, 1 - reference_length / length))

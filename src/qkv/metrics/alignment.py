@@ -1,0 +1,174 @@
+"""Word alignments: the links of a line in the Pharaoh format, and the error rate against links made by hand."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from qkv.errors import DataError, complaint
+from qkv.metrics.figure import Figure, require_same_length
+
+Link = tuple[int, int]
+
+_SIGNATURE = "links:word|average:corpus"
+_LINK = re.compile(r"([0-9]{1,9})([-p])([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of one sentence pair, each a source and a target position from 0.
+
+    Args:
+        sure: links that must be found.
+        possible: links that may be found; every sure one is among them.
+
+    Example:
+        >>> parse_links("0-0 1p2").possible == {(0, 0), (1, 2)}
+        True
+    """
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+def parse_links(text: str, where: str = "links") -> Links:
+    """Read one line of links: "3-4" is a sure link, "3p4" a possible one; positions count from 0.
+
+    Args:
+        text: links with white space between; none is fine.
+        where: what a message calls the line, as "test.align:17".
+
+    Returns:
+        The links.
+
+    Raises:
+        DataError: anything else on the line.
+
+    Example:
+        >>> sorted(parse_links("0-0 2-1 1p2").sure)
+        [(0, 0), (2, 1)]
+    """
+    sure: set[Link] = set()
+    possible: set[Link] = set()
+    for item in text.split():
+        match = _LINK.fullmatch(item)
+        if match is None:
+            got = ascii(item) if len(item) <= 40 else f"{item[:37]!a}..."
+            mend = "Write SOURCE-TARGET for a sure link and SOURCEpTARGET for a possible one, counted from 0."
+            raise DataError(complaint(where, "links like 3-4 or 3p4", got, mend))
+        link = (int(match[1]), int(match[3]))
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return Links(frozenset(sure), frozenset(possible))
+
+
+def parse_alignments(lines: Iterable[str], name: str) -> list[Links]:
+    """Read the lines of a file of links.
+
+    Args:
+        lines: one per sentence pair.
+        name: the file's name, for messages.
+
+    Returns:
+        The links, line by line.
+
+    Raises:
+        DataError: a line that is not links, with its number.
+
+    Example:
+        >>> len(parse_alignments(["0-0 1p1", ""], "test.align"))
+        2
+    """
+    return [parse_links(line, f"{name}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
+    """Measure how far links are from those made by hand: AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), over all pairs.
+
+    Args:
+        hypotheses: the links A found for each sentence pair.
+        references: the sure links S and the possible ones P, S among them, for each sentence pair.
+
+    Returns:
+        The figure "alignment_error_rate" in percent, lower is better.
+
+    Raises:
+        DataError: unequal numbers of sentence pairs, or no link at all.
+
+    Source: Och and Ney 2003, "A systematic comparison of various statistical alignment models", section 6.1.
+
+    Example:
+        >>> alignment_error_rate([{(0, 0), (1, 1)}], [parse_links("0-0 1p1")]).value
+        0.0
+    """
+    counts = _count(hypotheses, references)
+    value = 1 - _share("links", counts.in_sure + counts.in_possible, counts.found + counts.sure)
+    return Figure("alignment_error_rate", 100 * value, _SIGNATURE, higher_is_better=False)
+
+
+def alignment_precision(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
+    """Measure how many of the links found are possible: |A & P| / |A|, over all pairs.
+
+    Args:
+        hypotheses: the links A found for each sentence pair.
+        references: the links made by hand for each sentence pair.
+
+    Returns:
+        The figure "alignment_precision" in percent.
+
+    Raises:
+        DataError: unequal numbers of sentence pairs, or no link found.
+
+    Example:
+        >>> alignment_precision([{(0, 0), (1, 2)}], [parse_links("0-0 1p1")]).value
+        50.0
+    """
+    counts = _count(hypotheses, references)
+    return Figure("alignment_precision", 100 * _share("hypotheses", counts.in_possible, counts.found), _SIGNATURE)
+
+
+def alignment_recall(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
+    """Measure how many of the sure links are found: |A & S| / |S|, over all pairs.
+
+    Args:
+        hypotheses: the links A found for each sentence pair.
+        references: the links made by hand for each sentence pair.
+
+    Returns:
+        The figure "alignment_recall" in percent.
+
+    Raises:
+        DataError: unequal numbers of sentence pairs, or no sure link.
+
+    Example:
+        >>> alignment_recall([{(0, 0), (1, 2)}], [parse_links("0-0 1p1")]).value
+        100.0
+    """
+    counts = _count(hypotheses, references)
+    return Figure("alignment_recall", 100 * _share("references", counts.in_sure, counts.sure), _SIGNATURE)
+
+
+class _Counts(NamedTuple):
+    found: int
+    sure: int
+    in_sure: int
+    in_possible: int
+
+
+def _count(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> _Counts:
+    require_same_length(hypotheses, references)
+    found = sure = in_sure = in_possible = 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        links = frozenset(hypothesis)
+        found += len(links)
+        sure += len(reference.sure)
+        in_sure += len(links & reference.sure)
+        in_possible += len(links & (reference.possible | reference.sure))
+    return _Counts(found, sure, in_sure, in_possible)
+
+
+def _share(argument: str, part: int, whole: int) -> float:
+    if not whole:
+        raise DataError(complaint(argument, "at least one link", "none", "There is nothing to measure."))
+    return part / whole

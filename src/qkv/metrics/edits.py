@@ -1,0 +1,103 @@
+"""How many insertions, deletions and substitutions turn the output into the reference."""
+
+from collections.abc import Hashable, Sequence
+
+from qkv.errors import DataError, complaint
+from qkv.metrics.figure import Figure, require_same_length
+
+
+def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
+    """Measure edits of words per reference word, over all texts together.
+
+    Args:
+        hypotheses: one text per item; words are what white space divides.
+        references: one text per item.
+
+    Returns:
+        The figure "word_error_rate" in percent, lower is better; more than 100 is possible.
+
+    Raises:
+        DataError: unequal numbers of texts, or no reference word.
+
+    Example:
+        >>> word_error_rate(["the cat sat"], ["the cat sat down"]).value
+        25.0
+    """
+    value = _rate([h.split() for h in hypotheses], [r.split() for r in references])
+    return Figure("word_error_rate", value, "unit:word|case:mixed|average:corpus", higher_is_better=False)
+
+
+def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
+    """Measure edits of characters per reference character, over all texts together.
+
+    Args:
+        hypotheses: one text per item.
+        references: one text per item.
+
+    Returns:
+        The figure "character_error_rate" in percent, lower is better.
+
+    Raises:
+        DataError: unequal numbers of texts, or no reference character.
+
+    Example:
+        >>> round(character_error_rate(["kitten"], ["sitting"]).value, 2)
+        42.86
+    """
+    value = _rate(hypotheses, references)
+    return Figure("character_error_rate", value, "unit:character|case:mixed|average:corpus", higher_is_better=False)
+
+
+def token_error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> Figure:
+    """Measure edits of given tokens, phonemes for example, per reference token, over all sequences together.
+
+    Args:
+        hypotheses: one sequence per item.
+        references: one sequence per item.
+
+    Returns:
+        The figure "token_error_rate" in percent, lower is better.
+
+    Raises:
+        DataError: unequal numbers of sequences, or no reference token.
+
+    Example:
+        >>> token_error_rate([["k", "æ"]], [["k", "æ", "t", "s"]]).value
+        50.0
+    """
+    return Figure("token_error_rate", _rate(hypotheses, references), "unit:token|average:corpus", False)
+
+
+def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """Count the fewest insertions, deletions and substitutions that turn one sequence into the other.
+
+    Args:
+        left: a sequence.
+        right: another one.
+
+    Returns:
+        The count.
+
+    Source: Levenshtein 1966; the table row by row as in Wagner and Fischer 1974.
+
+    Example:
+        >>> edit_distance("kitten", "sitting")
+        3
+    """
+    row = list(range(len(right) + 1))
+    for place, ours in enumerate(left, start=1):
+        diagonal, row[0] = row[0], place
+        for column, theirs in enumerate(right, start=1):
+            best = min(row[column] + 1, row[column - 1] + 1, diagonal + (ours != theirs))
+            diagonal, row[column] = row[column], best
+    return row[-1]
+
+
+def _rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> float:
+    require_same_length(hypotheses, references)
+    length = sum(map(len, references))
+    if not length:
+        mend = "A rate needs something to divide by."
+        raise DataError(complaint("references", "at least one token in all", "only empty ones", mend))
+    edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
+    return 100 * edits / length

@@ -1,0 +1,58 @@
+"""How well a model predicts text."""
+
+import math
+
+from qkv.errors import DataError, complaint
+from qkv.metrics.figure import Figure
+
+
+def perplexity(loss: float, tokens: int) -> Figure:
+    """Measure the exponential of the mean loss.
+
+    Args:
+        loss: the sum over all tokens of the negative log-likelihood, in nats, without label smoothing.
+        tokens: how many tokens were predicted, `eos` included.
+
+    Returns:
+        The figure "perplexity", lower is better; it compares only between models with the same tokens.
+
+    Raises:
+        DataError: no tokens.
+
+    Example:
+        >>> round(perplexity(4 * math.log(10), 4).value, 6)
+        10.0
+    """
+    mean = loss / _counted("tokens", tokens)
+    try:
+        value = math.exp(mean)
+    except OverflowError:
+        value = math.inf
+    return Figure("perplexity", value, "unit:token", higher_is_better=False)
+
+
+def bits_per_character(loss: float, characters: int) -> Figure:
+    """Measure the loss in bits, shared out over the characters of the text.
+
+    Args:
+        loss: the sum over all tokens of the negative log-likelihood, in nats.
+        characters: how many characters the text has; tokens of any size compare by it.
+
+    Returns:
+        The figure "bits_per_character", lower is better.
+
+    Raises:
+        DataError: no characters.
+
+    Example:
+        >>> round(bits_per_character(8 * math.log(2), 4).value, 6)
+        2.0
+    """
+    value = loss / math.log(2) / _counted("characters", characters)
+    return Figure("bits_per_character", value, "unit:character", higher_is_better=False)
+
+
+def _counted(name: str, count: int) -> int:
+    if count < 1:
+        raise DataError(complaint(name, "at least 1", str(count), "There is nothing to measure."))
+    return count

@@ -196,7 +196,8 @@ def explain(
         >>> qkv.explain(query, key, value).backend
         'sdpa'
     """
-    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    # A generator of its own: looking at a plan must not change what is drawn next.
+    given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
     return plan(bind(query, key, value, given).problem, backend)
 
 

@@ -1,0 +1,110 @@
+"""Per-item data aligns from the left, even when B = H; parameters align from the right."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.contract.calls import near
+from torch import Tensor
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention, explain
+from qkv.masks.base import Mask
+from qkv.masks.patterns import causal, documents, lengths, window
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax
+from qkv.scores.base import Score
+from qkv.scores.kernels import Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.products import Bilinear, Cosine, ScaledDot
+from qkv.scores.sums import Additive, Concat
+
+N = 3  # items, and heads as well: the case in which alignment from the wrong side goes unnoticed
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
+    return draw(N, N, 6, 4), draw(N, N, 7, 4), draw(N, N, 7, 2)
+
+
+PER_ITEM: dict[str, tuple[Callable[[Tensor], Mask], Callable[[Tensor], Mask]]] = {
+    "lengths": (lengths, lambda x: lengths(int(x))),
+    "query lengths": (lambda x: lengths(None, x), lambda x: lengths(None, int(x))),
+    "offset": (lambda x: causal(x - 2), lambda x: causal(int(x) - 2)),
+    "window": (lambda x: window(1, 1, offset=x), lambda x: window(1, 1, offset=int(x))),
+    "or": (lambda x: lengths(x) | causal(x), lambda x: lengths(int(x)) | causal(int(x))),
+    "not": (lambda x: ~lengths(x), lambda x: ~lengths(int(x))),
+}
+
+
+@pytest.mark.parametrize("kind", PER_ITEM)
+@pytest.mark.parametrize("per_head", [False, True])
+@by_backend
+def test_per_item_data_aligns_from_the_left(backend: str, kind: str, per_head: bool) -> None:
+    together, alone = PER_ITEM[kind]
+    query, key, value = inputs()
+    numbers = torch.randint(1, 6, (N, N) if per_head else (N,))
+    mask = together(numbers)
+    if BACKENDS[backend].refuses(explain(query, key, value, mask=mask).problem) is not None:
+        pytest.skip(f"{backend} serves no such mask")
+    output = attention(query, key, value, mask=mask, backend=backend)
+    for b in range(N):
+        for h in range(N):
+            number = numbers[b, h] if per_head else numbers[b]
+            expected = attention(query[b, h], key[b, h], value[b, h], mask=alone(number), backend="reference")
+            assert near(output[b, h], expected)
+
+
+def test_document_ids_align_from_the_left() -> None:
+    query, value = draw(N, N, 7, 4), draw(N, N, 7, 2)
+    ids = torch.randint(0, 3, (N, 7)).sort(-1).values
+    output = attention(query, query, value, mask=documents(ids))
+    for b in range(N):
+        expected = attention(query[b], query[b], value[b], mask=documents(ids[b]), backend="reference")
+        assert near(output[b], expected)
+
+
+PER_HEAD: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], tuple[Score, Normalizer]]]] = {
+    "scale": (lambda: draw(N), lambda x: (ScaledDot(x), Softmax())),
+    "cosine": (lambda: draw(N), lambda x: (Cosine(x), Softmax())),
+    "bandwidth": (lambda: draw(N).exp(), lambda x: (Gaussian(x), Sum())),
+    "distance": (lambda: draw(N).exp(), lambda x: (SquaredDistance(x), Softmax())),
+    "epanechnikov": (lambda: draw(N).exp() + 3, lambda x: (Epanechnikov(x), Sum())),
+    "sink": (lambda: draw(N), lambda x: (ScaledDot(), Softmax(x))),
+    "alpha": (lambda: 1.2 + draw(N).sigmoid() / 2, lambda x: (ScaledDot(), Entmax(x))),
+    "sigmoid": (lambda: draw(N), lambda x: (ScaledDot(), Sigmoid(x))),
+    "weight": (lambda: draw(N, 4, 4), lambda x: (Bilinear(x), Softmax())),
+    "vector": (lambda: draw(N, 4), lambda x: (Additive(x), Softmax())),
+    "concat": (lambda: draw(N, 4), lambda x: (Concat(x, x * 2, "leaky_relu"), Softmax())),
+}
+
+
+@pytest.mark.parametrize("kind", PER_HEAD)
+@by_backend
+def test_parameters_align_from_the_right(backend: str, kind: str) -> None:
+    make, mechanism = PER_HEAD[kind]
+    query, key, value = inputs()
+    parameter = make()
+    score, normalizer = mechanism(parameter)
+    options = {"score": score, "normalizer": normalizer}
+    if BACKENDS[backend].refuses(explain(query, key, value, **options).problem) is not None:
+        pytest.skip(f"{backend} does not serve {kind}")
+    output = attention(query, key, value, **options, backend=backend)
+    for h in range(N):
+        one, other = mechanism(parameter[h])
+        expected = attention(query[:, h], key[:, h], value[:, h], score=one, normalizer=other, backend="reference")
+        assert near(output[:, h], expected)
+
+
+def test_a_parameter_per_item_and_head() -> None:
+    """All leading dimensions may be there."""
+    query, key, value = inputs()
+    bandwidth = draw(N, N).exp()
+    output = attention(query, key, value, score=Gaussian(bandwidth))
+    for b in range(N):
+        expected = attention(query[b], key[b], value[b], score=Gaussian(bandwidth[b]), backend="reference")
+        assert near(output[b], expected)

@@ -1,0 +1,94 @@
+"""A bias is added to the scores before the mask, broadcasts, and learns."""
+
+from itertools import product
+
+import pytest
+import torch
+from tests.contract.calls import near
+from torch import Tensor
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention, attention_with_weights, explain
+from qkv.masks.patterns import causal, lengths
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.base import Score
+from qkv.scores.products import ScaledDot
+from qkv.scores.sums import Additive
+
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+NORMALIZERS = (Softmax(), Softmax(0.5), Mean(), Identity(), Sigmoid(), Hard(), Sparsemax(), Entmax())
+SHAPES = [(5, 7), (7,), (1, 1), (3, 1, 1), (3, 5, 7), (2, 3, 5, 7), (2, 1, 5, 1), (2, 1, 1, 7), ()]
+MASKS = {"none": None, "causal": causal(), "lengths": lengths(torch.tensor([4, 7])), "or": causal() | lengths(2)}
+
+
+def inputs() -> list[Tensor]:
+    shapes = ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def serves(backend: str, *tensors: Tensor, **options: object) -> bool:
+    return BACKENDS[backend].refuses(explain(*tensors, **options).problem) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("score", [ScaledDot(), Additive(torch.ones(4, dtype=torch.float64))], ids=["dot", "additive"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@by_backend
+def test_bias_is_added_to_the_scores(backend: str, shape: tuple[int, ...], score: Score) -> None:
+    query, key, value = inputs()
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    ran = 0
+    for normalizer, mask in product(NORMALIZERS, MASKS.values()):
+        for given in (bias, bias.detach()):
+            options = {"score": score, "normalizer": normalizer, "bias": given, "mask": mask}
+            if not serves(backend, query, key, value, **options):
+                continue
+            ran += 1
+            output, weights = attention_with_weights(query, key, value, **options, backend=backend)
+            s = score(query, key) + given
+            seen = None if mask is None else _table(mask)
+            assert near(weights, normalizer(s, seen)), mask
+            assert near(output, normalizer(s, seen) @ value), mask
+            if given.requires_grad:
+                wanted = [bias, query, key, value]
+                ours = torch.autograd.grad(output.sum(), wanted, materialize_grads=True)
+                theirs = torch.autograd.grad((normalizer(s, seen) @ value).sum(), wanted, materialize_grads=True)
+                assert all(near(a, b, 2000) for a, b in zip(ours, theirs, strict=True)), mask
+    if not ran:
+        pytest.skip(f"{backend} takes no such bias")
+
+
+def _table(mask) -> Tensor:
+    from qkv.masks.lower import matrix
+
+    return matrix(mask, 5, 7, (2, 3))
+
+
+@by_backend
+def test_nan_in_the_bias_of_hidden_pairs_changes_no_bit(backend: str) -> None:
+    query, key, value = inputs()
+    mask = lengths(torch.tensor([4, 6]))
+    bias = torch.randn(2, 1, 5, 7, dtype=torch.float64)
+    dirty = torch.where(_table(mask)[:, :1], bias, torch.nan)
+    if not serves(backend, query, key, value, bias=bias, mask=mask):
+        pytest.skip(f"{backend} takes no bias")
+    clean = attention(query, key, value, bias=bias, mask=mask, backend=backend)
+    output = attention(query, key, value, bias=dirty, mask=mask, backend=backend)
+    assert torch.equal(output, clean)
+    ours = torch.autograd.grad(output.sum(), [query, key, value])
+    theirs = torch.autograd.grad(clean.sum(), [query, key, value])
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@by_backend
+def test_minus_infinity_in_a_bias_hides_a_pair(backend: str) -> None:
+    query, key, value = inputs()
+    seen = torch.rand(5, 7) < 0.6
+    seen[:, 0] = True
+    bias = torch.zeros(5, 7, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    if not serves(backend, query, key, value, bias=bias):
+        pytest.skip(f"{backend} takes no bias")
+    output = attention(query, key, value, bias=bias, backend=backend)
+    assert near(output, attention(query, key, value, mask=seen, backend="reference"))
+    gradients = torch.autograd.grad(output.sum(), [query, key, value])
+    assert all(x.isfinite().all() for x in gradients)

@@ -1,0 +1,163 @@
+"""Dropout by counters: the bits are a function of (seed, row, key), forward, backward and in every backend."""
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call, near, same_bits
+from torch import Tensor
+
+from qkv.backends.dropout import kept, mix
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention, attention_with_weights, explain
+from qkv.masks.patterns import lengths
+
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def seeded(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor]:
+    queries, keys = sizes
+    return torch.randn(2, 3, queries, 4), torch.randn(2, 3, keys, 4), torch.randn(2, 3, keys, 5)
+
+
+def skip_unless_served(backend: str, *tensors: Tensor) -> None:
+    if BACKENDS[backend].refuses(explain(*tensors, dropout=0.5).problem) is not None:
+        pytest.skip(f"{backend} refuses dropout")
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
+@by_backend
+def test_the_expected_fraction_is_dropped(backend: str, dropout: float) -> None:
+    """Each is a Bernoulli draw: the fraction is within five standard deviations, by row, by key and over all."""
+    query, key, value = inputs(150, 200)
+    skip_unless_served(backend, query, key, value)
+    _, weights = attention_with_weights(query, key, value, dropout=dropout, generator=seeded(), backend=backend)
+    dropped = (weights == 0).double()
+    for dim, draws in (((0, 1, 2, 3), 180_000), ((0, 1, 2), 900), ((3,), 200)):
+        deviation = (dropout * (1 - dropout) / draws) ** 0.5
+        assert ((dropped.mean(dim) - dropout).abs() < 5 * deviation).all()
+
+
+@by_backend
+def test_kept_weights_are_scaled_up(backend: str) -> None:
+    query, key, value = inputs(20, 30)
+    skip_unless_served(backend, query, key, value)
+    output, weights = attention_with_weights(query, key, value, dropout=0.4, generator=seeded(), backend=backend)
+    whole = attention_with_weights(query, key, value)[1]
+    assert near(weights, torch.where(weights == 0, 0.0, whole / 0.6))
+    assert near(output, weights @ value)
+
+
+@by_backend
+def test_the_same_seed_gives_the_same_bits(backend: str) -> None:
+    query, key, value = inputs(20, 30)
+    skip_unless_served(backend, query, key, value)
+    draws = [attention(query, key, value, dropout=0.4, generator=seeded(s), backend=backend) for s in (3, 3, 4)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.allclose(draws[0], draws[2])
+
+
+@by_backend
+def test_one_generator_gives_new_bits_each_time(backend: str) -> None:
+    query, key, value = inputs(20, 30)
+    skip_unless_served(backend, query, key, value)
+    generator = seeded()
+    one, other = (attention(query, key, value, dropout=0.4, generator=generator, backend=backend) for _ in range(2))
+    assert not torch.allclose(one, other)
+
+
+@by_backend
+def test_the_global_seed_is_respected(backend: str) -> None:
+    query, key, value = inputs(20, 30)
+    skip_unless_served(backend, query, key, value)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(9)
+        outputs.append(attention(query, key, value, dropout=0.4, backend=backend))
+    assert torch.equal(*outputs)
+
+
+@by_backend
+def test_the_mean_is_unbiased(backend: str) -> None:
+    query, key, value = inputs(4, 12)
+    skip_unless_served(backend, query, key, value)
+    generator, draws = seeded(), 2000
+    outputs = torch.stack(
+        [attention(query, key, value, dropout=0.3, generator=generator, backend=backend) for _ in range(draws)]
+    )
+    deviation = outputs.std(0) / draws**0.5
+    assert ((outputs.mean(0) - attention(query, key, value)).abs() < 5 * deviation).all()
+
+
+@by_backend
+def test_backward_uses_the_same_bits(backend: str) -> None:
+    """Forward and backward agree with the weights that were applied, in every mechanism."""
+    ran = 0
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, ((2, 2), 5, 7), dropout=0.4, mask=lengths(torch.tensor([4, 7])))
+        call = call.with_options(generator=seeded())
+        if not call.serves(backend):
+            continue
+        ran += 1
+        output, gradients = call.with_options(generator=seeded()).gradients(backend)
+        expected, theirs = call.with_options(generator=seeded()).gradients("reference")
+        assert near(output, expected), call
+        assert all(near(x, theirs[name], 4000) for name, x in gradients.items()), call
+        again, same = call.with_options(generator=seeded()).gradients(backend)
+        assert same_bits(output, again), call
+        assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
+    if not ran:
+        pytest.skip(f"{backend} refuses dropout")
+
+
+def test_the_gradient_is_that_of_the_applied_weights() -> None:
+    query, key, value = (x.double().requires_grad_() for x in inputs(5, 7))
+    options = {"dropout": 0.4, "backend": "reference"}
+    output, weights = attention_with_weights(query, key, value, generator=seeded(), **options)
+    gradient = torch.autograd.grad(output.sum(), value)[0]
+    assert near(gradient, weights.detach().sum(-2).unsqueeze(-1).expand_as(value))
+
+
+def test_explain_draws_nothing() -> None:
+    """Looking at a plan does not change what comes next."""
+    tensors, generator = inputs(5, 7), seeded()
+    before = generator.get_state()
+    explain(*tensors, dropout=0.4, generator=generator)
+    assert torch.equal(before, generator.get_state())
+
+
+def test_bits_of_a_part_are_a_part_of_the_bits() -> None:
+    """Any tile may be asked for by itself."""
+    seed = torch.tensor(-(2**62) + 5)
+    rows, keys = torch.arange(30), torch.arange(40)
+    whole = kept(seed, rows, keys, 0.3)
+    assert torch.equal(kept(seed, rows[7:19], keys[11:], 0.3), whole[7:19, 11:])
+
+
+def test_rows_and_keys_are_uncorrelated() -> None:
+    keep = kept(torch.tensor(1), torch.arange(400), torch.arange(400), 0.5).double() * 2 - 1
+    for table in (keep, keep.T):
+        correlation = table @ table.T / 400 - torch.eye(400)
+        assert correlation.abs().max() < 6 / 400**0.5
+
+
+def test_mix_is_a_bijection_of_32_bits() -> None:
+    """No two counters may share their bits: checked by inverting it step by step."""
+    x = torch.cat([torch.arange(1 << 12), torch.randint(0, 2**32, (1 << 12,))])
+    assert torch.equal(_unmix(mix(x)), x)
+
+
+def _unmix(y: Tensor) -> Tensor:
+    low = 0xFFFFFFFF
+    y = y ^ (y >> 16)
+    y = _times(y, pow(0xC2B2AE35, -1, 2**32))
+    y = y ^ (y >> 13) ^ (y >> 26)
+    y = _times(y, pow(0x85EBCA6B, -1, 2**32))
+    return (y ^ (y >> 16)) & low
+
+
+def _times(x: Tensor, factor: int) -> Tensor:
+    """The product modulo 2³², by halves, so that nothing overflows."""
+    return (x * (factor & 0xFFFF) + ((x * (factor >> 16)) << 16)) & 0xFFFFFFFF

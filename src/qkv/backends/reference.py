@@ -1,5 +1,7 @@
 """Backend `reference`: the equation, full matrix, any dtype. It judges all others and serves small problems."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """scores, bias, mask, normalizer, dropout, weights times values."""
+    """scores, bias, mask, normalizer, dropout, weights times values; half precision is computed in float32."""
     state = row_state(problem, call) if problem.state else None
     return Result(output(problem, call, weights(problem, call)), state)
 
@@ -50,14 +52,32 @@ def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Weights times values, (..., Q, V)."""
-    out_QV = w_QK.to(call.value.dtype) @ call.value
-    return out_QV.expand(*problem.leading, *out_QV.shape[-2:])
+    value = _wide(call.value)
+    with _as_it_is(value):
+        out_QV = w_QK.to(value.dtype) @ value
+    return out_QV.to(call.value.dtype).expand(*problem.leading, *out_QV.shape[-2:])
 
 
 def scores(call: Call) -> Tensor:
     """The scores with their bias, (..., Q, K)."""
-    s_QK = call.score(call.query, call.key)
+    if call.score.core == "tile":
+        # A function of the caller's own gets what the caller gave, under the caller's autocast.
+        s_QK = _wide(call.score(call.query, call.key))
+    else:
+        query, key = _wide(call.query), _wide(call.key)
+        with _as_it_is(query):
+            s_QK = call.score(query, key)
     return s_QK if call.bias is None else s_QK + call.bias
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _as_it_is(x: Tensor) -> AbstractContextManager[None]:
+    """Keep autocast from narrowing again what was widened."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:

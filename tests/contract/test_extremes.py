@@ -1,0 +1,193 @@
+"""Magnitudes at the edges: results stay within the bound of the float64 result, or overflow visibly, never silently."""
+
+import pytest
+import torch
+from tests.contract.judge import unit
+from torch import Tensor
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import attention, attention_with_state, explain
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.base import Score
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.products import Cosine, Dot, ScaledDot
+from qkv.scores.sums import Additive, Concat
+
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+def served(backend: str, *tensors: Tensor, **options: object) -> bool:
+    return BACKENDS[backend].refuses(explain(*tensors, **options).problem) is None  # type: ignore[arg-type]
+
+
+def check(
+    backend: str,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    score: Score,
+    normalizer: Normalizer,
+    roundoffs: float = 16.0,
+    rows: Tensor | None = None,
+) -> None:
+    """The output is the float64 result but for so many roundoffs of the largest value."""
+    if not served(backend, *tensors, score=score, normalizer=normalizer):
+        pytest.skip(f"{backend} does not serve this")
+    wide = [x.double() for x in tensors]
+    exact = attention(*wide, score=score, normalizer=normalizer, backend="reference")
+    output = attention(*tensors, score=score, normalizer=normalizer, backend=backend)
+    limit = roundoffs * unit(output.dtype) * max(1.0, tensors[2].double().abs().max().item())
+    error = (output.double() - exact).abs()
+    error = error if rows is None else error[rows]
+    assert error.isfinite().all()
+    assert error.max() <= limit, f"{error.max().item():g} is over {limit:g}"
+
+
+@pytest.mark.parametrize("size", [1e4, 1e15, 1e30])
+@pytest.mark.parametrize("normalizer", [Softmax(), Sparsemax(), Entmax(), Entmax(1.3), Hard()], ids=repr)
+@by_backend
+def test_huge_logits(backend: str, normalizer: Normalizer, size: float) -> None:
+    """±size: one key of each row takes all, and nothing overflows."""
+    query = torch.full((4, 1), 1.0)
+    key = torch.linspace(-1, 1, 9)[:, None] * size
+    value = torch.randn(9, 3)
+    check(backend, (query, key, value), Dot(), normalizer)
+
+
+@by_backend
+def test_huge_logits_of_one_sign_have_a_state(backend: str) -> None:
+    query, key, value = torch.ones(2, 1), torch.tensor([[-1e30], [-2e30]]), torch.ones(2, 1)
+    if not served(backend, query, key, value, score=Dot()):
+        pytest.skip(f"{backend} serves no softmax")
+    output, state = attention_with_state(query, key, value, score=Dot(), backend=backend)
+    assert torch.equal(output, torch.ones(2, 1))
+    assert torch.equal(state.lse, torch.full((2,), -1e30))
+
+
+@by_dtype
+@pytest.mark.parametrize("sign", [1, -1])
+@by_backend
+def test_large_activations_of_any_sign(backend: str, sign: int, dtype: torch.dtype) -> None:
+    """Activations of ±1e4: the product of two does not fit in float16."""
+    query = torch.full((3, 64), 1e4, dtype=dtype)
+    key = torch.stack([torch.full((64,), 1e4), torch.full((64,), -1e4), torch.zeros(64)]).to(dtype) * sign
+    value = torch.randn(3, 5).to(dtype)
+    check(backend, (query, key, value), ScaledDot(), Softmax(), 4)
+
+
+@by_dtype
+@pytest.mark.parametrize("size", [1e4, 1e-4])
+@by_backend
+def test_cosine_at_any_magnitude(backend: str, size: float, dtype: torch.dtype) -> None:
+    query, key = torch.randn(6, 8), torch.randn(7, 8)
+    tensors = ((query * size).to(dtype), (key / size).to(dtype), torch.randn(7, 3).to(dtype))
+    check(backend, tensors, Cosine(), Softmax(), 16)
+
+
+@by_dtype
+@by_backend
+def test_additive_with_activations_of_opposite_sign(backend: str, dtype: torch.dtype) -> None:
+    """±1e4: e^{2a}·e^{2b} is ∞·0 where it is made without care, and the sum a + b may be small after all."""
+    a = torch.linspace(-1e4, 1e4, 9).to(dtype)[:, None] + torch.zeros(9, 4, dtype=dtype)
+    b = -a + torch.tensor([0.5, -0.25, 0.125, 0.0], dtype=dtype)
+    score = Additive(torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=dtype))
+    check(backend, (a, b, torch.randn(9, 3).to(dtype)), score, Softmax(), 32)
+
+
+@pytest.mark.parametrize("normalizer", [Mean(), Softmax()], ids=repr)
+@by_backend
+def test_rectified_sums_of_opposite_sign(backend: str, normalizer: Normalizer) -> None:
+    a, b = torch.linspace(-1e4, 1e4, 9)[:, None], torch.linspace(1e4, -1e4, 11)[:, None]
+    activation = "relu" if isinstance(normalizer, Mean) else "leaky_relu"
+    score = Concat(torch.ones(1), torch.ones(1), activation)
+    scale = 1e4 if isinstance(normalizer, Mean) else 1.0
+    check(backend, (a, b, torch.randn(11, 3)), score, normalizer, 32 * scale)
+
+
+def two_clusters(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """At ±1000, with differences of about one inside: ‖q‖² + ‖k‖² − 2q·k cancels twenty bits."""
+    side = torch.tensor([1000.0, -1000.0]).repeat(8)[:, None]
+    return side + torch.randn(16, width), side + torch.randn(16, width), torch.randn(16, 3)
+
+
+def one_outlier(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """At 1e6: a mean or a norm taken over all keys is that of the outlier."""
+    query, key = torch.randn(16, width), torch.randn(16, width)
+    key[5] = 1e6
+    query[3] = 1e6
+    return query, key, torch.randn(16, 3)
+
+
+def far_away(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All about 1e5: only differences matter."""
+    return 1e5 + torch.randn(16, width), 1e5 + torch.randn(16, width), torch.randn(16, 3)
+
+
+KERNELS = (
+    (SquaredDistance(), Softmax()),
+    (Gaussian(2.0), Sum()),
+    (Epanechnikov(4.0), Sum()),
+    (Epanechnikov(4.0, 1), Sum()),
+    (Boxcar(3.0), Sum()),
+    (SquaredDistance(), Sparsemax()),
+)
+
+
+@pytest.mark.parametrize("scene", [two_clusters, one_outlier, far_away])
+@pytest.mark.parametrize(("score", "normalizer"), KERNELS, ids=str)
+@pytest.mark.parametrize("width", [1, 8])
+@by_backend
+def test_distances_do_not_cancel(backend: str, width: int, score: Score, normalizer: Normalizer, scene) -> None:
+    torch.manual_seed(4)
+    # Differences of the rounded inputs are exact; a relative error of a score up to 50 shows in the weights.
+    check(backend, scene(width), score, normalizer, 200)
+
+
+@pytest.mark.parametrize("scene", [two_clusters, one_outlier, far_away])
+@by_backend
+def test_gradients_of_distances_do_not_cancel(backend: str, scene) -> None:
+    torch.manual_seed(4)
+    tensors = scene(8)
+    if not served(backend, *tensors, score=SquaredDistance()):
+        pytest.skip(f"{backend} serves no distances")
+    found = []
+    for dtype, name in ((torch.float64, "reference"), (torch.float32, backend)):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        output = attention(*leaves, score=SquaredDistance(), backend=name)
+        found.append(torch.autograd.grad(output.square().sum(), leaves))
+    for exact, ours in zip(*found, strict=True):
+        scale = max(1.0, exact.abs().max().item())
+        assert (ours.double() - exact).abs().max() <= 500 * unit(torch.float32) * scale
+
+
+@by_dtype
+@by_backend
+def test_denormals(backend: str, dtype: torch.dtype) -> None:
+    """Numbers below the normal range are numbers."""
+    tiny = torch.finfo(dtype).tiny
+    query = (torch.randn(4, 8).double() * 4).to(dtype)
+    key = (torch.randn(5, 8).double() * tiny / 2).to(dtype)
+    value = torch.randn(5, 3).to(dtype)
+    check(backend, (query, key, value), ScaledDot(), Softmax(), 4)
+
+
+@by_backend
+def test_values_at_the_end_of_the_range(backend: str) -> None:
+    """Weights sum to one: values of 1e38 average to 1e38, they do not add up first.
+
+    PyTorch's kernel divides last: values over the largest number / K overflow there, visibly.
+    """
+    query, key, value = torch.zeros(2, 4), torch.zeros(50, 4), torch.full((50, 2), 3e38)
+    if not served(backend, query, key, value):
+        pytest.skip(f"{backend} serves no softmax")
+    output = attention(query, key, value, backend=backend)
+    expected = torch.full((2, 2), torch.inf if backend == "sdpa" else 3e38)
+    assert torch.allclose(output, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("normalizer", [Sigmoid(), Sigmoid(0.0)], ids=repr)
+@by_backend
+def test_sigmoid_saturates(backend: str, normalizer: Normalizer) -> None:
+    query, key, value = torch.ones(2, 1), torch.tensor([[-1e30], [0.0], [1e30]]), torch.randn(3, 2)
+    check(backend, (query, key, value), Dot(), normalizer)

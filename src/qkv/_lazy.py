@@ -1,5 +1,6 @@
 """Public names that are imported when first used, so that `import qkv` stays light."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -24,6 +25,9 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(home)
-        return module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
+        found = module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
+        # The next use finds it at once: this function is asked only for names that the package lacks.
+        setattr(sys.modules[package], name, found)
+        return found
 
     return getattr_

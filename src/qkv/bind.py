@@ -79,6 +79,21 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    fine = (
+        isinstance(query, Tensor)
+        and isinstance(key, Tensor)
+        and isinstance(value, Tensor)
+        and query.dtype == key.dtype == value.dtype
+        and query.is_floating_point()
+        and query.device == key.device == value.device
+        and min(query.ndim, key.ndim, value.ndim) >= 2
+        and key.shape[-2] == value.shape[-2]
+    )
+    if not fine:
+        _complain_of_tensors(query, key, value)
+
+
+def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(complaint(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
@@ -137,6 +152,9 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
 
 def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] | None) -> Shape:
     """The leading shape that query, key and value broadcast to."""
+    lead: Shape = query.shape[:-2]
+    if groups is None and lead == key.shape[:-2] == value.shape[:-2]:
+        return tuple(lead)
     drop = 2 if groups is None else 3
     shapes = [tuple(x.shape[: x.ndim - drop]) for x in (query, key, value)]
     leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
@@ -187,6 +205,8 @@ def _grouped(
 
 def _without_hidden(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
     """Zero what no one may see, so that nothing it holds can reach a result or a gradient."""
+    if visibility.kind == "all" and visibility.grid.keys:
+        return query, key, value
     seen = visibility.keys_with_queries()
     if seen is not None:
         key, value = (torch.where(seen[..., None], x, x.new_zeros(())) for x in (key, value))
@@ -230,8 +250,10 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
 
 
 def _wants_gradient(call: Call) -> bool:
-    tensors = [call.query, call.key, call.value, call.bias]
-    tensors += [getattr(call.score, parameter.name) for parameter in call.score.parameters]
-    tensors += [getattr(call.normalizer, parameter.name) for parameter in call.normalizer.parameters]
+    query, key, value, score, normalizer, _, bias, _, _ = call
+    if query.requires_grad or key.requires_grad or value.requires_grad or (bias is not None and bias.requires_grad):
+        return True
+    tensors = [getattr(score, parameter.name) for parameter in score.parameters]
+    tensors += [getattr(normalizer, parameter.name) for parameter in normalizer.parameters]
     # What a function of the caller's own closes over cannot be seen from here.
-    return call.score.core == "tile" or any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
+    return score.core == "tile" or any(isinstance(x, Tensor) and x.requires_grad for x in tensors)

@@ -13,9 +13,7 @@ from qkv.scores.pointwise import Pointwise
 from qkv.shapes import Shape, show
 
 
-@final
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Everything that decides how attention is computed, and nothing else.
 
     Attributes:
@@ -69,9 +67,7 @@ class Problem:
         return f"{self.core}{pointwise} under {self.normalizer}, mask {self.mask}, {shape}, {self.dtype}, {self.device}"
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Call:
+class Call(NamedTuple):
     """The tensors that go with a problem.
 
     Attributes:

@@ -25,8 +25,7 @@ def run(problem: Problem, call: Call) -> Result:
     rank = len(problem.leading)
     width = call.query.shape[-1] + call.key.shape[-1] + problem.value_width
     walk = Walk(problem.leading, problem.queries, problem.keys, call.visibility, max(1, NUMBERS // max(1, width)))
-    call = replace(
-        call,
+    call = call._replace(
         query=call.query.expand(*problem.leading, *call.query.shape[-2:]),
         key=full_rank(call.key, rank + 2),
         value=full_rank(call.value, rank + 2),

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from qkv.backends.base import Backend, Result
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Linear
+from qkv.shapes import Shape
 
 DENSE_LIMIT = 1 << 22
 """The most numbers, over all items of a batch, for which a mask may be written out as a matrix."""
@@ -56,15 +57,16 @@ def cost(problem: Problem) -> Cost:
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
     matrix = _written_out(problem)
-    time = 12 + operations / 100_000 + matrix / 1000
+    # Measured on CPU: the backward pass of half types costs some 50 µs a row of heads below 256 keys (float32: 6).
+    slow = problem.gradient and problem.dtype.itemsize == 2 and problem.device == "cpu" and problem.keys < 256
+    time = 12 + operations / 100_000 + matrix / 1000 + (50 * problem.rows if slow else 0)
     return Cost(int(operations), 5 * matrix + 4 * problem.rows * problem.queries, time)
 
 
 def run(problem: Problem, call: Call) -> Result:
     """Bring the problem into the kernel's form: four dimensions, one mask, one width."""
     query, key, scale = _operands(call)
-    query, key, value = (_four_dimensional(x, problem) for x in (query, key, call.value))
-    query, key, value = _one_width(query, key, value)
+    query, key, value = [_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value)]
     mask, causal = _mask(problem, call)
     if problem.state:
         output, lse = _with_lse(query, key, value, mask, causal, scale)
@@ -90,12 +92,14 @@ def _operands(call: Call) -> tuple[Tensor, Tensor, float]:
     return operands.query, operands.key, operands.scale
 
 
-def _four_dimensional(x: Tensor, problem: Problem) -> Tensor:
+def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
     """(..., N, F) to (batch, heads, N, F); broadcast dimensions are copied only where they cannot be views."""
-    leading = problem.leading
-    x = x.expand(*leading, *x.shape[-2:])
+    if x.shape[:-2] != leading:
+        x = x.expand(*leading, *x.shape[-2:])
     if len(leading) == 2:
         return x
+    if len(leading) == 1:
+        return x.unsqueeze(0)
     heads = leading[-1] if leading else 1
     return x.reshape(-1, heads, *x.shape[-2:])
 
@@ -161,7 +165,10 @@ def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:
-    output = output[..., : problem.value_width].reshape(*problem.leading, problem.queries, problem.value_width)
+    if output.shape[-1] != problem.value_width:
+        output = output[..., : problem.value_width]
+    if len(problem.leading) != 2:
+        output = output.reshape(*problem.leading, problem.queries, problem.value_width)
     lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
     seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
     if call.bias is not None and lse is not None:

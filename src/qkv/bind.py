@@ -102,7 +102,9 @@ def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ShapeError(complaint(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), mend))
         if not x.is_floating_point():
             raise DtypeError(complaint(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
-        if x.dtype != query.dtype and not torch.is_autocast_enabled(x.device.type):
+        # Autocast makes one type of all but float64.
+        cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
+        if x.dtype != query.dtype and not cast:
             mend = f"Use {name}.to(query.dtype)."
             raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
         if x.device != query.device:

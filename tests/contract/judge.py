@@ -1,8 +1,8 @@
 """The criterion "exact" of the contract: how far from the float64 result an answer may be.
 
 r is the float64 result on the same rounded inputs, m the equation, literally, in the tested dtype. An answer o is exact
-when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, with ε = 2u·max|v| (for gradients: of the largest gradient).
-`ratio` is the larger of the two quotients, so that 1 is the limit.
+when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, with ε = 2u·max|v|; gradients likewise, with the largest
+gradient. `ratio` is the larger of the two quotients, so that 1 is the limit.
 
 float64 has no wider type to be judged by: there the errors of the equation in float32, scaled by the quotient of the
 two roundoffs, take the place of m−r, twice, because the judge rounds as well. That the float64 reference is right is

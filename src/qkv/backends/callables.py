@@ -49,9 +49,9 @@ def run(problem: Problem, call: Call) -> Result:
 def _tile(problem: Problem, call: Call, place: Place, visible: Tensor | None) -> tuple[Tensor, Tensor]:
     """The output (..., h, V) of a tile, and its row state (..., h), empty where it is not wanted."""
     lead, rows, columns = place
+    query, key, value = take(call.query, lead, rows), take(call.key, lead, columns), take(call.value, lead, columns)
+    s = call.score(query, key)  # under the caller's autocast: its parameters may be wider than the query
     with torch.autocast(call.query.device.type, enabled=False):
-        query, key, value = take(call.query, lead, rows), take(call.key, lead, columns), take(call.value, lead, columns)
-        s = call.score(query, key)
         s = s if s.dtype == torch.float64 else s.float()
         if call.bias is not None:
             s = s + take(call.bias, lead, rows, columns)

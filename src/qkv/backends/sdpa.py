@@ -1,10 +1,13 @@
 """Backend `sdpa`: PyTorch's fused kernel, for dot-product cores under softmax."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.backends.base import Backend, Result
+from qkv.backends.operators import second_derivative
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
@@ -72,7 +75,34 @@ def run(problem: Problem, call: Call) -> Result:
         output, lse = _with_lse(query, key, value, mask, causal, scale)
     else:
         output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
+    if problem.gradient and not torch.compiler.is_compiling():
+        _name_second_derivative(output)
     return _finish(problem, call, output, lse)
+
+
+def _name_second_derivative(output: Tensor) -> None:
+    """Make a derivative of the kernel's derivative, which PyTorch lacks, an error that says where to have one."""
+    node = output.grad_fn
+    if node is not None and "ScaledDotProduct" in node.name():
+        node.register_hook(_once)
+
+
+def _once(gradients: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if g is None else _Once.apply(g) for g in gradients)  # type: ignore[no-untyped-call]
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("sdpa")
 
 
 def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,82 @@
+"""Nothing of size Q×K exists on the way, forward or backward: every tensor that PyTorch makes is counted."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from qkv.backends.registry import BACKENDS
+from qkv.functional import explain
+from qkv.masks.patterns import causal, lengths, window
+from qkv.planner import QUADRATIC_LIMIT
+
+N = 2000
+LARGEST = N * N // 4
+LINEAR = [name for name, backend in BACKENDS.items() if not backend.quadratic]
+
+
+class Largest(TorchDispatchMode):
+    """Watches the storage behind every result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.operation = 0, ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                numbers = leaf.untyped_storage().nbytes() // leaf.element_size()
+                if numbers > self.numbers:
+                    self.numbers, self.operation = numbers, str(func)
+        return out
+
+
+CHEAP = {"scaled_dot", "bilinear", "concat", "squared_distance", "epanechnikov_per_head", "uniform"}
+KEPT = [(s, n) for s, n in MECHANISMS if s.name in CHEAP or (s.name == "additive_projected")]
+MASKS = {"none": None, "causal": causal(), "lengths": lengths(N - 7), "window": window(20, 20)}
+
+
+@pytest.mark.parametrize(
+    "mask", [pytest.param("none"), *(pytest.param(m, marks=pytest.mark.slow) for m in list(MASKS)[1:])]
+)
+@pytest.mark.parametrize("backend", LINEAR)
+def test_no_tensor_grows_with_queries_times_keys(backend: str, mask: str) -> None:
+    ran = 0
+    for score, normalizer in KEPT:
+        heads = (2,) if "per_head" in score.name or normalizer.shapes else ()
+        call = Call.draw(score, normalizer, (heads, N, N), torch.float32, mask=MASKS[mask])
+        if not call.serves(backend):
+            continue
+        if ran > 3 and "per_head" not in score.name and normalizer.name not in ("entmax", "hard"):
+            continue  # one of each kind is enough: these are the tests' largest problems
+        ran += 1
+        with Largest() as seen:
+            call.gradients(backend)
+        assert seen.numbers < LARGEST, f"{call}: {seen.operation} makes {seen.numbers:,} numbers"
+    if not ran:
+        pytest.skip(f"{backend} serves no such problem")
+
+
+def test_unequal_widths_do_not_leave_the_fused_kernel() -> None:
+    """PyTorch's own fallback for D ≠ V holds the matrix."""
+    call = Call.draw(*KEPT[0], ((), N, N), torch.float32, value_width=8)
+    with Largest() as seen:
+        call.gradients("auto")
+    assert seen.numbers < LARGEST, seen.operation
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_auto_takes_linear_memory_past_the_limit(mask: str) -> None:
+    """Never the full matrix, once Q·K per head is over the stated limit."""
+    for score, normalizer in MECHANISMS:
+        heads = (2,) if "per_head" in score.name or normalizer.shapes else ()
+        call = Call.draw(score, normalizer, (heads, N, N), torch.float32, mask=MASKS[mask])
+        tensors = [call.leaves[name] for name in ("query", "key", "value")]
+        plan = explain(*tensors, **call.arguments(call.leaves))
+        assert plan.problem.queries * plan.problem.keys > QUADRATIC_LIMIT
+        assert not BACKENDS[plan.backend].quadratic, call

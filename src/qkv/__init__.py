@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from qkv import masks, normalizers, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+    from qkv.recording import record
     from qkv.states import RowState, merge
+    from qkv.tasks.load import load
 
 __all__ = [
     "QkvError",
@@ -26,9 +28,11 @@ __all__ = [
     "attention_with_state",
     "attention_with_weights",
     "explain",
+    "load",
     "masks",
     "merge",
     "normalizers",
+    "record",
     "scores",
 ]
 
@@ -41,9 +45,11 @@ __getattr__ = lazy(
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
         "explain": "qkv.functional",
+        "load": "qkv.tasks.load",
         "masks": "qkv.masks",
         "merge": "qkv.states",
         "normalizers": "qkv.normalizers",
+        "record": "qkv.recording",
         "scores": "qkv.scores",
     },
 )

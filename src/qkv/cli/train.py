@@ -38,7 +38,7 @@ def train_translate(
 
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """
-    flags = {
+    flags: dict[str, dict[str, Any]] = {
         "data": {
             "source": source,
             "target": target,

@@ -1,9 +1,9 @@
 """A trained translation model: from source lines to target lines, and what each target token attended to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Stepper
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
-from qkv.record import record
+from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, build_model
 
 _BATCH_TOKENS = 4096
@@ -87,7 +88,8 @@ class Translator:
             raise CheckpointError(complaint(str(folder), "a translation model", got, "Use the command of its task."))
         tokenizer = Tokenizer.from_json(contents.tokenizer)
         try:
-            model = build_model(contents.config["model"], tokenizer)
+            table = contents.config["model"]
+            model = build_model(table if isinstance(table, Mapping) else {}, tokenizer)
             model.load_state_dict(dict(contents.model))
         except (ConfigError, RuntimeError, KeyError) as error:
             mend = "It was written by another version: train again, or install that version."
@@ -179,7 +181,8 @@ class Translator:
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
         limits = 3 * lengths_B + 16
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
-        return greedy(self.model, source_BS, lengths_B, limit=limits, **marks)
+        model = cast("Stepper[Any]", self.model)
+        return greedy(model, source_BS, lengths_B, limit=limits, **marks)
 
     def _translation(self, line: str, source: Sequence[int], found: Hypothesis, attention: bool) -> Translation:
         pieces = self.tokenizer.pieces

@@ -1,0 +1,96 @@
+"""The demonstration: from dates as people write them to a model that reads them, and a look at its attention."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from qkv.checkpoint.disk import make_folder, replace_file
+from qkv.data.corpus import Pair
+from qkv.data.dates import splits
+from qkv.tasks.drawing import alignments, draw
+from qkv.tasks.training import load_settings, train
+from qkv.tasks.translation import judge
+from qkv.tasks.translator import Translation, Translator
+
+STEPS = 700
+SHOWN = 5
+_UNSEEN = 1000
+
+
+def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
+    """Train on generated dates, score on dates never seen, and show where the model looks.
+
+    Args:
+        out: the folder for data, model and pictures; a run that was interrupted goes on.
+        seed: decides everything that is left to chance.
+        steps: number of updates; None for as many as it takes.
+
+    Returns:
+        The exit code: 0, or that of the interruption.
+
+    Raises:
+        QkvError: the folder cannot be used.
+    """
+    make_folder(out)
+    parts = splits(20_000, 500, _UNSEEN, seed)
+    files = {name: out / f"{name}.tsv" for name in ("train", "valid", "unseen")}
+    for path, pairs in zip(files.values(), (parts.train, parts.validation, parts.test), strict=True):
+        _write(path, pairs)
+    run = out / "run"
+    command = f"qkv train translate --data {files['train']} --valid-data {files['valid']} --out {run} --model gru …"
+    _say(f"What follows is `{command}`:")
+    tables: dict[str, dict[str, Any]] = {
+        "data": {"data": files["train"], "valid_data": files["valid"]},
+        "tokenizer": {"kind": "char"},
+        "model": {"kind": "gru", "score": "additive", "embedding": 64, "hidden": 128, "attention": 64, "dropout": 0.1},
+        "training": {
+            "steps": STEPS if steps is None else steps,
+            "tokens": 4096,
+            "learning_rate": 0.005,
+            "schedule": "cosine",
+            "warmup": 50,
+            "label_smoothing": 0.0,
+            "validate_every": 100,
+            "log_every": 20,
+            "monitor": "exact_match",
+            "seed": seed,
+        },
+    }
+    outcome = train(load_settings(tables), run)
+    if outcome.exit_code == 0:
+        _show(Translator.load(run), parts.test, out / "attention.html", run)
+    return outcome.exit_code
+
+
+def _write(path: Path, pairs: Sequence[Pair]) -> None:
+    replace_file(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode("utf-8"))
+
+
+def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
+    console = Console()
+    found = translator.translate_fully([pair.source for pair in unseen])
+    exact = judge([each.text for each in found], unseen)[-1]
+    shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
+    for each, pair in zip(shown, unseen, strict=False):
+        _print_one(console, each, pair)
+    draw(shown, page, terminal=False)
+    console.print(f"[bold]{exact.value:.1f}%[/bold] of {len(unseen):,} dates never seen are read exactly.")
+    console.print(f"What it attends to, to explore: {page}", highlight=False)
+    console.print(f'Yours: echo "Friday, the 13th of June 2031" | qkv translate {run} --show', highlight=False)
+
+
+def _print_one(console: Console, found: Translation, pair: Pair) -> None:
+    from qkv.view.console import terminal
+
+    right = "✓" if found.text == pair.target else f"✗ it is {pair.target}"
+    console.print(f"{found.source}  →  [bold]{found.text}[/bold] {right}", highlight=False)
+    for alignment in alignments([found]):
+        terminal(alignment, console)
+    console.print()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201

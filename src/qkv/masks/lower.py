@@ -79,6 +79,10 @@ class Visibility:
         grid = self.grid
         if self.kind == "all" or (self.kind == "causal" and grid.keys <= grid.queries):
             return None
+        if self.kind == "keys" and grid.queries:
+            seen = self.tile(slice(0, 1), slice(None))
+            assert seen is not None
+            return seen.squeeze(-2) if seen.ndim > 1 else seen
         if self.dense is None and self.bounds is not None:
             return _covered(*self._ends(self.bounds), grid)
         return self._any_over_queries()

@@ -1,0 +1,183 @@
+"""Kernels that Numba compiles at their first call and keeps on disk for later processes.
+
+Rules that every kernel here keeps: `nogil` so that our own threads run it side by side; never `parallel=True` (of
+Numba's threading layers one kills forked children and another aborts under concurrent threads); never `nnan`, `ninf` or
+`afn` in `fastmath`, because scores may be infinite and a visible NaN must stay one; no allocation (`_nrt=False`):
+counting references to slices costs a tenth of the time; a kernel and its helpers in one file, because the cache notices
+only changes of the kernel's own file. The options below are part of the name under which machine code is kept.
+"""
+
+import hashlib
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+from qkv.errors import DtypeError, complaint
+
+ELEMENTWISE = {"contract", "nsz"}
+REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
+_OPTIONS = {"nogil": True, "parallel": False, "error_model": "numpy", "_nrt": False}
+_RECIPE = hashlib.sha256(repr((sorted(ELEMENTWISE), sorted(REDUCTION), sorted(_OPTIONS.items()))).encode()).hexdigest()
+_njit: Any = numba.njit
+_LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class KernelCacheWarning(UserWarning):
+    """Compiled kernels cannot be kept on disk: every process compiles them anew."""
+
+
+def helper(function: _Function) -> _Function:
+    """Compile a function that kernels of the same file call, element by element: its operations keep their order.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> helper(abs_of := lambda x: x if x >= 0 else -x)(-2.0)
+        2.0
+    """
+    return cast(_Function, _njit(fastmath=ELEMENTWISE, **_OPTIONS)(function))
+
+
+def stage(function: _Function) -> _Function:
+    """Compile a function as a part of each kernel that calls it, never alone: it takes too many arrays for a call.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> stage(lambda x: x + 1)(1)
+        2
+    """
+    return cast(_Function, _njit(fastmath=ELEMENTWISE, inline="always", **_OPTIONS)(function))
+
+
+def reduction(function: _Function) -> _Function:
+    """Compile a function that sums along a row: its additions may be reordered, or they could not fill a register.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> reduction(lambda x, y: x + y)(1.0, 2.0)
+        3.0
+    """
+    return cast(_Function, _njit(fastmath=REDUCTION, **_OPTIONS)(function))
+
+
+class Kernel:
+    """A function over C-contiguous arrays, compiled for one float type when that type is first asked for.
+
+    Args:
+        function: plain Python that Numba understands; `.py_func` keeps it.
+        signature: Numba's signature, with `F` where the float type goes.
+
+    Example:
+        >>> from qkv.backends.kernels.tanh_layout import lay_out
+        >>> tiles = np.empty((1, 1, 4, 16))
+        >>> Kernel(lay_out.py_func, lay_out.signature).at(tiles.dtype)(0, 1, np.ones((1, 3, 2)), tiles)
+        >>> tiles.sum()
+        np.float64(6.0)
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        """Remember what to compile; compile nothing yet."""
+        self.py_func = function
+        self.signature = signature
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def at(self, dtype: Any) -> Callable[..., Any]:
+        """Give the machine code for a float type.
+
+        Args:
+            dtype: float32 or float64.
+
+        Returns:
+            The compiled function. It takes exactly the arrays that the signature names.
+
+        Raises:
+            DtypeError: for another type.
+
+        Example:
+            >>> Kernel(lambda x: None, "void(F[::1])").at(np.float16)
+            Traceback (most recent call last):
+            qkv.errors.DtypeError: dtype: expected float32 or float64; got float16. Convert before the kernel is called.
+        """
+        found = self._compiled.get(dtype)
+        return found if found is not None else self._compile(dtype)
+
+    def _compile(self, dtype: Any) -> Callable[..., Any]:
+        key = np.dtype(dtype)
+        if key not in _LETTERS:
+            message = complaint("dtype", "float32 or float64", str(key), "Convert before the kernel is called.")
+            raise DtypeError(message)
+        with self._lock:
+            if dtype not in self._compiled:
+                self._compiled[dtype] = self._compiled.get(key) or _compile(self.py_func, self.signature, _LETTERS[key])
+                self._compiled[key] = self._compiled[dtype]
+            return self._compiled[dtype]
+
+
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+    """Mark a function as a kernel that is compiled at its first use.
+
+    Args:
+        signature: Numba's signature, with `F` where the float type goes.
+
+    Returns:
+        A decorator that makes a `Kernel`.
+
+    Example:
+        >>> @kernel("F(F[::1])")
+        ... def first(x):
+        ...     return x[0]
+        >>> first.py_func(np.array([3.0])), first.signature
+        (np.float64(3.0), 'F(F[::1])')
+    """
+    return lambda function: Kernel(function, signature)
+
+
+def _compile(function: Callable[..., Any], signature: str, letter: str) -> Callable[..., Any]:
+    types = [signature.replace("F", letter)]
+    name = function.__qualname__
+    function.__qualname__ = f"{name}-{_RECIPE[:8]}"
+    try:
+        return cast(Callable[..., Any], _njit(types, cache=True, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+    except (RuntimeError, OSError) as error:
+        if not _is_about_the_cache(error):
+            raise
+        _warn_once(str(error))
+        return cast(Callable[..., Any], _njit(types, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+    finally:
+        function.__qualname__ = name
+
+
+def _is_about_the_cache(error: Exception) -> bool:
+    return isinstance(error, OSError) or "cache" in str(error)
+
+
+_warned = threading.Event()
+
+
+def _warn_once(reason: str) -> None:
+    if not _warned.is_set():
+        _warned.set()
+        mend = "Set NUMBA_CACHE_DIR to a folder that can be written."
+        message = complaint("kernel cache", "a folder that can be written", reason, mend)
+        warnings.warn(message, KernelCacheWarning, stacklevel=2)

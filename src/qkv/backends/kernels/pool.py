@@ -1,0 +1,114 @@
+"""The threads that run compiled kernels: `torch.get_num_threads()` − 1 workers and the caller.
+
+Work is a number of chunks that anyone may take. The caller takes chunks too, so it never waits for a worker that is
+busy with somebody else's work, and calls from many Python threads share the workers without being able to block each
+other. A forked child starts with no workers and makes its own when it first needs them.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+
+ALONE_BELOW = 200.0
+"""Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
+
+_queue: "SimpleQueue[_Job]" = SimpleQueue()
+_workers = 0
+_lock = threading.Lock()
+
+
+class _Job:
+    """Chunks of one call, taken by counting; the last to finish one wakes the caller."""
+
+    def __init__(self, work: Callable[[int], None], chunks: int) -> None:
+        self.work = work
+        self.chunks = chunks
+        self.next = itertools.count()
+        self.done = itertools.count(1)
+        self.finished = threading.Event()
+        self.error: BaseException | None = None
+
+    def help(self) -> None:
+        """Take chunks until none is left. Counting is atomic: `itertools.count` is one step of the interpreter."""
+        while (chunk := next(self.next)) < self.chunks:
+            try:
+                if self.error is None:
+                    self.work(chunk)
+            except BaseException as error:
+                self.error = error
+            if next(self.done) == self.chunks:
+                self.finished.set()
+
+
+def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
+    """Run `work(0)` to `work(chunks - 1)`, each once, on as many threads as PyTorch would use.
+
+    Args:
+        work: does one chunk; called from several threads at once, and to be of use it lets go of Python's lock.
+        chunks: how many there are.
+        microseconds: how long all of them take one thread, roughly; below `ALONE_BELOW` no worker is woken.
+
+    Raises:
+        BaseException: the first error that `work` raised; chunks not yet taken are left undone.
+
+    Example:
+        >>> squares = [0] * 4
+        >>> run(lambda chunk: squares.__setitem__(chunk, chunk**2), 4, 1000.0)
+        >>> squares
+        [0, 1, 4, 9]
+    """
+    helpers = 0 if microseconds < ALONE_BELOW else min(threads(), chunks) - 1
+    if helpers <= 0:
+        for chunk in range(chunks):
+            work(chunk)
+        return
+    job = _Job(work, chunks)
+    _hire(helpers)
+    for _ in range(helpers):
+        _queue.put(job)
+    job.help()
+    job.finished.wait()
+    if job.error is not None:
+        raise job.error
+
+
+def threads() -> int:
+    """How many threads a call may use, its own included.
+
+    Returns:
+        What `torch.get_num_threads()` says in the calling thread.
+
+    Example:
+        >>> threads() >= 1
+        True
+    """
+    return torch.get_num_threads()
+
+
+def _hire(count: int) -> None:
+    global _workers  # noqa: PLW0603 - one pool for the process
+    if _workers >= count:
+        return
+    with _lock:
+        while _workers < count:
+            threading.Thread(target=_serve, args=(_queue,), name=f"qkv-kernel-{_workers}", daemon=True).start()
+            _workers += 1
+
+
+def _serve(queue: "SimpleQueue[_Job]") -> None:
+    while True:
+        queue.get().help()
+
+
+def _forget() -> None:
+    """After a fork only the forking thread is left: start again with nobody hired, and a lock that nobody holds."""
+    global _queue, _workers, _lock
+    _queue, _workers, _lock = SimpleQueue(), 0, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,388 @@
+"""Additive attention, backward: gradients of both projections, value, vector and bias from recomputed scores.
+
+The derivation is in `qkv.backends.kernels.tanh_sum`. Four rows at a time meet a tile of keys: their weights p and score
+gradients g are made again, then each feature is passed once, where t = tanh(a + b) is recomputed from its factors:
+Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector. The
+helpers that `tanh_forward` has too are the same text, because Numba's cache notices changes of this file only.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+
+LOG2E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01
+LN2_LOW = 1.90821492927058770002e-10
+SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
+BLOCK = 32
+LOW32 = 0xFFFFFFFF
+# Exact in both float types; a Python number would lift float32 to float64.
+ONE, TWO, HALF, ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
+C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
+C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
+
+
+@helper
+def _expm1(x):
+    """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
+    n = np.rint(x * LOG2E)
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    r2 = r * r
+    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
+    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
+    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
+    r4 = r2 * r2
+    p = r + r2 * (low + r4 * (middle + r4 * high))
+    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
+    return scale * p + (scale - 1.0), scale * p + scale
+
+
+@helper
+def _tanh(x):
+    """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
+    y = 2.0 * abs(x)
+    y = 40.0 if y > 40.0 else y
+    e, _ = _expm1(y)
+    t = e / (e + 2.0)
+    return -t if x < 0 else t
+
+
+@helper
+def _small_tanh(x):
+    """Compute tanh for |x| < ½ by an odd polynomial, within 2^-27 of its value."""
+    y = x * x
+    return x + x * (y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * C5)))))
+
+
+@helper
+def _scores(left, right, weight, count, start, stop, s):
+    """s = Σ v tanh(a + b) for the keys start to stop of a tile."""
+    s[:] = 0
+    size = stop - start
+    small, direct = count[0], count[0] + count[1]
+    for i in range(0, direct, 4):
+        e0, e1, e2, e3 = left[i], left[i + 1], left[i + 2], left[i + 3]
+        w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
+        f0, f1 = right[i, start:stop], right[i + 1, start:stop]
+        f2, f3 = right[i + 2, start:stop], right[i + 3, start:stop]
+        if i < small:
+            # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
+            whole = -HALF * ((w0 + w1) + (w2 + w3))
+            for k in range(size):
+                pair = w0 / (ONE + e0 * f0[k]) + w1 / (ONE + e1 * f1[k])
+                other = w2 / (ONE + e2 * f2[k]) + w3 / (ONE + e3 * f3[k])
+                s[k] += (pair + other) + whole
+        else:
+            for k in range(size):
+                pair = w0 * _small_tanh(e0 + f0[k]) + w1 * _small_tanh(e1 + f1[k])
+                s[k] += pair + (w2 * _small_tanh(e2 + f2[k]) + w3 * _small_tanh(e3 + f3[k]))
+    for i in range(direct, direct + count[2]):
+        a, v, b = np.float64(left[i]), np.float64(weight[i]), right[i, start:stop]
+        for k in range(size):
+            s[k] += v * _tanh(a + b[k])
+
+
+@helper
+def _seen(sight, n, q, edge, size):
+    """Give the part of a tile of keys, from `edge` on, that lies within the bounds of a row."""
+    first, last, _, _, owner = sight
+    start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
+    return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
+
+
+@helper
+def _hide(s, sight, n, q, at, hidden):
+    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    _, _, mask, _, owner = sight
+    if mask.size:
+        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
+        for k in range(s.size):
+            s[k] = s[k] if seen[k] else hidden
+
+
+@stage
+def _row_scores(factors, sight, n, q, tile, start, stop, hidden, s):
+    """Compute the scores of one row with a part of a tile: bias added, hidden keys overwritten."""
+    left, right, weight, count = factors
+    _, _, _, bias, owner = sight
+    at = tile * right.shape[3] + start
+    _scores(left[n, q], right[n, tile], weight[n], count[n], start, stop, s)
+    if bias.size:
+        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
+        for k in range(s.size):
+            s[k] += added[k]
+    _hide(s, sight, n, q, at, hidden)
+
+
+@helper
+def _exponentials(s, base):
+    """s ← exp(s − base); exactly 0 below exp(−708)."""
+    for k in range(s.size):
+        x = np.float64(s[k] - base)
+        _, e = _expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x < -708.0 else e
+
+
+@helper
+def _logistic(s, shift):
+    """s ← σ(s + shift)."""
+    for k in range(s.size):
+        x = -np.float64(s[k] + shift)
+        x = 700.0 if x > 700.0 else x
+        _, e = _expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
+
+
+@helper
+def _mix(x):
+    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.backends.dropout.mix`."""
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
+    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
+    return x ^ (x >> np.uint64(16))
+
+
+@helper
+def _row_bits(seed, row):
+    low = np.uint64(LOW32)
+    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
+    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
+    return _mix((both + _mix(row & low) + high_row) & low)
+
+
+@helper
+def _keep_factor(c, bits, start, threshold, scale):
+    """c ← the factor that dropout puts on each weight: 0 or `scale`."""
+    low = np.uint64(LOW32)
+    for k in range(c.size):
+        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
+        c[k] = scale if _mix((bits + key) & low) >= threshold else ZERO
+
+
+@helper
+def _products(values, grad, start, stop, s):
+    """s = Σ_v grad_v value_v for the keys start to stop of a tile whose rows are value columns, in fours."""
+    s[:] = 0
+    for v in range(0, grad.size, 4):
+        g0, g1, g2, g3 = grad[v], grad[v + 1], grad[v + 2], grad[v + 3]
+        v0, v1 = values[v, start:stop], values[v + 1, start:stop]
+        v2, v3 = values[v + 2, start:stop], values[v + 3, start:stop]
+        for k in range(s.size):
+            s[k] += (g0 * v0[k] + g1 * v1[k]) + (g2 * v2[k] + g3 * v3[k])
+
+
+@helper
+def _score_gradients(p, g, keep, dropped, rule, total, delta):
+    """Turn g from the gradients of the weights p into those of the scores, and p into what met the values."""
+    if rule == SOFTMAX:
+        share = ONE / total if total != 0 else ZERO * total
+        for k in range(p.size):
+            p[k] *= share
+    if dropped:
+        for k in range(p.size):
+            g[k] *= keep[k]
+    for k in range(p.size):
+        if rule == SOFTMAX:
+            g[k] = p[k] * (g[k] - delta)
+        elif rule == SIGMOID:
+            g[k] = g[k] * (p[k] * (ONE - p[k]))
+    if dropped:
+        for k in range(p.size):
+            p[k] *= keep[k]
+
+
+@reduction
+def _factored_feature(left, i, right, grads, start, stop, into, sums):
+    """Pass one factored feature for four rows."""
+    e0, e1, e2, e3 = left[0, i], left[1, i], left[2, i], left[3, i]
+    f, to = right[i, start:stop], into[i, start:stop]
+    g0, g1, g2, g3 = grads[0, start:stop], grads[1, start:stop], grads[2, start:stop], grads[3, start:stop]
+    s0 = s1 = s2 = s3 = along = ZERO * e0
+    for k in range(f.size):
+        t0, t1 = (e0 * f[k] - ONE) / (ONE + e0 * f[k]), (e1 * f[k] - ONE) / (ONE + e1 * f[k])
+        t2, t3 = (e2 * f[k] - ONE) / (ONE + e2 * f[k]), (e3 * f[k] - ONE) / (ONE + e3 * f[k])
+        u0, u1, u2, u3 = g0[k] * t0, g1[k] * t1, g2[k] * t2, g3[k] * t3
+        x0, x1, x2, x3 = g0[k] - u0 * t0, g1[k] - u1 * t1, g2[k] - u2 * t2, g3[k] - u3 * t3
+        to[k] += (x0 + x1) + (x2 + x3)
+        along += (u0 + u1) + (u2 + u3)
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+    sums[0], sums[1], sums[2], sums[3], sums[4] = s0, s1, s2, s3, along
+
+
+@reduction
+def _other_feature(left, i, right, grads, start, stop, into, sums, small):
+    """Pass one small or direct feature for four rows; the direct tanh is taken in float64."""
+    f, to = right[i, start:stop], into[i, start:stop]
+    sums[4] = 0
+    for j in range(4):
+        g, a = grads[j, start:stop], left[j, i]
+        across = along = ZERO * a
+        for k in range(f.size):
+            t = _small_tanh(a + f[k]) if small else into.dtype.type(_tanh(np.float64(a) + np.float64(f[k])))
+            u = g[k] * t
+            x = g[k] - u * t
+            to[k] += x
+            along += u
+            across += x
+        sums[j] = across
+        sums[4] += along
+
+
+@reduction
+def _add_value_gradients(into, grads, weights, start, stop):
+    """Add Σ over four rows of grad_v p_k to a tile whose rows are value columns."""
+    p0, p1, p2, p3 = weights[0, start:stop], weights[1, start:stop], weights[2, start:stop], weights[3, start:stop]
+    for v in range(into.shape[0]):
+        g0, g1, g2, g3 = grads[0, v], grads[1, v], grads[2, v], grads[3, v]
+        to = into[v, start:stop]
+        for k in range(to.size):
+            to[k] += (g0 * p0[k] + g1 * p1[k]) + (g2 * p2[k] + g3 * p3[k])
+
+
+@stage
+def _features(left, right, grads, count, start, stop, into, sums, across, along):
+    """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
+    small, direct = count[0], count[0] + count[1]
+    for i in range(direct + count[2]):
+        if i < small:
+            _factored_feature(left, i, right, grads, start, stop, into, sums)
+        else:
+            _other_feature(left, i, right, grads, start, stop, into, sums, i < direct)
+        for j in range(across.shape[0]):
+            across[j, i] += sums[j]
+        along[i] += sums[4]
+
+
+@helper
+def _add(into, x):
+    for i in range(into.shape[0]):
+        to, row = into[i], x[i]
+        for k in range(to.size):
+            to[k] += row[k]
+
+
+@helper
+def _copy(x, to):
+    for i in range(x.size):
+        to[i] = x[i]
+
+
+@stage
+def _row(box, q, part, rule, scale, factors, sight, state, values, rows, j, wanted):
+    """Put weights and score gradients of one row with its part of a tile into line j of `rows`."""
+    n, tile, start, stop = box[0], box[3], part[0], part[1]
+    top, total, out, grad, grad_lse, shift, drop = state
+    at = tile * values.shape[1] + start
+    p, g, keep = rows[2][0, j, start:stop], rows[2][1, j, start:stop], rows[2][2, 0, : stop - start]
+    _copy(factors[0][n, q], rows[0][j])
+    _copy(grad[n, q], rows[1][j])
+    _row_scores(factors, sight, n, q, tile, start, stop, 0.0 if rule == IDENTITY else -np.inf, p)
+    if rule == SOFTMAX:
+        _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+    elif rule == SIGMOID:
+        _logistic(p, shift[n, q])
+    if drop.size:
+        _keep_factor(keep, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+    _products(values, rows[1][j], start, stop, g)
+    # Taken like the products above: a row that sees one key then has gradients of exactly zero.
+    _copy(out[n, q], rows[5][:, 0])
+    _products(rows[5], rows[1][j], 0, 1, rows[3][:1])
+    delta = rows[3][0] - (grad_lse[n, q] if grad_lse.size else ZERO)
+    _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta)
+    if rule == IDENTITY:
+        _hide(g, sight, n, q, at, 0.0)
+    _collect(g, n, q, at, rule, sight, wanted)
+
+
+@helper
+def _collect(g, n, q, at, rule, sight, wanted):
+    """Add the score gradients to those of the bias and of the sigmoid's shift, where they are wanted."""
+    _, _, d_bias, d_shift = wanted
+    if d_bias.size:
+        to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, at : at + g.size]
+        for k in range(g.size):
+            to[k] += g[k]
+    if rule == SIGMOID:
+        for k in range(g.size):
+            d_shift[n, q] += g[k]
+
+
+@stage
+def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tiles, wanted):
+    """Let a block of rows meet a tile of keys, four at a time; fills `tiles` with key and value gradients."""
+    n, begin, end, tile = box
+    size, parts = values.shape[1], rows[4]
+    tiles[0][:] = 0
+    tiles[1][:] = 0
+    for four in range(begin, end, 4):
+        start, stop = size, 0
+        for j in range(4):
+            parts[j] = 0
+            if four + j < end:
+                parts[j, 0], parts[j, 1] = _seen(sight, n, four + j, tile * size, min(size, keys - tile * size))
+            if parts[j, 0] < parts[j, 1]:
+                start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
+        if start < stop:
+            rows[2][:2, :, start:stop] = 0
+            for j in range(4):
+                if parts[j, 0] < parts[j, 1]:
+                    _row(box, four + j, parts[j], rule, scale, factors, sight, state, values, rows, j, wanted)
+            across = wanted[0][four : min(four + 4, end)]
+            _features(
+                rows[0],
+                factors[1][n, tile],
+                rows[2][1],
+                factors[3][n],
+                start,
+                stop,
+                tiles[0],
+                rows[3],
+                across,
+                wanted[1],
+            )
+            _add_value_gradients(tiles[1], rows[1], rows[2][0], start, stop)
+
+
+@kernel(
+    "void(i8, i8, i8, i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,:,::1], i4[:,::1], i4[:,::1],"
+    " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
+    " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
+    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[::1], i8[:,::1], F[:,::1])"
+)
+def backward(
+    n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,
+    top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
+    key_tile, value_tile, lefts, grads, pairs, sums, parts, column,
+):  # fmt: skip
+    """Sum the gradients that the rows q0 to q1 of the items n0 to n1 give.
+
+    Args:
+        n0, n1, q0, q1, part: the box of rows, and where in the first axis of the sums it writes.
+        rule, left, ..., out: as in `factors` and `forward`, with what they computed.
+        values: (N, tiles, V in fours, keys per tile), as `lay_out` makes them.
+        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
+        keys: K.
+        left_sums, right_sums, value_sums, along: added to: sums over keys (N, Q, R), over queries (parts, N, tiles,
+            rows, keys per tile), over both (parts, N, R).
+        d_bias: added to, (parts or 1, S, 1 or Q, K), of size zero where it is not wanted.
+        d_shift: added to, (N, Q), for a sigmoid.
+        key_tile, value_tile, lefts, grads, pairs, sums, parts, column: scratch of this thread, zeros: (R, keys per
+            tile), (V in fours, keys per tile), (4, R), (4, V in fours), (3, 4, keys per tile), 5, (4, 2) and (V in
+            fours, 1).
+    """
+    factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
+    state = (top, total, out, grad, grad_lse, shift, drop)
+    tiles, rows = (key_tile, value_tile), (lefts, grads, pairs, sums, parts, column)
+    for n in range(n0, n1):
+        wanted = (left_sums[n], along[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
+        for begin in range(q0, q1, BLOCK):
+            for tile in range(right.shape[1]):
+                box = (n, begin, min(q1, begin + BLOCK), tile)
+                _meet_tile(box, rule, scale, factors, sight, state, values[n, tile], keys, rows, tiles, wanted)
+                _add(right_sums[part, n, tile], tiles[0])
+                _add(value_sums[part, n, tile], tiles[1])

@@ -1,0 +1,150 @@
+"""Compiling: once per machine, by two processes at once, with or without a folder to keep the result."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from tests.backends.kernels.direct import case, ours
+
+from qkv.backends.kernels import compiled, tanh_backward, tanh_factors, tanh_forward, tanh_layout
+from qkv.backends.kernels.compiled import Kernel
+from qkv.errors import DtypeError
+
+SOURCE = Path(compiled.__file__).parents[3]
+KERNELS = (tanh_factors.factors, tanh_forward.forward, tanh_backward.backward, tanh_layout.lay_out, tanh_layout.collect)
+PROGRAM = textwrap.dedent(
+    """
+    import json, sys, time, warnings
+    import numpy as np
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from qkv.backends.kernels.tanh_layout import collect, lay_out
+        start = time.perf_counter()
+        tiles = np.empty((1, 1, 4, 16), np.float32)
+        lay_out.at(tiles.dtype)(0, 1, np.ones((1, 3, 2), np.float32), tiles)
+        collect.at(tiles.dtype)
+        seconds = time.perf_counter() - start
+    print(json.dumps({
+        "sum": float(tiles.sum()),
+        "seconds": seconds,
+        "warnings": [[type(w.message).__name__, str(w.message)] for w in caught],
+    }))
+    """
+)
+SMALL = {"items": 1, "queries": 6, "keys": 21, "width": 7, "columns": 2}
+PLAIN = textwrap.dedent(
+    f"""
+    import json
+    import numpy as np
+    from tests.backends.kernels.direct import case, ours
+    found = ours(case(19, **{SMALL}), np.ones((1, 6, 2), np.float32))
+    print(json.dumps({{name: x.numpy().ravel().tolist() for name, x in found.items()}}))
+    """
+)
+
+
+def start(home: Path, source: Path = SOURCE, **environment: str) -> subprocess.Popen[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    settings = {**clean, "PYTHONPATH": str(source), "HOME": str(home), "XDG_CACHE_HOME": str(home), **environment}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=settings, stdout=pipe, stderr=pipe, text=True)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, object]:
+    out, problems = process.communicate(timeout=120)
+    assert process.returncode == 0, problems
+    found = json.loads(out)
+    assert found["sum"] == 6.0
+    return found
+
+
+def test_two_processes_compile_at_once(tmp_path):
+    both = [start(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept")) for _ in range(2)]
+    assert [result(process)["warnings"] for process in both] == [[], []]
+    later = result(start(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept")))
+    assert later["warnings"] == []
+    assert len(list((tmp_path / "kept").rglob("*.nbi"))) == 2
+
+
+def test_nothing_is_compiled_again(tmp_path):
+    kept = tmp_path / "kept"
+    result(start(tmp_path, NUMBA_CACHE_DIR=str(kept)))
+    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
+    result(start(tmp_path, NUMBA_CACHE_DIR=str(kept)))
+    assert before == {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
+
+
+def test_no_folder_to_write_in_warns_once_and_works(tmp_path):
+    """A read-only home and a read-only installation: files stand where the folders would have to be made."""
+    copy = tmp_path / "source"
+    shutil.copytree(SOURCE / "qkv", copy / "qkv", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "qkv" / "backends" / "kernels" / "__pycache__").write_text("not a folder")
+    (home := tmp_path / "home").write_text("not a folder")
+    found = result(start(home, copy))
+    assert [kind for kind, _ in found["warnings"]] == ["KernelCacheWarning"]
+    assert "NUMBA_CACHE_DIR" in found["warnings"][0][1]
+
+
+def test_plain_python_gives_the_same():
+    """The kernels are Python: what is compiled can be read, and run a step at a time."""
+    settings = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join((str(SOURCE), "."))}
+    done = subprocess.run([sys.executable, "-c", PLAIN], env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    grad = np.ones((1, 6, 2), np.float32)
+    expected = {name: x.numpy().ravel().tolist() for name, x in ours(case(19, **SMALL), grad).items()}
+    for name, numbers in json.loads(done.stdout).items():
+        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_every_kernel_has_its_rules():
+    for kernel in KERNELS:
+        code = kernel.at(np.dtype(np.float32))
+        options = code.targetoptions
+        assert options["nogil"]
+        assert not options.get("parallel")
+        assert options["error_model"] == "numpy"
+        assert not {"nnan", "ninf", "afn", "fast"} & set(options["fastmath"])
+
+
+def test_machine_code_is_vectorized():
+    """Where the processor has vectors, the division is done in them: `vdivps` on x86, `fdiv v` on ARM."""
+    code = numba.njit(
+        [tanh_forward.forward.signature.replace("F", "f4")], fastmath=compiled.ELEMENTWISE, **compiled._OPTIONS
+    )(tanh_forward.forward.py_func)
+    assembly = next(iter(code.inspect_asm().values()))
+    assert re.search(r"v?divps\s|fdiv\s+v", assembly)
+
+
+def test_helpers_in_two_files_are_the_same_text():
+    """A kernel and its helpers live in one file, so files that share helpers repeat them."""
+
+    def functions(module: object) -> dict[str, str]:
+        text = Path(module.__file__).read_text()
+        parts = re.findall(r"^@(?:helper|stage|reduction)\ndef (\w+)(.*?)(?=^@|\Z)", text, re.DOTALL | re.MULTILINE)
+        return {name: body.strip() for name, body in parts}
+
+    forward, backward = functions(tanh_forward), functions(tanh_backward)
+    shared = forward.keys() & backward.keys()
+    assert {"_scores", "_expm1", "_tanh", "_small_tanh", "_mix", "_row_bits", "_exponentials"} <= shared
+    assert all(forward[name] == backward[name] for name in shared)
+
+
+def test_unknown_type_is_refused():
+    with pytest.raises(DtypeError, match="float32 or float64; got float16"):
+        Kernel(lambda x: None, "void(F[::1])").at(np.float16)
+
+
+def test_an_error_in_the_code_is_not_hidden():
+    def wrong(x):
+        return x.no_such_attribute
+
+    with pytest.raises(numba.core.errors.TypingError):
+        compiled._compile(wrong, "void(F[::1])", "f4")

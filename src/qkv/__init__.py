@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from qkv import masks, normalizers, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+    from qkv.introspect.lazy_map import attention_map
     from qkv.recording import record
     from qkv.states import RowState, merge
     from qkv.tasks.load import load
@@ -25,6 +26,7 @@ __all__ = [
     "RowState",
     "__version__",
     "attention",
+    "attention_map",
     "attention_with_state",
     "attention_with_weights",
     "explain",
@@ -42,6 +44,7 @@ __getattr__ = lazy(
         "QkvError": "qkv.errors",
         "RowState": "qkv.states",
         "attention": "qkv.functional",
+        "attention_map": "qkv.introspect.lazy_map",
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
         "explain": "qkv.functional",

@@ -54,10 +54,10 @@ class Visibility:
         if self.mask is not None:
             seen = self.mask.visible(grid, rows_Q1, columns_K)
             return seen if self.groups is None else regroup(seen, 2, *self.groups)
-        inside = None if self.dense is None else _part(self.dense, rows, columns)
+        inside = None if self.dense is None else part(self.dense, rows, columns)
         for bound, compare in zip(self.bounds or (), (torch.ge, torch.lt), strict=False):
             if bound is not None:
-                within = compare(columns_K, _part(bound.unsqueeze(-1), rows, slice(None)))
+                within = compare(columns_K, part(bound.unsqueeze(-1), rows, slice(None)))
                 inside = within if inside is None else inside & within
         return inside
 
@@ -136,7 +136,7 @@ def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tenso
     return None if table is None else regroup(table, own, *groups)
 
 
-def _part(table: Tensor, rows: slice, columns: slice) -> Tensor:
+def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
     """Slice the last two dimensions, leaving those of size 1 to broadcast."""
     if table.ndim < 2:
         return table if table.shape[-1] == 1 else table[columns]

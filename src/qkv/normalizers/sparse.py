@@ -142,17 +142,17 @@ def entmax_weights(z: Tensor, alpha: Tensor) -> Tensor:
         high = high.expand_as(low).clone()
         for _ in range(60 if x.dtype == torch.float64 else 30):
             middle = (low + high) / 2
-            enough = _power(x - middle, 1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
+            enough = clamped_power(x - middle, 1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
             low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
     threshold = low
     for _ in range(2):
-        excess = _power(x - threshold, 1 / (alpha - 1)).sum(-1, keepdim=True) - 1
-        slope = (_power(x - threshold, (2 - alpha) / (alpha - 1)) / (alpha - 1)).sum(-1, keepdim=True)
+        excess = clamped_power(x - threshold, 1 / (alpha - 1)).sum(-1, keepdim=True) - 1
+        slope = (clamped_power(x - threshold, (2 - alpha) / (alpha - 1)) / (alpha - 1)).sum(-1, keepdim=True)
         threshold = threshold + excess / slope
-    return _power(x - threshold, 1 / (alpha - 1))
+    return clamped_power(x - threshold, 1 / (alpha - 1))
 
 
-def _power(base: Tensor, exponent: Tensor) -> Tensor:
+def clamped_power(base: Tensor, exponent: Tensor) -> Tensor:
     """max(0, base)^exponent, 0 with zero gradient outside."""
     inside = base > 0
     return torch.where(inside, torch.where(inside, base, torch.ones_like(base)) ** exponent, torch.zeros_like(base))

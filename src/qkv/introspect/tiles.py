@@ -1,0 +1,91 @@
+"""One tile of the weights from its queries, its keys and the row state."""
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor
+
+from qkv.backends.reference import scores
+from qkv.masks.lower import part
+from qkv.normalizers.base import Normalizer, divide, hide
+from qkv.normalizers.dense import Sigmoid
+from qkv.normalizers.sparse import Entmax, clamped_power
+from qkv.parameters import spread
+from qkv.problem import Call
+
+LARGEST = 1 << 24
+"""The most numbers that a tile's scores may take while they are made (a hidden layer counts for each pair)."""
+
+
+def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
+    """The weights of some queries on some keys, exactly.
+
+    Args:
+        call: the tensors of the problem.
+        kind: the normalizer.
+        state: of all rows, (..., Q); for `hard` the winning key of each row.
+        rows, columns: which part.
+
+    Returns:
+        (..., rows, columns).
+    """
+    return torch.cat([_piece(call, kind, state, stripe, columns) for stripe in _stripes(call, rows, columns)], -2)
+
+
+def _stripes(call: Call, rows: slice, columns: slice) -> list[slice]:
+    start, stop, _ = rows.indices(call.query.shape[-2])
+    width = len(range(*columns.indices(call.key.shape[-2])))
+    depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
+    each = max(1, prod(call.visibility.grid.leading) * width * depth)
+    height = max(1, LARGEST // each)
+    return [slice(at, min(at + height, stop)) for at in range(start, max(stop, start + 1), height)]
+
+
+def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
+    visible = call.visibility.tile(rows, columns)
+    bias = None if call.bias is None else part(call.bias, rows, columns)
+    piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
+    s_QK = scores(piece)
+    if kind == "hard":
+        places = torch.arange(*columns.indices(call.key.shape[-2]), device=s_QK.device)
+        return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
+    return hide(_WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None]), visible, 0)
+
+
+def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:
+    return torch.where(lse == -torch.inf, torch.zeros_like(s), torch.exp(s - torch.where(lse == -torch.inf, 0, lse)))
+
+
+def _sum(normalizer: Normalizer, s: Tensor, total: Tensor) -> Tensor:
+    return divide(s, total)
+
+
+def _mean(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
+    return divide(s, count)
+
+
+def _identity(normalizer: Normalizer, s: Tensor, nothing: Tensor) -> Tensor:
+    return s
+
+
+def _sigmoid(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
+    own = normalizer.bias if isinstance(normalizer, Sigmoid) else None
+    return torch.sigmoid(s + (-count.clamp(min=1).log() if own is None else spread(own)))
+
+
+def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
+    """max(0, (α−1)s − τ)^(1/(α−1)); sparsemax is α = 2."""
+    alpha = torch.as_tensor(spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0, device=s.device)
+    return clamped_power(s * (alpha - 1) - threshold, 1 / (alpha - 1)).to(s.dtype)
+
+
+_WEIGHTS: dict[str, Callable[[Normalizer, Tensor, Tensor], Tensor]] = {
+    "softmax": _softmax,
+    "sum": _sum,
+    "mean": _mean,
+    "identity": _identity,
+    "sigmoid": _sigmoid,
+    "sparsemax": _power,
+    "entmax": _power,
+}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from qkv.metrics.bleu import bleu, tokenized_bleu
 from qkv.metrics.figure import Figure
+from qkv.metrics.translation import bleu, tokenized_bleu
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> list[Figure]:
@@ -17,7 +17,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -
         language: of both, for spaCy's blank tokenizer.
 
     Returns:
-        Lower-cased BLEU over spaCy's words, as bentrevett/pytorch-seq2seq measures it; cased sacreBLEU.
+        Lower-cased BLEU over spaCy's words without smoothing, as bentrevett/pytorch-seq2seq measures it; cased
+        sacreBLEU with its signature.
     """
     rival = tokenized_bleu(words(hypotheses, language), words(references, language))
     return [rival, bleu(hypotheses, references)]

@@ -1,0 +1,71 @@
+"""The rows of the result table: each a training from a settings file kept here, and how it is scored."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        name: what `python -m results` takes.
+        what: for the reader.
+        folder: of the data, below the folder that is given.
+        source, target: the two languages.
+        test: the name of the test files.
+        published: the figure of others.
+        measured: how they measured it.
+        by: who.
+    """
+
+    name: str
+    what: str
+    folder: str
+    source: str
+    target: str
+    test: str
+    published: float
+    measured: str
+    by: str
+
+    @property
+    def config(self) -> Path:
+        """The settings of the training."""
+        return HERE / f"{self.name}.toml"
+
+    @property
+    def record(self) -> Path:
+        """Where the figures are kept."""
+        return HERE / "runs" / self.name / "figures.json"
+
+
+_RIVAL = "lower-cased words of spaCy's blank tokenizer, greedy, BLEU without smoothing"
+_SEQ2SEQ = "bentrevett/pytorch-seq2seq"
+
+ROWS = (
+    Row(
+        "multi30k_gru",
+        "Multi30k De→En, GRU with additive attention",
+        "multi30k",
+        "de",
+        "en",
+        "test_2016_flickr",
+        28.30,
+        _RIVAL,
+        f"{_SEQ2SEQ}, notebook 3",
+    ),
+    Row(
+        "multi30k_transformer",
+        "Multi30k De→En, Transformer",
+        "multi30k",
+        "de",
+        "en",
+        "test_2016_flickr",
+        36.52,
+        _RIVAL,
+        f"{_SEQ2SEQ}, legacy notebook 6",
+    ),
+)

@@ -1,0 +1,61 @@
+"""`docs/results.md`, written from the figures that are kept; a row that was not run is shown as not run."""
+
+import json
+from pathlib import Path
+
+from results.rows import ROWS, Row
+
+_HEAD = """# Results
+
+Made by `python -m results --data FOLDER`; never typed. Figures, logs and loss curves of each run are in `results/runs`.
+Settings were chosen on validation data. BLEU is given twice: as the rival measured it, and detokenized and cased by
+sacreBLEU.
+
+| row | published | ours, measured alike | sacreBLEU, cased | parameters | training | decoding |
+|---|---|---|---|---|---|---|
+"""
+
+
+def write_table(path: Path) -> None:
+    """Write the table.
+
+    Args:
+        path: the page.
+    """
+    done = [row for row in ROWS if row.record.exists()]
+    lines = [_line(row) for row in ROWS]
+    details = "".join(_details(row) for row in done)
+    path.write_text(f"{_HEAD}{''.join(lines)}\n{details}".rstrip() + "\n", encoding="utf-8")
+
+
+def _line(row: Row) -> str:
+    published = f"{row.published:.2f} ({row.by})"
+    if not row.record.exists():
+        return f"| {row.what} | {published} | not run | | | | |\n"
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    alike, cased = (record["figures"][name]["value"] for name in ("tokenized_bleu", "bleu"))
+    minutes, seconds = record["training_seconds"] / 60, record["decoding_seconds"]
+    size = record["parameters"] / 1e6
+    return (
+        f"| {row.what} | {published} | **{alike:.2f}** | {cased:.2f} | {size:.1f} M | {minutes:.0f} min "
+        f"| {seconds:.1f} s |\n"
+    )
+
+
+def _details(row: Row) -> str:
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    folder = f"../results/runs/{row.name}"
+    return f"""## {row.what}
+
+- published figure: {row.published:.2f}, {row.by}; {row.measured}
+- command: `{record["command"]}`
+- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0
+- sacreBLEU signature: `{record["figures"]["bleu"]["signature"]}`
+- machine: {record["machine"]}
+- log: [`metrics.jsonl`]({folder}/metrics.jsonl)
+
+![Loss of training and validation, and BLEU]({folder}/loss.png)
+
+![What the model attends to in the first test sentence]({folder}/alignment.png)
+
+"""

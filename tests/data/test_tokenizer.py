@@ -165,8 +165,8 @@ def test_json_keeps_everything(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_endless_word_is_served(kind: str) -> None:
-    # A quadratic step anywhere would take hours.
-    length = 2_000_000
+    # A quadratic step anywhere would take minutes.
+    length = 400_000
     tokenizer = Tokenizer.learn(["a" * length], kind=kind)
     ids = tokenizer.encode("a" * length)
     assert tokenizer.decode(ids) == "a" * length
@@ -174,7 +174,7 @@ def test_one_endless_word_is_served(kind: str) -> None:
 
 @pytest.mark.parametrize("character", [" ", "\u00a0", ",", "1", "\u0301", "￭"])
 def test_endless_runs_are_served(character: str) -> None:
-    run = character * 100_000
+    run = character * 50_000
     assert BPE.decode(BPE.encode(run)) == run
     assert len(WORD.encode(run)) <= len(run)
 

@@ -122,7 +122,7 @@ class Tokenizer:
             # A space before the first word makes it the same piece as in the middle of a text; `decode` takes it away.
             return self._byte_pairs.encode(" " + text).ids if text else []
         if self.kind == "char":
-            return [self._learnt_id(character) for character in text]
+            return [self._ids.get(character, self.unk) for character in text]
         return [self._word_id(word) for word in words(text)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -204,14 +204,9 @@ class Tokenizer:
         """
         return cls(Vocabulary.from_json(text))
 
-    def _learnt_id(self, piece: str) -> int:
-        number = self._ids.get(piece, self.unk)
-        return number if number >= len(SPECIALS) else self.unk
-
     def _word_id(self, word: str) -> int:
         # A mark that never touched its neighbor on this side is better known without its joiners than not at all.
-        number = self._learnt_id(word)
-        return self._learnt_id(bare(word)) if number == self.unk else number
+        return self._ids.get(word, self._ids.get(bare(word), self.unk))
 
     def _checked(self, ids: Iterable[int]) -> Iterator[int]:
         for number in ids:

@@ -78,7 +78,7 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
                 "Per-item data such as lengths has the shape (B,), or (B, H) where it differs by head.",
             )
         )
-    return item.reshape(*item.shape, *(1,) * (len(leading) - item.ndim))
+    return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim)))
 
 
 def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> Tensor:

@@ -1,0 +1,199 @@
+"""Masks combine as sets do: `&`, `|` and `~` against dense booleans, lowered exactly, asked whole or in tiles."""
+
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkv.masks.base import Grid, Mask
+from qkv.masks.lower import lower, matrix
+from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.shapes import Shape
+
+CPU = torch.device("cpu")
+Both = tuple[Mask, Tensor]
+
+
+def grid_of(leading: Shape, queries: int, keys: int) -> Grid:
+    return Grid(leading, queries, keys, CPU)
+
+
+def per_item(numbers: Tensor, leading: Shape) -> Tensor:
+    """Beside (..., Q, K)."""
+    return numbers.reshape(*numbers.shape, *(1,) * (len(leading) - numbers.ndim), 1, 1)
+
+
+def leaf(draw: Random, leading: Shape, queries: int, keys: int) -> Both:
+    """A mask, and what it means, written out by its definition."""
+    i, j = torch.arange(queries)[:, None], torch.arange(keys)
+    g = torch.Generator().manual_seed(draw.randrange(10_000))
+    items = leading[: draw.randint(0, len(leading))]
+    numbers = torch.randint(-3, 9, items, generator=g)
+    shift = per_item(numbers, leading)
+    one, other = (torch.randint(0, 3, (*items, n), generator=g) for n in (queries, keys))
+    match draw.choice(["causal", "end", "lengths", "queries", "window", "documents", "two", "dense"]):
+        case "causal":
+            return causal(numbers), j <= i + shift
+        case "end":
+            return causal(align="end"), j - keys <= i - queries
+        case "lengths":
+            return lengths(numbers), (j < shift) & (i >= 0)
+        case "queries":
+            return lengths(None, numbers), (i < shift) & (j >= 0)
+        case "window":
+            left, right = draw.choice([None, 0, 3]), draw.choice([None, 0, 2])
+            low = torch.full_like(shift, -99) if left is None else shift - left
+            high = torch.full_like(shift, 99) if right is None else shift + right
+            return window(left, right, offset=numbers), (j >= i + low) & (j <= i + high)
+        case "documents" if queries == keys:
+            ids = one.sort(-1).values if draw.random() < 0.5 else one
+            return documents(ids), _same(ids, ids, leading)
+        case "documents" | "two":
+            return documents(one, other), _same(one, other, leading)
+    table = torch.rand(*leading, queries, keys, generator=g) < 0.5
+    return dense(table), table
+
+
+def _same(one: Tensor, other: Tensor, leading: Shape) -> Tensor:
+    own = [x.reshape(*x.shape[:-1], *(1,) * (len(leading) - x.ndim + 1), x.shape[-1]) for x in (one, other)]
+    return own[0][..., :, None] == own[1][..., None, :]
+
+
+def tree(draw: Random, leaves: int, grid: Grid) -> Both:
+    if leaves == 1:
+        return leaf(draw, grid.leading, grid.queries, grid.keys)
+    left = draw.randint(1, leaves - 1)
+    (one, means), (other, too) = tree(draw, left, grid), tree(draw, leaves - left, grid)
+    match draw.choice("&&|~"):
+        case "&":
+            return one & other, means & too
+        case "|":
+            return one | other, means | too
+    return ~one & other, ~means & too
+
+
+@st.composite
+def compositions(draw: st.DrawFn) -> tuple[Mask, Tensor, Grid]:
+    leading = draw(st.sampled_from([(), (2,), (2, 3)]))
+    grid = grid_of(leading, draw(st.integers(0, 7)), draw(st.integers(0, 7)))
+    mask, meaning = tree(Random(draw(st.integers(0, 10_000))), draw(st.integers(1, 4)), grid)
+    return mask, meaning.expand(*leading, grid.queries, grid.keys), grid
+
+
+def whole(table: Tensor | None, grid: Grid) -> Tensor:
+    full = (*grid.leading, grid.queries, grid.keys)
+    return torch.ones(full, dtype=torch.bool) if table is None else table.expand(full)
+
+
+@settings(max_examples=120)
+@given(compositions())
+def test_lowering_is_exact(given_: tuple[Mask, Tensor, Grid]) -> None:
+    mask, meaning, grid = given_
+    assert torch.equal(whole(lower(mask, grid).matrix(), grid), meaning)
+    assert torch.equal(matrix(mask, grid.queries, grid.keys, grid.leading), meaning)
+
+
+@settings(max_examples=100)
+@given(compositions(), st.data())
+def test_tiles_are_parts_of_the_whole(given_: tuple[Mask, Tensor, Grid], data: st.DataObject) -> None:
+    mask, meaning, grid = given_
+    rows, columns = (
+        slice(*sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))) for n in (grid.queries, grid.keys)
+    )
+    part = meaning[..., rows, columns]
+    tile = lower(mask, grid).tile(rows, columns)
+    assert torch.equal(torch.ones_like(part) if tile is None else tile.expand(part.shape), part)
+
+
+@settings(max_examples=120)
+@given(compositions())
+def test_summaries_are_those_of_the_matrix(given_: tuple[Mask, Tensor, Grid]) -> None:
+    """Which rows see a key, which keys are seen, and how many a row sees: without the matrix where there are bounds."""
+    mask, meaning, grid = given_
+    lowered = lower(mask, grid)
+    rows, keys = lowered.rows_with_keys(), lowered.keys_with_queries()
+    seeing, seen = meaning.any(-1), meaning.any(-2)
+    assert torch.equal(torch.ones_like(seeing) if rows is None else rows.expand(seeing.shape), seeing)
+    if grid.queries:  # where nothing asks, it does not matter what is seen
+        assert torch.equal(torch.ones_like(seen) if keys is None else keys.expand(seen.shape), seen)
+    assert torch.equal(lowered.count().expand(seeing.shape), meaning.sum(-1))
+
+
+@settings(max_examples=100)
+@given(compositions())
+def test_bounds_are_the_interval(given_: tuple[Mask, Tensor, Grid]) -> None:
+    mask, meaning, grid = given_
+    lowered = lower(mask, grid)
+    if lowered.bounds is None or lowered.dense is not None:
+        return
+    j = torch.arange(grid.keys)
+    first, last = lowered.bounds
+    inside = torch.ones(grid.keys, dtype=torch.bool)
+    inside = inside if first is None else inside & (j >= first[..., None])
+    inside = inside if last is None else inside & (j < last[..., None])
+    assert torch.equal(inside.expand(meaning.shape), meaning)
+    for bound in (first, last):
+        assert bound is None or bound.dtype == torch.int32
+        assert bound is None or ((bound >= 0) & (bound <= grid.keys)).all()
+
+
+INTERVALS = {
+    "causal": causal(),
+    "offset": causal(torch.tensor([1, -2])),
+    "end": causal(align="end"),
+    "lengths": lengths(torch.tensor([3, 0])),
+    "window": window(2, 1),
+    "documents in runs": documents(torch.tensor([4, 4, 1, 1, 1, 9])),
+    "and": causal() & lengths(torch.tensor([3, 6])) & window(3, None),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_intervals_lower_to_bounds(name: str) -> None:
+    lowered = lower(INTERVALS[name], grid_of((2,), 6, 6))
+    assert lowered.bounds is not None
+    assert lowered.dense is None
+    assert lowered.mask is None
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [causal() | lengths(2), ~causal(), documents(torch.tensor([0, 1, 0, 1, 0, 1]))],
+    ids=["or", "not", "scattered"],
+)
+def test_other_compositions_are_predicates(mask: Mask) -> None:
+    assert lower(mask, grid_of((), 6, 6)).kind == "predicate"
+
+
+def test_a_table_keeps_the_bounds_beside_it() -> None:
+    lowered = lower(causal() & torch.ones(6, 6, dtype=torch.bool), grid_of((), 6, 6))
+    assert lowered.kind == "dense"
+    assert lowered.bounds is not None
+
+
+def test_a_bool_tensor_combines_from_both_sides() -> None:
+    table = torch.rand(4, 4) < 0.5
+    triangle = torch.ones(4, 4, dtype=torch.bool).tril()
+    assert torch.equal(matrix(causal() & table, 4, 4), triangle & table)
+    assert torch.equal(matrix(causal() | table, 4, 4), triangle | table)
+    assert torch.equal(matrix(~dense(table), 4, 4), ~table)
+
+
+def test_double_negation_is_the_mask_itself() -> None:
+    mask = causal()
+    assert ~~mask is mask
+
+
+@pytest.mark.parametrize(("align", "diagonal"), [("start", 0), ("end", 2)])
+def test_causal_counts_from_either_end(align: str, diagonal: int) -> None:
+    assert torch.equal(matrix(causal(align=align), 3, 5), torch.ones(3, 5, dtype=torch.bool).tril(diagonal))
+
+
+def test_a_cache_passes_its_length_as_offset() -> None:
+    """The last rows of the whole triangle are what a step with a cache sees."""
+    whole_ = matrix(causal(), 9, 9)
+    assert torch.equal(matrix(causal(offset=6), 3, 9), whole_[6:])
+    assert torch.equal(matrix(window(2, 0, offset=6), 3, 9), matrix(window(2, 0), 9, 9)[6:])

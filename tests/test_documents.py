@@ -30,7 +30,14 @@ def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
         exec(compile(block, str(page), "exec"), scope)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_first_code_of_the_readme_runs() -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert block is not None
+    assert len(block[1].splitlines()) <= 10
+    exec(compile(block[1], "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.stem)
 def test_links_on_page_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), f"{page}: {link}"

@@ -1,6 +1,5 @@
 """Encoder and decoder blocks of the Transformer, with the norm before or after each part."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.cache import Memory
+from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.scores import xavier_uniform
 
@@ -29,14 +29,16 @@ class FeedForward(nn.Module):
         super().__init__()
         self.expand = nn.Linear(width, hidden)
         self.contract = nn.Linear(hidden, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for layer in (self.expand, self.contract):
             xavier_uniform(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""
-        return self.contract(self.dropout(self.expand(x).relu()))
+        hidden: Tensor = self.dropout(self.expand(x).relu())
+        out: Tensor = self.contract(hidden)
+        return out
 
 
 @final
@@ -55,14 +57,22 @@ class Residual(nn.Module):
     def __init__(self, width: int, dropout: float = 0.0, *, norm_first: bool = True) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm_first = norm_first
 
-    def forward(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a part of a block around which the stream runs on."""
-        if self.norm_first:
-            return x + self.dropout(part(self.norm(x)))
-        return self.norm(x + self.dropout(part(x)))
+    def before(self, x: Tensor) -> Tensor:
+        """What f is given of the stream."""
+        normed: Tensor = self.norm(x) if self.norm_first else x
+        return normed
+
+    def after(self, x: Tensor, update: Tensor) -> Tensor:
+        """The stream, with what f gave."""
+        joined: Tensor = x + self.dropout(update)
+        return joined if self.norm_first else self.norm(joined)
+
+    def forward(self, x: Tensor, part: nn.Module) -> Tensor:
+        """Both, around a part that takes one argument."""
+        return self.after(x, part(self.before(x)))
 
 
 @final
@@ -73,7 +83,8 @@ class EncoderBlock(nn.Module):
         width: M.
         heads: of the attention.
         hidden: of the feed-forward layer.
-        dropout: everywhere, in training.
+        dropout: on what each part gives, in training.
+        attention_dropout: on the attention's weights, in training.
         score: of the attention.
         norm_first: where the norms stand.
 
@@ -92,19 +103,21 @@ class EncoderBlock(nn.Module):
         hidden: int,
         *,
         dropout: float = 0.0,
+        attention_dropout: float = 0.0,
         score: str = "scaled_dot",
         norm_first: bool = True,
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=dropout)
+        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_feed = Residual(width, dropout, norm_first=norm_first)
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         """(B, S, M) to (B, S, M); `mask` hides padding."""
-        x = self.around_self(x, lambda y: self.self_attention(y, mask=mask))
-        return self.around_feed(x, self.feed_forward)
+        update = self.self_attention(self.around_self.before(x), mask=mask)
+        out: Tensor = self.around_feed(self.around_self.after(x, update), self.feed_forward)
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +145,8 @@ class DecoderBlock(nn.Module):
         width: M.
         heads: of both attentions.
         hidden: of the feed-forward layer.
-        dropout: everywhere, in training.
+        dropout: on what each part gives, in training.
+        attention_dropout: on the attention's weights, in training.
         score: of both attentions.
         norm_first: where the norms stand.
 
@@ -152,12 +166,13 @@ class DecoderBlock(nn.Module):
         hidden: int,
         *,
         dropout: float = 0.0,
+        attention_dropout: float = 0.0,
         score: str = "scaled_dot",
         norm_first: bool = True,
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=dropout)
-        self.cross_attention = MultiHeadAttention(width, heads, score=score, dropout=dropout)
+        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
+        self.cross_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_cross = Residual(width, dropout, norm_first=norm_first)
@@ -165,27 +180,27 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Mask | None = None) -> Tensor:
         """All positions at once: (B, T, M) and (B, S, M) to (B, T, M); `memory_mask` hides source padding."""
-        x = self.around_self(x, lambda y: self.self_attention(y, mask=causal()))
-        x = self.around_cross(x, lambda y: self.cross_attention(y, memory, mask=memory_mask))
-        return self.around_feed(x, self.feed_forward)
+        return self.step(x, self.begin(memory), memory_mask)[0]
 
     def begin(self, memory: Tensor) -> DecoderCache:
         """Project the source once, for all steps."""
         return DecoderCache(None, self.cross_attention.project_memory(memory))
 
     def step(self, x: Tensor, cache: DecoderCache, memory_mask: Mask | None = None) -> tuple[Tensor, DecoderCache]:
-        """The newest position: (B, 1, M) to (B, 1, M), and the cache that includes it."""
-        kept: list[Memory] = []
+        """The newest positions, each seeing itself and those before.
 
-        def look_back(y: Tensor) -> Tensor:
-            query, grown = self.self_attention.extend(y, cache.past)
-            kept.append(grown)
-            return self.self_attention.attend(query, grown)
+        Args:
+            x: (B, N, M).
+            cache: what was kept of the positions before.
+            memory_mask: hides source padding.
 
-        def look_across(y: Tensor) -> Tensor:
-            query = self.cross_attention.project_query(y)
-            return self.cross_attention.attend(query, cache.memory, mask=memory_mask)
-
-        x = self.around_self(x, look_back)
-        x = self.around_cross(x, look_across)
-        return self.around_feed(x, self.feed_forward), DecoderCache(kept[0], cache.memory)
+        Returns:
+            (B, N, M), and the cache that includes them.
+        """
+        query, past = self.self_attention.extend(self.around_self.before(x), cache.past)
+        # A single newest position sees everything there is.
+        mask = causal(offset=past.length - x.shape[1]) if x.shape[1] > 1 else None
+        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=mask))
+        query = self.cross_attention.project_query(self.around_cross.before(x))
+        x = self.around_cross.after(x, self.cross_attention.attend(query, cache.memory, mask=memory_mask))
+        return self.around_feed(x, self.feed_forward), DecoderCache(past, cache.memory)

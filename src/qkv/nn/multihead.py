@@ -1,17 +1,23 @@
 """Multi-head attention: several attentions beside each other, each in a subspace of its own."""
 
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Memory
-from qkv.nn.scores import build_score, xavier_uniform
+from qkv.nn.projections import Projections
+from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax
+from qkv.scores.base import Score
+from qkv.scores.products import ScaledDot
+
+Part = Literal["value", "output"]
 
 
 @final
@@ -24,14 +30,16 @@ class MultiHeadAttention(nn.Module):
         key_width: of the keys' input; None for `width`.
         value_width: of the values' input; None for `key_width`.
         key_heads: G, the heads of keys and values, a divisor of H (grouped-query attention); None for H.
-        score: "scaled_dot", "dot", "bilinear" or "additive"; learned scores have parameters for each head.
+        score: "scaled_dot", "dot", "bilinear" or "additive", the learned ones with parameters for each head; or a
+            value of `qkv.scores`; or a module of `qkv.nn` for heads of width M/H.
         normalizer: from scores to weights; None for the score's own.
         dropout: the share of weights dropped in training.
         bias: whether projections add a bias.
-        project_output: whether heads are mixed by W_O, or only concatenated.
+        leave_out: "value" so that every head attends over the values as they come; "output" so that heads are
+            concatenated but not mixed.
 
     Raises:
-        ConfigError: heads that do not divide the width, or each other.
+        ConfigError: heads that do not divide the width, or each other; an unknown name.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA", section 2.2.
 
@@ -50,38 +58,35 @@ class MultiHeadAttention(nn.Module):
         key_width: int | None = None,
         value_width: int | None = None,
         key_heads: int | None = None,
-        score: str = "scaled_dot",
+        score: str | Score | ScoreModule = "scaled_dot",
         normalizer: Normalizer | None = None,
         dropout: float = 0.0,
         bias: bool = True,
-        project_output: bool = True,
+        leave_out: tuple[Part, ...] = (),
     ) -> None:
         super().__init__()
         groups = heads if key_heads is None else key_heads
-        if heads < 1 or width % heads:
-            raise ConfigError(complaint("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
-        if groups < 1 or heads % groups:
-            raise ConfigError(complaint("key_heads", f"a divisor of {heads} heads", str(groups), "1 shares one."))
-        self.width, self.heads, self.key_heads = width, heads, groups
+        _check(width, heads, groups, leave_out)
         head = width // heads
         key_width = width if key_width is None else key_width
         value_width = key_width if value_width is None else value_width
-        # One matrix for query, key and value where all read the same input: one product instead of three.
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key = nn.Linear(key_width, groups * head, bias=bias)
-        self.value = nn.Linear(value_width, groups * head, bias=bias)
-        self.score = build_score(score, head, head, heads=heads, key_heads=groups)
+        self.width, self.heads, self.key_heads = width, heads, groups
+        self.input_widths = (width, key_width, value_width)
+        sizes = (width, groups * head, 0 if "value" in leave_out else groups * head)
+        self.projections = Projections(self.input_widths, sizes, bias=bias)
+        self.score = _score(score, head, heads, groups)
         self.attention = Attention(normalizer=normalizer, dropout=dropout)
-        self.output = nn.Linear(width, width, bias=bias) if project_output else None
+        joined = width if sizes[2] else heads * value_width
+        self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, each projection by Glorot's rule, biases zero."""
-        for layer in (self.query, self.key, self.value, self.output):
-            if layer is not None:
-                xavier_uniform(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        """Draw all parameters anew: each projection by Glorot's rule, biases zero."""
+        self.projections.reset_parameters()
+        if self.output is not None:
+            xavier_uniform(self.output.weight)
+            if self.output.bias is not None:
+                nn.init.zeros_(self.output.bias)
 
     def forward(
         self,
@@ -102,23 +107,46 @@ class MultiHeadAttention(nn.Module):
             bias: added to the scores; broadcasts to (B, H, Q, K).
 
         Returns:
-            (B, Q, M).
+            (B, Q, M); (B, Q, H·V) where the output projection is left out.
+
+        Raises:
+            ShapeError: an input whose width is not the layer's.
         """
-        if key is None:
-            q, memory = self._self_projected(query)
+        if key is None and value is None:
+            q, memory = self.extend(query, None)
         else:
+            key = query if key is None else key
             q, memory = self.project_query(query), self.project_memory(key, value)
         return self.attend(q, memory, mask=mask, bias=bias)
 
     def project_query(self, query: Tensor) -> Tensor:
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
-        return self.score.project_query(self._by_head(self.query(query), self.heads))
+        self._expect("query", query, 0)
+        return self.score.project_query(_by_head(self.projections.query(query), self.heads))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None) -> Memory:
         """Keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
-        k = self._by_head(self.key(key), self.key_heads)
-        v = self._by_head(self.value(key if value is None else value), self.key_heads)
-        return Memory(self.score.project_key(k), v)
+        value = key if value is None else value
+        self._expect("key", key, 1)
+        self._expect("value", value, 2)
+        return self._remember(*self.projections.memory(key, value))
+
+    def extend(self, x: Tensor, past: Memory | None) -> tuple[Tensor, Memory]:
+        """Project new positions for self-attention, and put their keys and values behind those kept.
+
+        Args:
+            x: (B, N, M), the new positions.
+            past: what was kept; None at the start.
+
+        Returns:
+            The new queries by head, and all keys and values.
+        """
+        for index, name in enumerate(("query", "key", "value")):
+            self._expect(name, x, index)
+        q, k, v = self.projections.together(x)
+        memory = self._remember(k, v)
+        query = self.score.project_query(_by_head(q, self.heads))
+        return query, memory if past is None else past.append(memory)
 
     def attend(
         self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | None = None
@@ -126,15 +154,15 @@ class MultiHeadAttention(nn.Module):
         """Attend with what was projected before.
 
         Args:
-            query: (B, H, Q, F), from `project_query`.
-            memory: from `project_memory`, perhaps grown step by step.
+            query: (B, H, Q, F), from `project_query` or `extend`.
+            memory: from `project_memory` or `extend`.
             mask: True where a query may attend.
             bias: added to the scores.
 
         Returns:
             (B, Q, M).
         """
-        heads = self.attention(
+        heads: Tensor = self.attention(
             query,
             memory.key,
             memory.value,
@@ -144,47 +172,36 @@ class MultiHeadAttention(nn.Module):
             enable_gqa=self.key_heads != self.heads,
         )
         joined = heads.transpose(-3, -2).flatten(-2)
-        return joined if self.output is None else self.output(joined)
+        return joined if self.output is None else F.linear(joined, self.output.weight, self.output.bias)
 
-    def extend(self, x: Tensor, past: Memory | None) -> tuple[Tensor, Memory]:
-        """Project new positions, and put their keys and values behind those kept.
+    def _remember(self, k: Tensor, v: Tensor) -> Memory:
+        whole = not self.projections.sizes[2]
+        values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if whole else None
+        return Memory(
+            self.score.project_key(_by_head(k, self.key_heads)),
+            _by_head(v, self.key_heads) if values is None else values,
+        )
 
-        Args:
-            x: (B, N, M), the new positions.
-            past: what was kept; None at the start.
-
-        Returns:
-            The new queries by head, and all keys and values.
-        """
-        query, memory = self._self_projected(x)
-        return query, memory if past is None else past.append(memory)
-
-    def _self_projected(self, x: Tensor) -> tuple[Tensor, Memory]:
-        layers = (self.query, self.key, self.value)
-        if any(layer.in_features != self.width for layer in layers):
-            mend = "Pass the key; widths of query and key inputs differ."
-            raise ShapeError(complaint("key", "an input of its own width", "none", mend))
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = None if self.query.bias is None else torch.cat([layer.bias for layer in layers])
-        q, k, v = F.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
-        memory = Memory(self.score.project_key(self._by_head(k, self.key_heads)), self._by_head(v, self.key_heads))
-        return self.score.project_query(self._by_head(q, self.heads)), memory
-
-    def _by_head(self, x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(-3, -2)
+    def _expect(self, name: str, x: Tensor, index: int) -> None:
+        if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
+            expected = f"shape (B, N, {self.input_widths[index]})"
+            mend = "The layer was made for that width: see key_width and value_width."
+            raise ShapeError(complaint(name, expected, f"{tuple(x.shape)}", mend))
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
         """The same layer as one of PyTorch's, weights copied.
 
+        Its masks mean the opposite of ours: True there hides a key.
+
         Args:
             other: without `bias_k`, `bias_v` and `add_zero_attn`.
 
         Returns:
-            A layer whose output equals `other`'s.
+            A layer whose output equals `other`'s, for inputs with the batch first.
 
         Raises:
-            ConfigError: an option that has no counterpart.
+            UnsupportedError: an option that has no counterpart.
 
         Example:
             >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -194,7 +211,7 @@ class MultiHeadAttention(nn.Module):
         """
         if other.bias_k is not None or other.add_zero_attn:
             mend = "Convert a layer without bias_k, bias_v and add_zero_attn."
-            raise ConfigError(complaint("other", "projections and heads alone", "an extra key", mend))
+            raise UnsupportedError(complaint("other", "projections and heads alone", "an extra key", mend))
         ours = cls(
             other.embed_dim,
             other.num_heads,
@@ -202,9 +219,11 @@ class MultiHeadAttention(nn.Module):
             value_width=other.vdim,
             dropout=other.dropout,
             bias=other.in_proj_bias is not None,
-        )
-        ours._copy(other, back=False)
-        return ours
+        ).to(other.out_proj.weight)
+        with torch.no_grad():
+            for mine, theirs in ours._pairs(other):
+                mine.copy_(theirs)
+        return ours.train(other.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
         """The same layer as PyTorch's, weights copied.
@@ -213,32 +232,61 @@ class MultiHeadAttention(nn.Module):
             A layer with `batch_first=True` whose output equals this one's.
 
         Raises:
-            ConfigError: a score, grouping or missing projection that PyTorch's layer does not have.
+            UnsupportedError: a score, normalizer, grouping or missing projection that PyTorch's layer does not have.
         """
-        plain = self.output is not None and self.key_heads == self.heads and not list(self.score.parameters())
-        if not plain or self.attention.normalizer is not None:
-            mend = "Only scaled dot products under softmax with all projections have a counterpart."
-            raise ConfigError(complaint("self", "what nn.MultiheadAttention can express", "more than that", mend))
-        widths = {"kdim": self.key.in_features, "vdim": self.value.in_features}
-        bias = self.query.bias is not None
+        score, norm = self.score.value(), self.attention.normalizer
+        scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
+        softmax = norm is None or (isinstance(norm, Softmax) and norm.sink is None)
+        if self.output is None or not (
+            scaled and softmax and self.key_heads == self.heads and self.projections.sizes[2]
+        ):
+            mend = "Only scaled dot products under softmax, as many key heads as heads, all projections."
+            raise UnsupportedError(complaint("layer", "what nn.MultiheadAttention can express", "more than that", mend))
         theirs = nn.MultiheadAttention(
-            self.width, self.heads, self.attention.dropout, bias=bias, batch_first=True, **widths
-        )
-        self._copy(theirs, back=True)
-        return theirs
+            self.width,
+            self.heads,
+            self.attention.dropout,
+            bias=self.output.bias is not None,
+            kdim=self.input_widths[1],
+            vdim=self.input_widths[2],
+            batch_first=True,
+        ).to(self.output.weight)
+        with torch.no_grad():
+            for mine, their in self._pairs(theirs):
+                their.copy_(mine)
+        return theirs.train(self.training)
 
-    @torch.no_grad()
-    def _copy(self, other: nn.MultiheadAttention, *, back: bool) -> None:
+    def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter of ours beside PyTorch's, as views."""
         assert self.output is not None
         joint = other.in_proj_weight
-        weights = (
-            joint.chunk(3) if joint is not None else (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight)
-        )
-        pairs = list(zip((self.query.weight, self.key.weight, self.value.weight), weights, strict=True))
-        pairs.append((self.output.weight, other.out_proj.weight))
-        if other.in_proj_bias is not None:
-            biases = (self.query.bias, self.key.bias, self.value.bias)
-            pairs += list(zip(biases, other.in_proj_bias.chunk(3), strict=True))
-            pairs.append((self.output.bias, other.out_proj.bias))
-        for ours, theirs in pairs:
-            (theirs if back else ours).copy_(ours if back else theirs)
+        weights = (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight) if joint is None else joint.chunk(3)
+        biases = (None,) * 3 if other.in_proj_bias is None else other.in_proj_bias.chunk(3)
+        pairs: list[tuple[Tensor | None, Tensor | None]] = []
+        pairs += [(self.output.weight, other.out_proj.weight), (self.output.bias, other.out_proj.bias)]
+        for index in range(3):
+            weight, bias = self.projections.part(index)
+            pairs += [(weight, weights[index]), (bias, biases[index])]
+        return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """(B, N, H·D) to (B, H, N, D)."""
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
+
+
+def _score(score: str | Score | ScoreModule, head: int, heads: int, groups: int) -> ScoreModule:
+    if isinstance(score, str):
+        return build_score(score, head, head, heads=heads, key_heads=groups)
+    return score if isinstance(score, ScoreModule) else FixedScore(score)
+
+
+def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:
+    if heads < 1 or width % heads:
+        raise ConfigError(complaint("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
+    if groups < 1 or heads % groups:
+        raise ConfigError(complaint("key_heads", f"a divisor of {heads} heads", str(groups), "1 shares one key head."))
+    for name in leave_out:
+        if name not in ("value", "output"):
+            valid = ("value", "output")
+            raise ConfigError(complaint("leave_out", '"value" or "output"', repr(name), nearest(name, valid)))

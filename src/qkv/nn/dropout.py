@@ -1,0 +1,57 @@
+"""Dropout whose random bits are cheap on a CPU."""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint
+
+_LEVELS = 1 << 16
+_DRAWS = 4
+
+
+@final
+class Dropout(nn.Module):
+    """In training, sets a share of the entries to zero and divides the others by what is left of one.
+
+    PyTorch's own draws 64 random bits for each entry, one thread doing it: on two cores a third of the time that a
+    small Transformer trains goes there. Here each entry takes 16 of the 64, so the share is a multiple of 1/65536, and
+    the division is by exactly what is left. On other devices, and where a graph is traced, PyTorch's own runs.
+
+    Args:
+        share: of the entries that are dropped, in [0, 1).
+
+    Raises:
+        ConfigError: a share outside its range.
+
+    Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", section 10.
+
+    Example:
+        >>> drop = Dropout(0.25)
+        >>> sorted({round(float(x), 2) for x in drop(torch.ones(1000))}), drop.eval()(torch.ones(2))
+        ([0.0, 1.33], tensor([1., 1.]))
+    """
+
+    def __init__(self, share: float = 0.0) -> None:
+        super().__init__()
+        if not 0.0 <= share < 1.0:
+            raise ConfigError(complaint("dropout", "a share in [0, 1)", f"{share}", "0 switches it off."))
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of x, of any shape."""
+        dropped = round(self.share * _LEVELS)
+        if not self.training or dropped == 0:
+            return x
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return nn.functional.dropout(x, self.share)
+        draws = torch.empty(math.ceil(x.numel() / _DRAWS), dtype=torch.int64).random_(-(1 << 63), None)
+        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
+        factor = _LEVELS / max(_LEVELS - dropped, 1)
+        return x * (bits >= dropped - _LEVELS // 2).to(x.dtype).mul_(factor)
+
+    def extra_repr(self) -> str:
+        """Show the share."""
+        return f"{self.share}"

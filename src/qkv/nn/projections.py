@@ -1,0 +1,79 @@
+"""The projections of queries, keys and values, as one matrix where all three read inputs of one width."""
+
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.nn.scores import xavier_uniform
+
+
+@final
+class Projections(nn.Module):
+    """W^Q, W^K and W^V of all heads, side by side.
+
+    Where the inputs have one width the three are one parameter, so that self-attention takes one product instead of
+    three, and the keys and values of a memory take one instead of two.
+
+    Args:
+        widths: of the inputs of query, key and value.
+        sizes: of the outputs; 0 for a value that stays as it is.
+        bias: whether each adds a bias.
+
+    Example:
+        >>> import torch
+        >>> project = Projections((8, 8, 8), (8, 4, 4))
+        >>> [part.shape[-1] for part in project.together(torch.randn(2, 3, 8))]
+        [8, 4, 4]
+    """
+
+    def __init__(self, widths: tuple[int, int, int], sizes: tuple[int, int, int], *, bias: bool = True) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.one = len(set(widths)) == 1 and all(sizes)
+        blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
+        self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw each projection by Glorot's rule as a matrix of its own; biases zero."""
+        for index in range(len(self.sizes)):
+            weight, bias = self.part(index)
+            if weight is not None:
+                xavier_uniform(weight.data)
+            if bias is not None:
+                nn.init.zeros_(bias.data)
+
+    def part(self, index: int) -> tuple[Tensor | None, Tensor | None]:
+        """Weight (out, in) and bias (out) of the query (0), key (1) or value (2); None for what there is not."""
+        if not self.sizes[index]:
+            return None, None
+        layer = self.layers[0 if self.one else index]
+        assert isinstance(layer, nn.Linear)
+        rows = slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1])) if self.one else slice(None)
+        return layer.weight[rows], None if layer.bias is None else layer.bias[rows]
+
+    def query(self, x: Tensor) -> Tensor:
+        """(..., N, width) to (..., N, size)."""
+        return self._apply_part(0, x)
+
+    def memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values; in one product where both come from one tensor."""
+        layer = self.layers[0]
+        if key is value and self.one and isinstance(layer, nn.Linear):
+            rows = slice(self.sizes[0], None)
+            both = F.linear(key, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
+            k, v = both.tensor_split((self.sizes[1],), -1)
+            return k, v
+        return self._apply_part(1, key), self._apply_part(2, value)
+
+    def together(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of one input, in one product."""
+        if self.one:
+            q, k, v = self.layers[0](x).tensor_split((self.sizes[0], self.sizes[0] + self.sizes[1]), -1)
+            return q, k, v
+        return self.query(x), *self.memory(x, x)
+
+    def _apply_part(self, index: int, x: Tensor) -> Tensor:
+        weight, bias = self.part(index)
+        return x if weight is None else F.linear(x, weight, bias)

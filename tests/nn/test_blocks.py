@@ -1,0 +1,71 @@
+"""Transformer blocks: PyTorch's own, and the same step by step."""
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.masks.patterns import lengths
+from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
+from qkv.nn.multihead import MultiHeadAttention
+
+REAL = torch.tensor([7, 3])
+
+
+def copy_feed_forward(ours: FeedForward, theirs: nn.Module) -> None:
+    ours.expand.load_state_dict(theirs.linear1.state_dict())
+    ours.contract.load_state_dict(theirs.linear2.state_dict())
+
+
+def shaken(layer: nn.Module) -> nn.Module:
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer.double()
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_encoder_block_is_pytorchs(norm_first: bool) -> None:
+    theirs = shaken(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first))
+    ours = EncoderBlock(8, 2, 16, norm_first=norm_first).double()
+    ours.self_attention = MultiHeadAttention.from_torch(theirs.self_attn)
+    copy_feed_forward(ours.feed_forward, theirs)
+    ours.around_self.norm.load_state_dict(theirs.norm1.state_dict())
+    ours.around_feed.norm.load_state_dict(theirs.norm2.state_dict())
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    hidden = torch.arange(7) >= REAL[:, None]
+    expected = theirs(x, src_key_padding_mask=hidden)
+    torch.testing.assert_close(ours(x, lengths(REAL))[~hidden], expected[~hidden], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_decoder_block_is_pytorchs(norm_first: bool) -> None:
+    theirs = shaken(nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first))
+    ours = DecoderBlock(8, 2, 16, norm_first=norm_first).double()
+    ours.self_attention = MultiHeadAttention.from_torch(theirs.self_attn)
+    ours.cross_attention = MultiHeadAttention.from_torch(theirs.multihead_attn)
+    copy_feed_forward(ours.feed_forward, theirs)
+    for part, norm in (("self", theirs.norm1), ("cross", theirs.norm2), ("feed", theirs.norm3)):
+        getattr(ours, f"around_{part}").norm.load_state_dict(norm.state_dict())
+    x, memory = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    hidden = torch.arange(7) >= REAL[:, None]
+    expected = theirs(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden)
+    torch.testing.assert_close(ours(x, memory, lengths(REAL)), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", "bilinear"])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_decoding_in_steps_equals_all_at_once(score: str, norm_first: bool) -> None:
+    block = DecoderBlock(8, 2, 16, score=score, norm_first=norm_first).double()
+    x, memory = torch.randn(2, 6, 8, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
+    cache, outputs = block.begin(memory), []
+    for part in x.split([1, 1, 3, 1], 1):
+        output, cache = block.step(part, cache, lengths(REAL))
+        outputs.append(output)
+    torch.testing.assert_close(torch.cat(outputs, 1), block(x, memory, lengths(REAL)), rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_is_where_it_was_asked_for() -> None:
+    block = DecoderBlock(8, 2, 16, dropout=0.25, attention_dropout=0.5)
+    assert block.self_attention.attention.dropout == 0.5
+    assert block.around_self.dropout.share == 0.25
+    assert block.feed_forward.dropout.share == 0.25

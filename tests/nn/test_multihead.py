@@ -1,0 +1,164 @@
+"""Multi-head attention: PyTorch's layer where that exists, its own promises where not."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, ShapeError, UnsupportedError
+from qkv.functional import attention
+from qkv.masks.patterns import causal, lengths
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.normalizers.sparse import Sparsemax
+from qkv.scores.products import Cosine
+
+SCORES = ["additive", "bilinear", "dot", "scaled_dot"]
+
+
+def noisy(layer: nn.MultiheadAttention) -> nn.MultiheadAttention:
+    for name, parameter in layer.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter)
+    return layer
+
+
+WIDTHS = [{}, {"kdim": 12, "vdim": 20}, {"bias": False}, {"kdim": 12, "vdim": 12}]
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_pytorchs_layer_converted_gives_its_output_and_gradients(widths: dict[str, Any]) -> None:
+    theirs = noisy(nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float64, **widths))
+    ours = MultiHeadAttention.from_torch(theirs)
+    query = torch.randn(3, 5, 16, dtype=torch.float64)
+    key = torch.randn(3, 7, widths.get("kdim", 16), dtype=torch.float64)
+    value = torch.randn(3, 7, widths.get("vdim", 16), dtype=torch.float64)
+    real = torch.tensor([7, 2, 5])
+    expected, _ = theirs(query, key, value, key_padding_mask=torch.arange(7) >= real[:, None])
+    output = ours(query, key, value, mask=lengths(real))
+    torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
+    for loss in (output, expected):
+        loss.square().sum().backward()
+    torch.testing.assert_close(ours.output.weight.grad, theirs.out_proj.weight.grad, rtol=1e-10, atol=1e-10)
+    if theirs.in_proj_weight is not None:
+        grads = torch.cat([layer.weight.grad for layer in ours.projections.layers])
+        torch.testing.assert_close(grads, theirs.in_proj_weight.grad, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_there_and_back_keeps_every_bit(widths: dict[str, Any]) -> None:
+    theirs = noisy(nn.MultiheadAttention(16, 4, dropout=0.25, **widths))
+    back = MultiHeadAttention.from_torch(theirs).to_torch()
+    assert back.dropout == 0.25
+    for name, parameter in theirs.state_dict().items():
+        assert torch.equal(back.state_dict()[name], parameter)
+
+
+def test_self_attention_equals_attending_to_oneself() -> None:
+    layer = MultiHeadAttention(12, 3).double()
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), layer(x, x.clone(), x.clone()), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(layer(x), layer(x, x.clone()), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+def test_step_by_step_equals_all_at_once(score: str, key_heads: int) -> None:
+    layer = MultiHeadAttention(16, 4, score=score, key_heads=key_heads).double()
+    x = torch.randn(2, 6, 16, dtype=torch.float64)
+    past, outputs = None, []
+    for step in x.split([1, 2, 1, 2], 1):
+        query, past = layer.extend(step, past)
+        outputs.append(layer.attend(query, past, mask=causal(past.length - step.shape[1])))
+    torch.testing.assert_close(torch.cat(outputs, 1), layer(x, mask=causal()), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_grouped_heads_are_heads_that_share_their_keys(score: str) -> None:
+    grouped = MultiHeadAttention(16, 4, key_heads=2, score=score).double()
+    single = MultiHeadAttention(16, 4, score=score).double()
+    state = single.state_dict()
+    for name, parameter in grouped.state_dict().items():
+        if name.startswith("projections"):
+            query, *rest = parameter.split([16, 8, 8])
+            shared = [part.unflatten(0, (2, 4)).repeat_interleave(2, 0).flatten(0, 1) for part in rest]
+            state[name] = torch.cat([query, *shared])
+        else:
+            state[name] = parameter.repeat_interleave(2, 0) if name == "score.key_weight" else parameter
+    single.load_state_dict(state)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    torch.testing.assert_close(grouped(x), single(x), rtol=1e-10, atol=1e-12)
+
+
+def test_values_and_output_can_be_left_as_they_are() -> None:
+    layer = MultiHeadAttention(8, 2, key_width=6, value_width=5, leave_out=("value", "output")).double()
+    x = torch.randn(3, 4, 8, dtype=torch.float64)
+    key, value = torch.randn(3, 7, 6, dtype=torch.float64), torch.randn(3, 7, 5, dtype=torch.float64)
+    heads = []
+    for q, k in zip(
+        layer.projections.query(x).chunk(2, -1), layer.projections.memory(key, value)[0].chunk(2, -1), strict=True
+    ):
+        heads.append(attention(q, k, value))
+    torch.testing.assert_close(layer(x, key, value), torch.cat(heads, -1), rtol=1e-10, atol=1e-12)
+
+
+def test_any_score_and_normalizer_serve() -> None:
+    layer = MultiHeadAttention(8, 2, score=Cosine(5.0), normalizer=Sparsemax())
+    assert layer(torch.randn(1, 3, 8)).shape == (1, 3, 8)
+    assert isinstance(layer.attention.normalizer, Sparsemax)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_are_those_of_the_function(score: str) -> None:
+    layer = MultiHeadAttention(4, 2, score=score).double()
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(x: Tensor, *parameters: Tensor) -> Tensor:
+        given = dict(zip(names, parameters, strict=True))
+        output: Tensor = torch.func.functional_call(layer, given, (x,), {"mask": causal()})
+        return output
+
+    x = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        MultiHeadAttention(8, 2, score="dot"),
+        MultiHeadAttention(8, 2, key_heads=1),
+        MultiHeadAttention(8, 2, normalizer=Sparsemax()),
+        MultiHeadAttention(8, 2, leave_out=("output",)),
+        MultiHeadAttention(8, 2, leave_out=("value",)),
+    ],
+)
+def test_what_pytorchs_layer_cannot_express_is_refused(layer: MultiHeadAttention) -> None:
+    with pytest.raises(UnsupportedError, match=r"what nn\.MultiheadAttention can express"):
+        layer.to_torch()
+
+
+def test_options_without_counterpart_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="bias_k"):
+        MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_bias_kv=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 3}, "heads: expected a divisor of the width 8; got 3"),
+        ({"heads": 4, "key_heads": 3}, "key_heads: expected a divisor of 4 heads; got 3"),
+        ({"heads": 2, "leave_out": ("values",)}, 'leave_out: .* Did you mean "value"'),
+        ({"heads": 2, "score": "bilinar"}, 'Did you mean "bilinear"'),
+    ],
+)
+def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MultiHeadAttention(8, **options)
+
+
+def test_an_input_of_another_width_is_named() -> None:
+    layer = MultiHeadAttention(8, 2, key_width=6)
+    with pytest.raises(ShapeError, match=r"key: expected shape \(B, N, 6\); got \(1, 3, 8\)"):
+        layer(torch.zeros(1, 3, 8))
+    with pytest.raises(ShapeError, match=r"query: expected shape \(B, N, 8\)"):
+        layer(torch.zeros(1, 3, 6), torch.zeros(1, 3, 6))

@@ -21,7 +21,12 @@ def gates(cell: str) -> int:
 
 
 def hidden_of(cell: str, first: Tensor) -> Hidden:
-    """A cell's state whose visible part is given."""
+    """A cell's state whose visible part is given.
+
+    Example:
+        >>> len(hidden_of("lstm", torch.zeros(2, 4)))
+        2
+    """
     return (first, torch.zeros_like(first)) if cell == "lstm" else (first,)
 
 
@@ -31,11 +36,14 @@ def rnn_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b, (B, M).
         recurrent: U h + b, (B, M).
-        hidden: h.
+        hidden: h, whose type the result has: under autocast the gates are rounded, the state is not.
 
-    Source: Elman 1990.
+    Returns:
+        h'.
+
+    Source: Elman 1990, in the form of `torch.nn.RNN`.
     """
-    return (torch.tanh(inputs + recurrent),)
+    return (torch.tanh(inputs + recurrent).to(hidden[0].dtype),)
 
 
 def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
@@ -44,15 +52,18 @@ def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b for r, z, n, (B, 3M).
         recurrent: U h + b likewise.
-        hidden: h.
+        hidden: h, whose type the result has.
+
+    Returns:
+        h'.
 
     Source: Cho et al. 2014, eq. 5 to 8, in the form of `torch.nn.GRU`.
     """
     (h,) = hidden
     width = h.shape[-1]
-    r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).split(width, -1)
+    r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, -1)
     n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
-    return (torch.lerp(n, h, z),)
+    return (torch.lerp(n.to(h.dtype), h, z.to(h.dtype)),)
 
 
 def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
@@ -61,11 +72,14 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b for i, f, g, o, (B, 4M).
         recurrent: U h + b likewise.
-        hidden: h and c.
+        hidden: h and c, whose type the result has.
+
+    Returns:
+        h' and c'.
 
     Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000, in the form of `torch.nn.LSTM`.
     """
-    i, f, g, o = (inputs + recurrent).chunk(4, -1)
+    i, f, g, o = (inputs + recurrent).to(hidden[1].dtype).chunk(4, -1)
     c = torch.addcmul(torch.sigmoid(f) * hidden[1], torch.sigmoid(i), torch.tanh(g))
     return torch.sigmoid(o) * torch.tanh(c), c
 

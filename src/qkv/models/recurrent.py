@@ -11,6 +11,8 @@ from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.nn.attention import Attention
+from qkv.nn.cache import Rows
+from qkv.nn.dropout import Dropout
 from qkv.nn.scores import build_score
 
 
@@ -23,6 +25,8 @@ class RecurrentConfig:
         size: pieces in the vocabulary that both sides share.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
         score: how the decoder's state finds source positions; "none" for a fixed summary of the source.
+        wiring: "bahdanau", where the state before a step asks and the context enters the step; or "luong", where the
+            state after the step asks and the context joins it only in the prediction, all steps at once.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.
         attention: A, the hidden width of an additive score.
@@ -36,6 +40,7 @@ class RecurrentConfig:
     size: int
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     score: Literal["additive", "bilinear", "dot", "scaled_dot", "none"] = "additive"
+    wiring: Literal["bahdanau", "luong"] = "bahdanau"
     embedding: int = 256
     hidden: int = 512
     attention: int = 256
@@ -70,17 +75,23 @@ class RecurrentState(NamedTuple):
 
 @final
 class RecurrentTranslator(nn.Module):
-    """A bidirectional encoder and a decoder that looks back at it before every step.
+    """A bidirectional encoder and a decoder that looks back at it in every step.
 
-    With s the decoder's state, h_j the encoder's at position j and y the last token:
+    With s the decoder's state, h_j the encoder's at position j and y the last token, Bahdanau's wiring is
 
         c_t = Σ_j softmax_j(score(s_{t−1}, h_j)) h_j,      s_t = cell(s_{t−1}, [y_{t−1}; c_t]),
-        p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}]))
+
+    and Luong's, without input feeding,
+
+        s_t = cell(s_{t−1}, y_{t−1}),      c_t = Σ_j softmax_j(score(s_t, h_j)) h_j;
+
+    both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])).
 
     Args:
         config: its sizes.
 
-    Source: Bahdanau et al. 2015, section 3 and appendix A; without attention Cho et al. 2014, section 2.
+    Source: Bahdanau et al. 2015, section 3 and appendix A; Luong et al. 2015, section 3, eq. 5; without attention
+        Cho et al. 2014, section 2.
 
     Example:
         >>> model = RecurrentTranslator(RecurrentConfig(size=20, embedding=8, hidden=8, attention=8))
@@ -106,11 +117,13 @@ class RecurrentTranslator(nn.Module):
         self.attention = Attention() if attends else None
         parts = gates(config.cell)
         self.from_embedding = nn.Linear(width, parts * hidden)
-        self.from_context = nn.Linear(2 * hidden, parts * hidden, bias=False)
+        early = config.wiring == "bahdanau"
+        self.from_context = nn.Linear(2 * hidden, parts * hidden, bias=False) if early else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
         self.readout = nn.Linear(hidden + 2 * hidden + width, width)
         self.output = nn.Linear(width, config.size)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.rows = Rows()
         self.reset_parameters()
 
     @property
@@ -119,15 +132,23 @@ class RecurrentTranslator(nn.Module):
         return None if self.attention is None else "attention"
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: recurrent matrices orthogonal, the others by Glorot's rule."""
+        """Draw all parameters anew: recurrent matrices orthogonal, the others by Glorot's rule, biases zero.
+
+        An LSTM's forget gate begins open (Jozefowicz et al. 2015): its bias is 1.
+        """
+        hidden = self.config.hidden
         for name, parameter in self.named_parameters():
+            recurrent = "_hh_" in name or name.startswith("from_hidden")
+            if name.startswith("score."):
+                continue
             if parameter.ndim < 2:
-                if not name.startswith("score."):
-                    nn.init.zeros_(parameter)
-            elif "hh" in name or name.startswith("from_hidden"):
-                for block in parameter.data.split(self.config.hidden):
+                nn.init.zeros_(parameter)
+                if recurrent and self.config.cell == "lstm":
+                    nn.init.ones_(parameter.data[hidden : 2 * hidden])
+            elif recurrent:
+                for block in parameter.data.split(hidden):  # type: ignore[no-untyped-call]
                     nn.init.orthogonal_(block)
-            elif not name.startswith("score."):
+            else:
                 nn.init.xavier_uniform_(parameter)
         nn.init.normal_(self.embed.weight, std=self.config.embedding**-0.5)
         if self.config.tied:
@@ -144,16 +165,9 @@ class RecurrentTranslator(nn.Module):
         Returns:
             Scores before the softmax, (B, T, N).
         """
-        state = self.start(source, source_lengths)
         y_BTE = self.dropout(self.embed(target))
-        steps_BTG = self.from_embedding(y_BTE)
-        hiddens, contexts = [], []
-        for step_BG in steps_BTG.unbind(1):
-            context, hidden = self._advance(step_BG, state)
-            state = state._replace(hidden=hidden)
-            hiddens.append(hidden[0])
-            contexts.append(context)
-        return self._predict(torch.stack(hiddens, 1), torch.stack(contexts, 1), y_BTE)
+        s_BTM, c_BTV, _ = self._run(y_BTE, self.start(source, source_lengths))
+        return self._predict(s_BTM, c_BTV, y_BTE)
 
     def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
         """Read the source.
@@ -165,6 +179,7 @@ class RecurrentTranslator(nn.Module):
         Returns:
             The state before the first step.
         """
+        self.rows(torch.arange(source.shape[0], device=source.device), start=True)
         real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
         x_BSE = self.dropout(self.embed(torch.where(real, source, 0)))
         packed = pack_padded_sequence(x_BSE, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -175,7 +190,8 @@ class RecurrentTranslator(nn.Module):
         summary = torch.where(lengths[:, None] > 0, torch.cat([final[0], final[1]], -1), torch.zeros(()))
         keys = values if self.narrow is None else self.narrow(values)
         keys = keys if self.score is None else self.score.project_key(keys)
-        first = torch.tanh(self.bridge(summary))
+        # The state keeps the parameters' precision under autocast: it is added to at every step.
+        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
         return RecurrentState(hidden_of(self.config.cell, first), keys, values, lengths, summary)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
@@ -188,29 +204,40 @@ class RecurrentTranslator(nn.Module):
         Returns:
             Scores (B, N), and the state that includes `tokens`.
         """
-        y_BE = self.embed(tokens)
-        context, hidden = self._advance(self.from_embedding(y_BE), state)
-        logits = self._predict(hidden[0][:, None], context[:, None], y_BE[:, None])
-        return logits[:, 0], state._replace(hidden=hidden)
+        y_B1E = self.embed(tokens[:, None])
+        s_B1M, c_B1V, hidden = self._run(y_B1E, state)
+        return self._predict(s_B1M, c_B1V, y_B1E)[:, 0], state._replace(hidden=hidden)
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
+        rows = self.rows(rows)
         hidden = tuple(part.index_select(0, rows) for part in state.hidden)
         return RecurrentState(hidden, *(part.index_select(0, rows) for part in state[1:]))
 
-    def _advance(self, step_BG: Tensor, state: RecurrentState) -> tuple[Tensor, Hidden]:
-        """One step of attention and cell; `step_BG` is what the embedding gives to the gates."""
-        context = self._look(state)
-        inputs = step_BG + self.from_context(context)
-        return context, STEPS[self.config.cell](inputs, self.from_hidden(state.hidden[0]), state.hidden)
+    def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
+        """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
+        steps = self.from_embedding(y_BTE).unbind(1)
+        hidden, states, contexts = state.hidden, [], []
+        for inputs in steps:
+            if self.from_context is None:
+                whole = inputs
+            else:
+                contexts.append(self._look(hidden[0][:, None], state))
+                whole = inputs + self.from_context(contexts[-1][:, 0])
+            hidden = STEPS[self.config.cell](whole, self.from_hidden(hidden[0]), hidden)
+            states.append(hidden[0])
+        s_BTM = torch.stack(states, 1)
+        return s_BTM, torch.cat(contexts, 1) if contexts else self._look(s_BTM, state), hidden
 
-    def _look(self, state: RecurrentState) -> Tensor:
+    def _look(self, s_BTM: Tensor, state: RecurrentState) -> Tensor:
+        """What each state attends to (B, T, V)."""
         if self.attention is None or self.score is None:
-            return state.summary
-        query = self.score.project_query(state.hidden[0][:, None])
-        mask = Lengths(state.lengths)
-        return self.attention(query, state.keys, state.values, score=self.score.projected(), mask=mask)[:, 0]
+            return state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
+        query, score, mask = self.score.project_query(s_BTM), self.score.projected(), Lengths(state.lengths)
+        context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
+        return context
 
-    def _predict(self, hidden: Tensor, context: Tensor, embedded: Tensor) -> Tensor:
-        deep = torch.tanh(self.readout(torch.cat([hidden, context, embedded], -1)))
-        return self.output(self.dropout(deep))
+    def _predict(self, s_BTM: Tensor, c_BTV: Tensor, y_BTE: Tensor) -> Tensor:
+        deep = torch.tanh(self.readout(torch.cat([s_BTM, c_BTV, y_BTE], -1)))
+        logits: Tensor = self.output(self.dropout(deep))
+        return logits

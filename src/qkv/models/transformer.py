@@ -1,7 +1,7 @@
 """The Transformer encoder-decoder."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
+from qkv.nn.cache import Rows
+from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
 
 
@@ -24,7 +26,8 @@ class TransformerConfig:
         heads: of every attention.
         feed_forward: the hidden width of feed-forward layers.
         encoder_layers, decoder_layers: blocks of each stack.
-        dropout: everywhere.
+        dropout: on embeddings and on what each part of a block gives.
+        attention_dropout: on the attention's weights.
         norm_first: whether norms stand before each part.
         tied: whether the output layer shares the embedding's weights.
 
@@ -40,6 +43,7 @@ class TransformerConfig:
     encoder_layers: int = 3
     decoder_layers: int = 3
     dropout: float = 0.2
+    attention_dropout: float = 0.0
     norm_first: bool = True
     tied: bool = True
 
@@ -50,8 +54,10 @@ class TransformerConfig:
         if self.width % self.heads:
             got = f"{self.heads} for width {self.width}"
             raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(complaint("model.dropout", "a share in [0, 1)", str(self.dropout), "0 switches it off."))
+        for name in ("dropout", "attention_dropout"):
+            share = getattr(self, name)
+            if not 0 <= share < 1:
+                raise ConfigError(complaint(f"model.{name}", "a share in [0, 1)", str(share), "0 switches it off."))
 
 
 class TransformerState(NamedTuple):
@@ -87,16 +93,15 @@ class TransformerTranslator(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        sizes = (config.width, config.heads, config.feed_forward)
-        options = {"dropout": config.dropout, "score": config.score, "norm_first": config.norm_first}
         self.embed = nn.Embedding(config.size, config.width)
-        self.encoder = nn.ModuleList(EncoderBlock(*sizes, **options) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderBlock(*sizes, **options) for _ in range(config.decoder_layers))
+        self.rows = Rows()
+        self.encoder = nn.ModuleList(_block(EncoderBlock, config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(_block(DecoderBlock, config) for _ in range(config.decoder_layers))
         # Blocks that end in a norm need none after the stack.
         self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
         self.output = nn.Linear(config.width, config.size)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.reset_parameters()
 
     @property
@@ -128,7 +133,7 @@ class TransformerTranslator(nn.Module):
         x_BTM = self._embed(target, 0)
         for block in self.decoder:
             x_BTM = block(x_BTM, memory, real)
-        return self.output(self.decoder_norm(x_BTM))
+        return self._predict(x_BTM)
 
     def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
         """Read the source.
@@ -141,7 +146,7 @@ class TransformerTranslator(nn.Module):
             The state before the first step.
         """
         memory, _ = self._encode(source, lengths)
-        return TransformerState(tuple(block.begin(memory) for block in self.decoder), lengths, 0)
+        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), lengths, 0)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Take the newest token of each row and predict the next one.
@@ -155,26 +160,52 @@ class TransformerTranslator(nn.Module):
         """
         x_B1M = self._embed(tokens[:, None], state.position)
         caches = []
-        for block, cache in zip(self.decoder, state.caches, strict=True):
+        for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
             x_B1M, grown = block.step(x_B1M, cache, Lengths(state.lengths))
             caches.append(grown)
-        logits = self.output(self.decoder_norm(x_B1M))[:, 0]
-        return logits, TransformerState(tuple(caches), state.lengths, state.position + 1)
+        return self._predict(x_B1M)[:, 0], TransformerState(tuple(caches), state.lengths, state.position + 1)
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Take rows of a state: fewer, repeated, or in another order."""
+        rows = self.rows(rows)
         caches = tuple(cache.select(rows) for cache in state.caches)
         return TransformerState(caches, state.lengths.index_select(0, rows), state.position)
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths]:
+        self.rows(torch.arange(source.shape[0], device=source.device), start=True)
         real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
         x_BSM = self._embed(torch.where(real, source, 0), 0)
         mask = Lengths(lengths)
         for block in self.encoder:
             x_BSM = block(x_BSM, mask)
-        return self.encoder_norm(x_BSM), mask
+        memory: Tensor = self.encoder_norm(x_BSM)
+        return memory, mask
 
     def _embed(self, tokens: Tensor, start: int) -> Tensor:
         width = self.config.width
         x = self.embed(tokens) * width**0.5
-        return self.dropout(x + sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype))
+        position = sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype)
+        embedded: Tensor = self.dropout(x + position)
+        return embedded
+
+    def _predict(self, x_BTM: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.decoder_norm(x_BTM))
+        return logits
+
+    def _decoder_blocks(self) -> list[DecoderBlock]:
+        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+
+
+Block = TypeVar("Block", EncoderBlock, DecoderBlock)
+
+
+def _block(kind: type[Block], config: TransformerConfig) -> Block:
+    return kind(
+        config.width,
+        config.heads,
+        config.feed_forward,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        score=config.score,
+        norm_first=config.norm_first,
+    )

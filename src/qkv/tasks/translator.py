@@ -20,7 +20,7 @@ from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, build_model
 
 _BATCH_TOKENS = 4096
-_EOS_SHOWN = "⏎"
+_EOS_SHOWN = "<eos>"
 
 
 @final

@@ -1,0 +1,252 @@
+"""What every translation model promises: the batch, padding, caching and the future change no answer."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from qkv.decode.forced import forced
+from qkv.decode.greedy import greedy
+from qkv.decode.hypothesis import Hypothesis
+from qkv.errors import ConfigError
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+
+SIZE, BOS, EOS = 13, 1, 2
+Model = RecurrentTranslator | TransformerTranslator
+
+
+def recurrent(**options: Any) -> RecurrentTranslator:
+    sizes = {"size": SIZE, "embedding": 6, "hidden": 5, "attention": 4}
+    return RecurrentTranslator(RecurrentConfig(**{**sizes, **options}))
+
+
+def transformer(**options: Any) -> TransformerTranslator:
+    sizes = {"size": SIZE, "width": 8, "heads": 2, "feed_forward": 12, "encoder_layers": 2, "decoder_layers": 2}
+    return TransformerTranslator(TransformerConfig(**{**sizes, **options}))
+
+
+KINDS = [
+    *(("rnn", {"cell": cell, "wiring": wiring}) for cell in ("gru", "lstm", "rnn") for wiring in ("bahdanau", "luong")),
+    *(("rnn", {"score": score}) for score in ("dot", "scaled_dot", "bilinear", "none")),
+    ("rnn", {"score": "none", "wiring": "luong", "tied": False}),
+    *(("transformer", {"score": score}) for score in ("scaled_dot", "dot", "bilinear", "additive")),
+    ("transformer", {"norm_first": False, "tied": False}),
+]
+
+
+def made(kind: tuple[str, dict[str, Any]], seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:
+    name, options = kind
+    torch.manual_seed(seed)
+    model = (recurrent if name == "rnn" else transformer)(**options)
+    for parameter in model.parameters():
+        # Wider than a fresh model, so that states saturate and answers differ from row to row.
+        nn.init.normal_(parameter, std=0.5)
+    return model.to(dtype).eval()
+
+
+every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join([kind[0], *map(str, kind[1].values())]))
+sentences = st.lists(st.lists(st.integers(3, SIZE - 1), max_size=6), min_size=1, max_size=5)
+
+
+def batch(rows: list[list[int]], fill: int = 0, extra: int = 0) -> tuple[Tensor, Tensor]:
+    width = max(1, *map(len, rows)) + extra
+    return (
+        torch.tensor([row + [fill] * (width - len(row)) for row in rows]),
+        torch.tensor([len(row) for row in rows]),
+    )
+
+
+@every
+def test_steps_with_a_cache_give_the_scores_of_one_pass(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    source, lengths = batch([[3, 4, 5, 6], [7], [], [8, 9]])
+    target = torch.randint(0, SIZE, (4, 6))
+    state, steps = model.start(source, lengths), []
+    for tokens in target.unbind(1):
+        logits, state = model.step(tokens, state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.stack(steps, 1), model(source, lengths, target), rtol=1e-10, atol=1e-12)
+
+
+@every
+def test_later_targets_change_no_earlier_score(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    source, lengths = batch([[3, 4, 5], [7]])
+    target = torch.randint(0, SIZE, (2, 6))
+    other = target.clone()
+    other[:, 3:] = torch.randint(0, SIZE, (2, 3))
+    before, after = model(source, lengths, target), model(source, lengths, other)
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert not torch.equal(before[:, 3:], after[:, 3:])
+
+
+@every
+def test_what_stands_in_the_padding_changes_no_bit(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind, dtype=torch.float32)
+    rows = [[3, 4, 5, 6], [7], [], [8, 9]]
+    target = torch.randint(0, SIZE, (4, 5))
+    expected = model(*batch(rows, extra=2), target)
+    for fill in (5, SIZE - 1, -100, 10**9):
+        assert torch.equal(model(*batch(rows, fill, extra=2), target), expected)
+
+
+@every
+def test_a_selection_of_rows_goes_on_as_those_rows(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    source, lengths = batch([[3, 4, 5, 6], [7], [8, 9]])
+    tokens = torch.randint(0, SIZE, (3,))
+    _, state = model.step(torch.full((3,), BOS), model.start(source, lengths))
+    rows = torch.tensor([2, 0, 2])
+    expected, _ = model.step(tokens, state)
+    chosen, _ = model.step(tokens[rows], model.select(state, rows))
+    torch.testing.assert_close(chosen, expected[rows], rtol=1e-10, atol=1e-12)
+    # A state is a value: what was computed from it changed nothing in it.
+    again, _ = model.step(tokens, state)
+    assert torch.equal(again, expected)
+
+
+@every
+def test_each_row_is_predicted_as_if_alone_and_unpadded(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    rows = [[3, 4, 5, 6], [7], [], [8, 9]]
+    target = torch.randint(0, SIZE, (4, 5))
+    together = model(*batch(rows, extra=3), target)
+    for place, row in enumerate(rows):
+        alone = model(*batch([row]), target[place : place + 1])
+        torch.testing.assert_close(together[place], alone[0], rtol=1e-10, atol=1e-12)
+
+
+def same_or_tied(model: Model, row: list[int], one: Hypothesis, other: Hypothesis, bound: float) -> bool:
+    """Whether two answers agree, or part where the two best scores differ by less than the bound."""
+    if one.ids == other.ids:
+        return True
+    pairs = zip((*one.ids, EOS), (*other.ids, EOS), strict=False)
+    shared = next(place for place, (mine, theirs) in enumerate(pairs) if mine != theirs)
+    target = torch.tensor([[BOS, *one.ids[:shared]]])
+    best = model(*batch([row]), target)[0, -1].topk(2).values
+    return bool(best[0] - best[1] < bound)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[1], KINDS[11]], ids=["bahdanau", "luong", "transformer"])
+@settings(max_examples=12)
+@given(rows=sentences, seed=st.integers(0, 99), data=st.data())
+def test_decoded_ids_do_not_depend_on_the_batch(
+    kind: tuple[str, dict[str, Any]], dtype: torch.dtype, bound: float, rows: list[list[int]], seed: int, data: Any
+) -> None:
+    model = made(kind, seed, dtype)
+    marks = {"bos": BOS, "eos": EOS, "limit": 8}
+    order = data.draw(st.permutations(range(len(rows))))
+    whole = greedy(model, *batch([rows[place] for place in order], fill=4, extra=2), **marks)
+    for place, found in zip(order, whole, strict=True):
+        (alone,) = greedy(model, *batch([rows[place]]), **marks)
+        assert same_or_tied(model, rows[place], found, alone, bound)
+        if found.ids == alone.ids:
+            assert found.score == pytest.approx(alone.score, rel=1e-3, abs=bound)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[11]], ids=["rnn", "transformer"])
+def test_forced_scores_are_those_of_one_pass(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    rows, targets = [[3, 4, 5], [7], [8, 9]], [[5, 6, 7, EOS], [EOS], [4, 4, EOS]]
+    source, lengths = batch(rows)
+    for place, found in enumerate(forced(model, source, lengths, targets, bos=BOS, eos=EOS)):
+        target = torch.tensor([[BOS, *targets[place][:-1]]])
+        logits = model(source[place : place + 1], lengths[place : place + 1], target).log_softmax(-1)
+        expected = logits[0].gather(-1, torch.tensor(targets[place])[:, None]).squeeze(-1).tolist()
+        assert found.log_probabilities == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[3], KINDS[11]], ids=["gru", "lstm", "luong", "transformer"])
+def test_gradients_are_those_of_the_function(kind: tuple[str, dict[str, Any]]) -> None:
+    name, options = kind
+    small = {"size": 5, "embedding": 2, "hidden": 2, "attention": 2} if name == "rnn" else {"size": 5, "width": 2}
+    if name == "transformer":
+        small |= {"heads": 1, "feed_forward": 2, "encoder_layers": 1, "decoder_layers": 1}
+    model = made((name, {**options, **small}))
+    names = [name for name, _ in model.named_parameters()]
+    given_batch = (torch.tensor([[3, 4, 2], [4, 0, 0]]), torch.tensor([3, 1]), torch.tensor([[1, 3], [1, 4]]))
+
+    def run(*parameters: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), given_batch)
+        return output
+
+    assert torch.autograd.gradcheck(run, tuple(model.parameters()), atol=1e-6, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[11]], ids=["rnn", "transformer"])
+def test_a_seed_decides_every_parameter(kind: tuple[str, dict[str, Any]]) -> None:
+    name, options = kind
+    states = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        states.append((recurrent if name == "rnn" else transformer)(**options).state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@every
+def test_the_named_alignment_layer_is_an_attention_of_the_model(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    layer = model.alignment_layer
+    assert (layer is None) == (kind[1].get("score") == "none")
+    if layer is not None:
+        assert type(model.get_submodule(layer)).__name__ == "Attention"
+
+
+@every
+def test_a_step_of_training_lowers_the_loss(kind: tuple[str, dict[str, Any]]) -> None:
+    name, options = kind
+    model = (recurrent if name == "rnn" else transformer)(**{**options, "dropout": 0.0})
+    source, lengths = batch([[3, 4, 5], [7], [8, 9]])
+    target = torch.randint(3, SIZE, (3, 5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(8):
+        logits = model(source, lengths, target[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@every
+def test_bfloat16_autocast_runs_forward_and_backward(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind, dtype=torch.float32).train()
+    source, lengths = batch([[3, 4, 5], [7]])
+    target = torch.randint(0, SIZE, (2, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(source, lengths, target)
+    logits.float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
+    model = made(("rnn", {"cell": "lstm", "score": "bilinear"}))
+    rows = [[3, 4, 5, 6], [7], [8, 9]]
+    state = model.start(*batch(rows))
+    for place, row in enumerate(rows):
+        expected, _ = model.encoder(model.embed(torch.tensor([row])))
+        torch.testing.assert_close(state.values[place, : len(row)], expected[0], rtol=1e-10, atol=1e-12)
+        assert not state.values[place, len(row) :].any()
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (RecurrentConfig, {"hidden": 0}, "model.hidden: expected at least 1"),
+        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a share"),
+        (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
+        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a share"),
+        (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers: expected at least 1"),
+    ],
+)
+def test_a_size_outside_its_range_is_named(config: type, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(size=5, **options)

@@ -1,0 +1,165 @@
+"""Backend `fused`: additive attention on the CPU by compiled loops, without the (Q, K, A) tensor.
+
+What the kernels know is a flat list of items, (N, Q, A), and how scores become weights by `softmax`, `identity` or
+`sigmoid`; the rest is composed here in PyTorch: a sink rescales the rows by their lse, a mean divides by the keys that
+a row may see.
+"""
+
+import torch
+from torch import Tensor
+
+from qkv.backends import tanh_operators
+from qkv.backends.base import Backend, Result
+from qkv.backends.stripes import full_rank
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.parameters import spread
+from qkv.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Linear
+from qkv.shapes import Shape, broadcast
+
+_RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
+
+DENSE_LIMIT = 1 << 24
+"""The most numbers, over all leading indices, for which a mask that is no interval may be written out."""
+
+
+def refuses(problem: Problem) -> str | None:
+    """Additive scores on the CPU, where Numba runs."""
+    if problem.core != "tanh_sum" or not isinstance(problem.pointwise, Linear):
+        return f"the core is {problem.core}, not tanh_sum"
+    if problem.normalizer not in _RULES:
+        return f"the normalizer is {problem.normalizer}: its rows need an order"
+    return _refuses_call(problem) or tanh_operators.trouble()
+
+
+def _refuses_call(problem: Problem) -> str | None:
+    if problem.device != "cpu":
+        return "the kernels run on the CPU"
+    if problem.transformed:
+        return "the kernels have no rule for vmap"
+    if problem.mask == "predicate" and problem.rows * problem.queries * problem.keys > DENSE_LIMIT:
+        return f"the mask would be written out as a matrix of more than {DENSE_LIMIT} numbers"
+    if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
+        return "an axis is empty"
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """One multiply-add and one division for each pair and hidden feature, three passes of it with gradients."""
+    pairs = problem.rows * problem.queries * problem.keys
+    work = pairs * (problem.width + problem.value_width / 2)
+    linear = problem.rows * (problem.queries + problem.keys) * problem.width
+    wide = 2 if problem.dtype == torch.float64 else 1
+    time = 60 + wide * (linear / 1000 + work * 5e-5)
+    if problem.gradient:
+        time = 2.5 * time + wide * work * 1e-4
+    passes = 3 if problem.gradient else 1
+    return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
+    leading, dtype = problem.leading, call.query.dtype
+    query, key, _, vector = call.score.prepare(call.query, call.key)
+    assert vector is not None
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    count = None
+    if problem.normalizer in ("mean", "sigmoid"):
+        count = call.visibility.count()
+    items = tanh_operators.Items(
+        _flat(query.to(wide), leading),
+        _flat(key.to(wide), leading),
+        _flat(call.value.to(wide), leading),
+        *_shared(vector.to(wide), leading, 1),  # type: ignore[arg-type]
+        *_bounds(problem, call),
+        *_shared(_dense(problem, call), leading, 2),
+        *_shared(_bias(problem, call, wide), leading, 2),
+        _shift(problem, call, count, wide),
+        call.seed,
+    )
+    output, lse = tanh_operators.apply(items, _RULES[problem.normalizer], call.dropout)
+    output = output.view(*leading, *output.shape[-2:])
+    if problem.normalizer == "mean" and count is not None:
+        output = output / count.clamp(min=1).unsqueeze(-1)
+    if problem.normalizer == "softmax":
+        output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
+    state = _state(problem, lse, count) if problem.state else None
+    return Result(output.to(dtype), state)
+
+
+def _flat(x: Tensor, leading: Shape) -> Tensor:
+    """(..., N, F) to (items, N, F)."""
+    return x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+
+
+def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, Tensor | None]:
+    """What several items share, once, (C, *own); and for each item its place there; no place where all share one."""
+    if x is None:
+        return None, None
+    x = full_rank(x, len(leading) + own)
+    lead = x.shape[: len(leading)]
+    flat = x.reshape(-1, *x.shape[len(leading) :])
+    if flat.shape[0] == 1:
+        return flat, None
+    places = torch.arange(flat.shape[0], device=x.device).view(lead)
+    return flat, places.expand(leading).reshape(-1)
+
+
+def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """First and last visible key of each row, and the place of each item among them."""
+    first, last = call.visibility.bounds or (None, None)
+    if first is None and last is None:
+        return None, None, None
+    first = torch.zeros_like(last) if first is None else first  # type: ignore[arg-type]
+    last = torch.full_like(first, problem.keys) if last is None else last
+    shape = broadcast(first.shape, last.shape) or ()
+    first, last = (x.expand(*shape[:-1], problem.queries) for x in (first, last))
+    flat_first, places = _shared(first, problem.leading, 1)
+    return flat_first, _shared(last, problem.leading, 1)[0], places
+
+
+def _dense(problem: Problem, call: Call) -> Tensor | None:
+    dense = call.visibility.matrix() if problem.mask == "predicate" else call.visibility.dense
+    return None if dense is None else _over_keys(dense, problem)
+
+
+def _bias(problem: Problem, call: Call, wide: torch.dtype) -> Tensor | None:
+    return None if call.bias is None else _over_keys(call.bias.to(wide), problem)
+
+
+def _over_keys(table: Tensor, problem: Problem) -> Tensor:
+    """(..., 1 or Q, K): the kernels want every key written out."""
+    table = full_rank(table, max(table.ndim, 2))
+    return table.expand(*table.shape[:-1], problem.keys)
+
+
+def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype) -> Tensor | None:
+    """What a sigmoid adds to its scores, (items, Q)."""
+    if not isinstance(call.normalizer, Sigmoid):
+        return None
+    bias = call.normalizer.bias
+    if bias is None:
+        assert count is not None
+        shift = -count.clamp(min=1).to(wide).log()
+    else:
+        shift = torch.as_tensor(spread(bias, by=1), dtype=wide)
+    return shift.expand(*problem.leading, problem.queries).reshape(-1, problem.queries)
+
+
+def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """A sink is one more key without a value: it shrinks the row to the share σ(lse − sink)."""
+    sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
+    if sink is None:
+        return output, lse
+    sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype)
+    return output * torch.sigmoid(lse - sink).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+
+
+def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
+    if problem.normalizer == "softmax":
+        return lse
+    rows = (*problem.leading, problem.queries)
+    return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
+
+
+BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run)

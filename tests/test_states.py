@@ -1,6 +1,7 @@
-"""Row states and their merge are an algebra: associative, commutative where it is, with the empty key set as identity."""
+"""Row states and their merge are an algebra: associative, commutative where it is, the empty key set its identity."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def part(name: str, tensors: tuple[Tensor, Tensor, Tensor], keys: slice, backend
 
 def parts_of(name: str, seed: int, where: list[int]) -> list[Part]:
     edges = [0, *where, 12]
-    return [part(name, draw(seed), slice(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    return [part(name, draw(seed), slice(a, b)) for a, b in pairwise(edges)]
 
 
 def same(one: Part, other: Part) -> bool:

@@ -1,0 +1,135 @@
+"""Sparsemax and entmax: against the entmax package, and brute force over every support."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.contract.calls import near
+from torch import Tensor
+
+from qkv.normalizers.dense import Softmax
+from qkv.normalizers.sparse import Entmax, Sparsemax
+
+entmax = pytest.importorskip("entmax")
+ALPHAS = (1.05, 1.2, 1.5, 1.8, 2.0, 2.5, 4.0)
+
+
+def draw(*shape: int, scale: float = 2.0) -> Tensor:
+    return (torch.randn(*shape, dtype=torch.float64) * scale).requires_grad_()
+
+
+def with_gradient(function, s: Tensor) -> tuple[Tensor, Tensor]:
+    weights = function(s)
+    cotangent = torch.linspace(-1, 1, weights.numel(), dtype=s.dtype).view(weights.shape)
+    return weights, torch.autograd.grad(weights, s, cotangent)[0]
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5, 60])
+def test_sparsemax_agrees_with_the_package(keys: int) -> None:
+    s = draw(40, keys)
+    ours, gradient = with_gradient(Sparsemax(), s)
+    theirs, expected = with_gradient(lambda x: entmax.sparsemax(x, -1), s)
+    assert near(ours, theirs)
+    assert near(gradient, expected)
+
+
+@pytest.mark.parametrize("keys", [1, 2, 5, 60])
+def test_entmax15_agrees_with_the_package(keys: int) -> None:
+    s = draw(40, keys)
+    ours, gradient = with_gradient(Entmax(), s)
+    theirs, expected = with_gradient(lambda x: entmax.entmax15(x, -1), s)
+    assert near(ours, theirs, 4000)
+    assert near(gradient, expected, 4000)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_any_alpha_agrees_with_the_package(alpha: float) -> None:
+    """Theirs stops after a fixed number of bisections: the limit is its own."""
+    s = draw(40, 12)
+    ours, gradient = with_gradient(Entmax(torch.tensor(alpha, dtype=torch.float64)), s)
+    theirs, expected = with_gradient(lambda x: entmax.entmax_bisect(x, alpha, -1, n_iter=60), s)
+    assert torch.allclose(ours, theirs, atol=1e-9)
+    assert torch.allclose(gradient, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8])
+def test_the_gradient_of_alpha_agrees_with_the_package(alpha: float) -> None:
+    s, cotangent = draw(40, 12).detach(), torch.randn(40, 12, dtype=torch.float64)
+    found = []
+    for function in (lambda a: Entmax(a[0])(s), lambda a: entmax.entmax_bisect(s, a, -1, n_iter=60)):
+        a = torch.full((1,), alpha, dtype=torch.float64, requires_grad=True)
+        found.append(torch.autograd.grad(function(a), a, cotangent)[0])
+    assert torch.allclose(*found, rtol=1e-6)
+
+
+def test_a_number_is_as_exact_as_a_tensor() -> None:
+    s = draw(20, 9)
+    for alpha in (1.3, 1.5, 1.75):
+        assert near(Entmax(alpha)(s), Entmax(torch.tensor(alpha, dtype=torch.float64))(s), 4000)
+
+
+def test_two_is_sparsemax_and_towards_one_is_softmax() -> None:
+    s = draw(20, 9)
+    assert near(Entmax(2.0)(s), Sparsemax()(s), 4000)
+    assert torch.allclose(Entmax(1.0001)(s), Softmax()(s), atol=1e-3)
+
+
+def brute_force(s: Tensor) -> Tensor:
+    """The nearest point of the simplex: the best over every possible support."""
+    best, found = torch.inf, torch.zeros_like(s)
+    for size in range(1, len(s) + 1):
+        for support in combinations(range(len(s)), size):
+            p = torch.zeros_like(s)
+            inside = s[list(support)]
+            p[list(support)] = inside - (inside.sum() - 1) / size
+            distance = (p - s).square().sum().item()
+            if (p >= 0).all() and distance < best:
+                best, found = distance, p
+    return found
+
+
+scores = st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=7)
+
+
+@settings(max_examples=40)
+@given(scores)
+def test_sparsemax_is_the_projection_on_the_simplex(numbers: list[float]) -> None:
+    s = torch.tensor(numbers, dtype=torch.float64)
+    assert torch.allclose(Sparsemax()(s[None])[0], brute_force(s), atol=1e-9)
+
+
+@settings(max_examples=40)
+@given(scores, st.sampled_from(ALPHAS))
+def test_weights_are_a_distribution(numbers: list[float], alpha: float) -> None:
+    s = torch.tensor([numbers], dtype=torch.float64)
+    for weights in (Entmax(alpha)(s), Sparsemax()(s), Entmax()(s)):
+        assert (weights >= 0).all()
+        assert abs(weights.sum().item() - 1) < 1e-9
+        order = s.argsort()
+        assert (weights.gather(-1, order).diff() >= -1e-9).all(), "a larger score has no smaller weight"
+
+
+@settings(max_examples=40)
+@given(scores, st.floats(-1e3, 1e3), st.sampled_from(ALPHAS))
+def test_a_constant_added_to_a_row_changes_nothing(numbers: list[float], shift: float, alpha: float) -> None:
+    s = torch.tensor([numbers], dtype=torch.float64)
+    assert torch.allclose(Entmax(alpha)(s + shift), Entmax(alpha)(s), atol=1e-6)
+    assert torch.allclose(Sparsemax()(s + shift), Sparsemax()(s), atol=1e-9)
+
+
+@pytest.mark.parametrize("normalizer", [Sparsemax(), Entmax(), Entmax(1.3)], ids=repr)
+def test_hidden_keys_are_as_if_they_were_not_there(normalizer) -> None:
+    s, seen = draw(8, 9), torch.tensor([True] * 6 + [False] * 3)
+    assert near(normalizer(s, seen)[:, :6], normalizer(s[:, :6]), 4000)
+    assert (normalizer(s, seen)[:, 6:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_long_rows_in_half_precision_still_sum_to_one(dtype: torch.dtype) -> None:
+    """4,000 keys: ranks and running sums need more digits than a half has."""
+    s = (torch.randn(3, 4000) / 100).to(dtype)
+    for normalizer in (Sparsemax(), Entmax(), Entmax(1.3)):
+        total = normalizer(s).double().sum(-1)
+        assert ((total - 1).abs() < 8 * torch.finfo(dtype).eps).all(), normalizer

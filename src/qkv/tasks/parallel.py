@@ -60,12 +60,14 @@ class Parallel(NamedTuple):
         tokenizer: learnt from the training pairs.
         train: examples to train on, their `index` the line they come from.
         valid: pairs to validate on.
+        valid_examples: the same as tokens.
         fingerprint: sha256 of the training pairs.
     """
 
     tokenizer: Tokenizer
     train: list[Example]
     valid: list[Pair]
+    valid_examples: list[Example]
     fingerprint: str
 
 
@@ -86,15 +88,18 @@ def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | 
         ConfigError: files are missing, or too many are named.
     """
     pairs = _read(files.source, files.target, files.data, "")
+    names = valid_names = _names(files.source, files.target, files.data)
     if files.valid_source or files.valid_target or files.valid_data:
         valid = _read(files.valid_source, files.valid_target, files.valid_data, "valid-")
+        valid_names = _names(files.valid_source, files.valid_target, files.valid_data)
     else:
         pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
     if tokenizer is None:
         texts = (text for pair in pairs for text in (pair.source, pair.target))
         tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
-    name = _name(files)
-    return Parallel(tokenizer, _examples(pairs, tokenizer, files.longest, name), valid, fingerprint(pairs))
+    examples = _examples(pairs, tokenizer, files.longest, names)
+    valid_examples = _examples(valid, tokenizer, files.longest, valid_names)
+    return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
 
 
 def read_for_scoring(files: Files) -> list[Pair]:
@@ -122,8 +127,8 @@ def _read(source: Path | None, target: Path | None, data: Path | None, prefix: s
     )
 
 
-def _name(files: Files) -> tuple[str, str]:
-    return (str(files.data), str(files.data)) if files.data else (str(files.source), str(files.target))
+def _names(source: Path | None, target: Path | None, data: Path | None) -> tuple[str, str]:
+    return (str(data), str(data)) if data else (str(source), str(target))
 
 
 def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> list[Example]:

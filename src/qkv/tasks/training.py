@@ -103,7 +103,13 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
     model = build_model(model_table(settings.model), text.tokenizer).to(place)
     _announce(text, sum(parameter.numel() for parameter in model.parameters()))
     task = TranslationTask(
-        model, text.tokenizer, text.train, text.valid, settings.training.label_smoothing, settings.data.longest
+        model,
+        text.tokenizer,
+        text.train,
+        text.valid,
+        text.valid_examples,
+        settings.training.label_smoothing,
+        settings.data.longest,
     )
     config = _config(settings, text)
     tokens = text.tokenizer.to_json()

@@ -29,6 +29,7 @@ class TranslationTask:
         tokenizer: text to tokens and back.
         train: examples to train on.
         valid: pairs to validate on.
+        valid_examples: the same as tokens.
         smoothing: of the labels in training.
         longest: the most tokens of a source line.
     """
@@ -37,6 +38,7 @@ class TranslationTask:
     tokenizer: Tokenizer
     train: Sequence[Example]
     valid: Sequence[Pair]
+    valid_examples: Sequence[Example]
     smoothing: float
     longest: int
 
@@ -66,13 +68,9 @@ class TranslationTask:
         return Translator(self.model, self.tokenizer, self.longest)
 
     def _validation_loss(self) -> Figure:
-        encode = self.tokenizer.encode
-        examples = [
-            Example(tuple(encode(pair.source)[: self.longest]), tuple(encode(pair.target)), pair.line)
-            for pair in self.valid
-        ]
+        examples = self.valid_examples
         total, count = 0.0, 0
-        for places in token_batches(examples, _VALIDATION_TOKENS, 0, 0):
+        for places in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
             loss, tokens = self._loss(self._stack([examples[place] for place in places]), 0.0)
             total, count = total + float(loss), count + tokens
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)

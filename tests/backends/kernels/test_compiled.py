@@ -14,12 +14,32 @@ import numpy as np
 import pytest
 from tests.backends.kernels.direct import case, ours
 
-from qkv.backends.kernels import compiled, tanh_backward, tanh_factors, tanh_forward, tanh_layout
+from qkv.backends.kernels import (
+    compiled,
+    distance_rows,
+    entmax_rows,
+    tanh_backward,
+    tanh_direct,
+    tanh_factors,
+    tanh_forward,
+    tanh_layout,
+)
 from qkv.backends.kernels.compiled import Kernel
 from qkv.errors import DtypeError
 
 SOURCE = Path(compiled.__file__).parents[3]
-KERNELS = (tanh_factors.factors, tanh_forward.forward, tanh_backward.backward, tanh_layout.lay_out, tanh_layout.collect)
+KERNELS = (
+    tanh_factors.factors,
+    tanh_forward.forward,
+    tanh_backward.backward,
+    tanh_layout.lay_out,
+    tanh_layout.collect,
+    tanh_direct.forward,
+    tanh_direct.backward,
+    entmax_rows.entmax,
+    distance_rows.values,
+    distance_rows.slopes,
+)
 PROGRAM = textwrap.dedent(
     """
     import json, sys, time, warnings
@@ -39,14 +59,17 @@ PROGRAM = textwrap.dedent(
     }))
     """
 )
-SMALL = {"items": 1, "queries": 6, "keys": 21, "width": 7, "columns": 2}
+SMALL = {"items": 1, "keys": 21, "width": 7, "columns": 2}
 PLAIN = textwrap.dedent(
     f"""
     import json
     import numpy as np
     from tests.backends.kernels.direct import case, ours
-    found = ours(case(19, **{SMALL}), np.ones((1, 6, 2), np.float32))
-    print(json.dumps({{name: x.numpy().ravel().tolist() for name, x in found.items()}}))
+    results = []
+    for queries in (1, 6):
+        found = ours(case(19, queries=queries, **{SMALL}), np.ones((1, queries, 2), np.float32))
+        results.append({{name: x.numpy().ravel().tolist() for name, x in found.items()}})
+    print(json.dumps(results))
     """
 )
 
@@ -98,10 +121,10 @@ def test_plain_python_gives_the_same():
     settings = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join((str(SOURCE), "."))}
     done = subprocess.run([sys.executable, "-c", PLAIN], env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    grad = np.ones((1, 6, 2), np.float32)
-    expected = {name: x.numpy().ravel().tolist() for name, x in ours(case(19, **SMALL), grad).items()}
-    for name, numbers in json.loads(done.stdout).items():
-        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    for queries, found in zip((1, 6), json.loads(done.stdout), strict=True):
+        expected = ours(case(19, queries=queries, **SMALL), np.ones((1, queries, 2), np.float32))
+        for name, numbers in found.items():
+            np.testing.assert_allclose(numbers, expected[name].numpy().ravel(), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_every_kernel_has_its_rules():
@@ -125,16 +148,22 @@ def test_machine_code_is_vectorized():
 
 def test_helpers_in_two_files_are_the_same_text():
     """A kernel and its helpers live in one file, so files that share helpers repeat them."""
+    assert shared_helpers(tanh_forward, tanh_backward) >= {"_scores", "_expm1", "_tanh", "_small_tanh", "_row_scores"}
+    assert shared_helpers(tanh_forward, tanh_direct, but="_row_scores") >= {"_expm1", "_tanh", "_mix", "_row_bits"}
+
+
+def shared_helpers(one: object, other: object, but: str = "") -> set[str]:
+    """The names that two files share; what is under them must be the same."""
 
     def functions(module: object) -> dict[str, str]:
         text = Path(module.__file__).read_text()
         parts = re.findall(r"^@(?:helper|stage|reduction)\ndef (\w+)(.*?)(?=^@|\Z)", text, re.DOTALL | re.MULTILINE)
         return {name: body.strip() for name, body in parts}
 
-    forward, backward = functions(tanh_forward), functions(tanh_backward)
-    shared = forward.keys() & backward.keys()
-    assert {"_scores", "_expm1", "_tanh", "_small_tanh", "_mix", "_row_bits", "_exponentials"} <= shared
-    assert all(forward[name] == backward[name] for name in shared)
+    first, second = functions(one), functions(other)
+    shared = (first.keys() & second.keys()) - {but}
+    assert all(first[name] == second[name] for name in shared)
+    return shared
 
 
 def test_unknown_type_is_refused():

@@ -89,6 +89,41 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
+def chunks(microseconds: float, most: int) -> int:
+    """Say into how many chunks to cut work whose parts may take unequal time.
+
+    Args:
+        microseconds: how long all of it takes one thread, roughly.
+        most: the most chunks there can be.
+
+    Returns:
+        1 for a caller alone, otherwise a few per thread.
+
+    Example:
+        >>> chunks(0.0, 1000)
+        1
+    """
+    return 1 if microseconds < ALONE_BELOW else max(1, min(most, 4 * threads()))
+
+
+def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
+    """Give the range of `count` things that belongs to a chunk.
+
+    Args:
+        chunk: its number.
+        chunks: how many there are.
+        count: what is shared out.
+
+    Returns:
+        First, and one past the last.
+
+    Example:
+        >>> [share(chunk, 3, 10) for chunk in range(3)]
+        [(0, 3), (3, 6), (6, 10)]
+    """
+    return chunk * count // chunks, (chunk + 1) * count // chunks
+
+
 def _hire(count: int) -> None:
     global _workers  # noqa: PLW0603 - one pool for the process
     if _workers >= count:

@@ -26,6 +26,9 @@ that some row sees:
 6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) takes tanh of a + b in float64, so that
    what is NaN or infinite stays visible as such.
 
+7. *Few queries.* Below QK/(Q + K) = 4 the factors would cost more than they save: `qkv.backends.kernels.tanh_direct`
+   takes each tanh by itself, as under 6, which is what a decoder's step does.
+
 **Backward.** t = (EF − 1)/(EF + 1) is made again; with g the gradient of the scores, v·Σg(1 − t²) over keys and
 queries are the gradients of a and b, Σgt that of v. 1 − t² is the derivative of what was computed, also where it was
 clamped: never autograd through the clamp. Scores come from the same loop as in the forward pass, hence the same bits.
@@ -45,7 +48,7 @@ from typing import Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool
+from qkv.backends.kernels import pool, tanh_few
 from qkv.backends.kernels.sight import Array, Drop, Sight, arguments
 from qkv.backends.kernels.tanh_backward import backward as _backward
 from qkv.backends.kernels.tanh_factors import factors as _factors
@@ -58,6 +61,8 @@ _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
 # X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough.
 _LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0]), 8: np.array([19.1, 186.0, 0.5, 0.0])}
 _MOST_PARTS = 8
+# Taking factors of a row costs as much as this many tanhs of it.
+_FEW = 4
 
 
 @final
@@ -65,12 +70,14 @@ _MOST_PARTS = 8
 class Factors:
     """What a score needs of queries and keys, once per row; see `qkv.backends.kernels.tanh_factors`.
 
+    Where queries are few nothing is made: left, right and weight are query, key and vector themselves.
+
     Attributes:
-        left: (N, Q, R).
-        right: (N, tiles, R, keys per tile).
-        weight: (N, R).
-        count: (N, 3).
-        place: (N, R).
+        left: (N, Q, R); few queries: (N, Q, A).
+        right: (N, tiles, R, keys per tile); few queries: (N, 1, K, A).
+        weight: (N, R); few queries: (C, A).
+        count: (N, 3); few queries: (N, 0).
+        place: (N, R); few queries: (N, 0).
     """
 
     left: Array
@@ -78,6 +85,11 @@ class Factors:
     weight: Array
     count: NDArray[np.int64]
     place: NDArray[np.int64]
+
+    @property
+    def few(self) -> bool:
+        """Whether queries are so few that each tanh is taken by itself."""
+        return bool(self.count.shape[1] == 0)
 
 
 class Rows(NamedTuple):
@@ -135,6 +147,9 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
         (1, 1, 16, 16)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
+    if queries * keys < _FEW * (queries + keys):
+        nothing = np.empty((items, 0), np.int64)
+        return Factors(query, key.reshape(items, 1, keys, width), vector, nothing, nothing)
     room, size = (width + 9) // 4 * 4, tile_size(keys, width)
     shapes = (items, queries, room), (items, -(-keys // size), room, size), (items, room)
     left, right, weight = (np.empty(shape, dtype) for shape in shapes)
@@ -148,12 +163,12 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
             np.empty((9, room)),
             np.empty((16, room), dtype),
         )
-        n0, n1 = _share(chunk, chunks, items)
+        n0, n1 = pool.share(chunk, chunks, items)
         bounds = sight.first, sight.last, sight.mask, sight.owner
         code(n0, n1, _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, place, *scratch)
 
     time = items * (queries + keys) * width * 0.001
-    chunks = _chunks(time, items)
+    chunks = pool.chunks(time, items)
     pool.run(work, chunks, time)
     return Factors(left, right, weight, count, place)
 
@@ -206,6 +221,8 @@ def forward(
         >>> forward(factor(a, b, v, sight), np.arange(3.0).reshape(1, 3, 1), sight).out.ravel()
         array([1., 1.])
     """
+    if factors.few:
+        return Rows(*tanh_few.forward(_raw(factors, value), sight, _RULES[rule], shift, drop))
     (items, queries, _), dtype = factors.left.shape, value.dtype
     out = np.empty((items, queries, value.shape[2]), dtype)
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
@@ -214,13 +231,13 @@ def forward(
     given = arguments(sight, shift, drop, dtype)
 
     def work(chunk: int) -> None:
-        start, stop = _share(chunk, chunks, rows)
+        start, stop = pool.share(chunk, chunks, rows)
         made = factors.left, factors.right, factors.weight, factors.count
         scratch = np.empty(size + 64, dtype)
         code(start, stop, _RULES[rule], *made, value, *given, out, top, total, scratch)
 
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
-    chunks = _chunks(time, rows)
+    chunks = pool.chunks(time, rows)
     pool.run(work, chunks, time)
     return Rows(out, top, total)
 
@@ -260,6 +277,10 @@ def backward(
         >>> backward(made, v, value, sight, forward(made, value, sight), np.ones((1, 2, 1))).value.ravel()
         array([0.66666667, 0.66666667, 0.66666667])
     """
+    if factors.few:
+        wanted = (grad, grad_lse, bias_gradient)
+        found = tanh_few.backward(_raw(factors, value), sight, _RULES[rule], shift, drop, tuple(rows), wanted)
+        return Gradients(*found)
     (items, queries, room), dtype = factors.left.shape, value.dtype
     keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]
     time = items * queries * keys * (room + width / 2) * 1.5e-4
@@ -279,7 +300,7 @@ def backward(
     code, lay_out = _backward.at(dtype), _lay_out.at(dtype)
 
     def lay(chunk: int) -> None:
-        lay_out(*_share(chunk, items, items), value, tiles)
+        lay_out(*pool.share(chunk, items, items), value, tiles)
 
     def work(chunk: int) -> None:
         scratch = [np.zeros(shape, dtype) for shape in _scratch(room, size, tiles.shape[2])]
@@ -307,7 +328,7 @@ def _gradients(
     code = _collect.at(dtype)
 
     def work(chunk: int) -> None:
-        n0, n1 = _share(chunk, items, items)
+        n0, n1 = pool.share(chunk, items, items)
         code(n0, n1, factors.place, vector, sight.owner, *sums, d_query, d_key, d_value, along, np.arange(width), ones)
 
     pool.run(work, items, (d_query.size + d_key.size + d_value.size) * 1e-3)
@@ -316,13 +337,9 @@ def _gradients(
     return Gradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
 
 
-def _share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
-    return chunk * count // chunks, (chunk + 1) * count // chunks
-
-
-def _chunks(time: float, most: int) -> int:
-    """One chunk for a caller alone; otherwise a few per thread, so that rows of unequal length even out."""
-    return 1 if time < pool.ALONE_BELOW else max(1, min(most, 4 * pool.threads()))
+def _raw(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
+    """Query, key, vector and value, where queries are few."""
+    return factors.left, factors.right[:, 0], factors.weight, value
 
 
 def _boxes(

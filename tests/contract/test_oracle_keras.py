@@ -1,4 +1,4 @@
-"""Keras 3 on the PyTorch backend says the same: Attention, AdditiveAttention, MultiHeadAttention, GroupQueryAttention."""
+"""Keras 3 on the PyTorch backend says the same: plain, additive, multi-head and grouped attention."""
 
 import os
 import warnings

@@ -26,7 +26,7 @@ def per_item(numbers: Tensor, leading: Shape) -> Tensor:
     return numbers.reshape(*numbers.shape, *(1,) * (len(leading) - numbers.ndim), 1, 1)
 
 
-def leaf(draw: Random, leading: Shape, queries: int, keys: int) -> Both:
+def leaf(draw: Random, leading: Shape, queries: int, keys: int) -> Both:  # noqa: PLR0911
     """A mask, and what it means, written out by its definition."""
     i, j = torch.arange(queries)[:, None], torch.arange(keys)
     g = torch.Generator().manual_seed(draw.randrange(10_000))

@@ -99,7 +99,7 @@ def test_no_files_at_all(tmp_path: Path) -> None:
 
 def test_line_longer_than_the_limit(corpus: Path, tmp_path: Path) -> None:
     done = train(tmp_path, *parallel(corpus), "--longest", "1")
-    refused(done, "a.txt:1", "--longest 2")
+    refused(done, "a.txt:", "at most 1 tokens", "--longest 2")
 
 
 def test_run_folder_of_another_configuration(run_folder: Path, corpus: Path) -> None:

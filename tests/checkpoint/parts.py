@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from qkv.checkpoint.contents import Contents, TrainerState
-from qkv.checkpoint.figures import StoredFigure
+from qkv.metrics.figure import Figure
 
 
 def small(seed: int = 0, *, figures: bool = True) -> Contents:
@@ -19,7 +19,7 @@ def small(seed: int = 0, *, figures: bool = True) -> Contents:
         "empty": torch.zeros(0, 5),
     }
     trainer = TrainerState({"optimizer.exp_avg.half": torch.ones(3)}, {"step": seed, "best": None, "loss": 0.1})
-    scores = (StoredFigure("bleu", 31.2, "case:mixed"), StoredFigure("perplexity", float("inf"), "", False))
+    scores = (Figure("bleu", 31.2, "case:mixed"), Figure("perplexity", float("inf"), "", False))
     return Contents(
         model, {"task": "translate", "model": {"width": 3}}, '{"a": "ü"}', trainer, scores if figures else ()
     )

@@ -8,11 +8,12 @@ from typing import final
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
-from qkv.checkpoint.figures import Figure, decode_figures, encode_figures
+from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import CheckpointError, complaint
+from qkv.metrics.figure import Figure
 
 _AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
 

@@ -2,51 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
 
 from qkv.checkpoint.plain import Plain, decode, encode
 from qkv.errors import CheckpointError, complaint
+from qkv.metrics.figure import Figure
 
 _AGAIN = "It is not what was saved: use another checkpoint of this run, or get this one again from where it came."
-
-
-class Figure(Protocol):
-    """Anything that was measured: its name, its value, how it was measured, which direction is up."""
-
-    @property
-    def name(self) -> str:
-        """What was measured, as in "bleu"."""
-
-    @property
-    def value(self) -> float:
-        """The number."""
-
-    @property
-    def signature(self) -> str:
-        """How it was measured, to the last option."""
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Which direction is up."""
-
-
-@final
-@dataclass(frozen=True)
-class StoredFigure:
-    """A figure that is kept with the checkpoint it was measured on.
-
-    Args:
-        name: what was measured, as in "bleu".
-        value: the number.
-        signature: how it was measured, to the last option.
-        higher_is_better: which direction is up.
-    """
-
-    name: str
-    value: float
-    signature: str = ""
-    higher_is_better: bool = True
 
 
 def encode_figures(figures: Sequence[Figure]) -> bytes:
@@ -59,13 +20,14 @@ def encode_figures(figures: Sequence[Figure]) -> bytes:
         The JSON.
 
     Example:
-        >>> decode_figures(encode_figures([StoredFigure("loss", float("inf"))]), "figures.json")
-        (StoredFigure(name='loss', value=inf, signature='', higher_is_better=True),)
+        >>> data = encode_figures([Figure("loss", float("inf"), "nats", higher_is_better=False)])
+        >>> decode_figures(data, "figures.json")
+        (Figure(name='loss', value=inf, signature='nats', higher_is_better=False),)
     """
-    return encode([_plain(figure) for figure in figures], "figures")
+    return encode([to_plain(figure) for figure in figures], "figures")
 
 
-def decode_figures(data: bytes, path: str) -> tuple[StoredFigure, ...]:
+def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
     """Read what `encode_figures` wrote.
 
     Args:
@@ -81,10 +43,18 @@ def decode_figures(data: bytes, path: str) -> tuple[StoredFigure, ...]:
     value = decode(data, path)
     if not isinstance(value, list):
         raise CheckpointError(complaint(path, "a list of figures", type(value).__name__, _AGAIN))
-    return tuple(_figure(item, path) for item in value)
+    return tuple(from_plain(item, path) for item in value)
 
 
-def _plain(figure: Figure) -> Plain:
+def to_plain(figure: Figure) -> dict[str, Plain]:
+    """Write a figure as names and numbers; a value that is not finite is written by its name.
+
+    Args:
+        figure: what was measured.
+
+    Returns:
+        Its fields.
+    """
     value = float(figure.value)
     return {
         "name": figure.name,
@@ -94,7 +64,19 @@ def _plain(figure: Figure) -> Plain:
     }
 
 
-def _figure(value: object, path: str) -> StoredFigure:
+def from_plain(value: Plain, path: str) -> Figure:
+    """Read what `to_plain` wrote, and believe nothing of it.
+
+    Args:
+        value: its fields.
+        path: the name that messages use.
+
+    Returns:
+        The figure.
+
+    Raises:
+        CheckpointError: it is none.
+    """
     match value:
         case {
             "name": str(name),
@@ -102,5 +84,5 @@ def _figure(value: object, path: str) -> StoredFigure:
             "signature": str(text),
             "higher_is_better": bool(up),
         }:
-            return StoredFigure(name, float(number), text, up)
+            return Figure(name, float(number), text, up)
     raise CheckpointError(complaint(path, "a figure", repr(value)[:160], _AGAIN))

@@ -36,13 +36,13 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
     kept: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     homes: dict[object, str] = {}
+    memories: set[int] = set()
     for name in sorted(tensors):
         tensor = tensors[name]
         _check(name, tensor, what)
         home = homes.setdefault(_identity(name, tensor), name)
         if home == name:
-            # A copy of its own: views of one memory that differ are stored apart.
-            kept[name] = tensor.detach().cpu().contiguous().clone()
+            kept[name] = _apart(tensor, memories)
         else:
             tied[name] = home
     try:
@@ -74,6 +74,16 @@ def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]
         if name in tensors or home not in tensors:
             raise CheckpointError(complaint(what, f"a tensor {home!r} that {name!r} stands for", "none", _AGAIN))
     return tensors | {name: tensors[home] for name, home in tied.items()}
+
+
+def _apart(tensor: Tensor, memories: set[int]) -> Tensor:
+    # Views of one memory that differ are stored apart: all but the first are copied.
+    dense = tensor.detach().cpu().contiguous()
+    memory = dense.untyped_storage().data_ptr()
+    if memory in memories:
+        return dense.clone()
+    memories.add(memory)
+    return dense
 
 
 def _check(name: str, tensor: Tensor, what: str) -> None:

@@ -55,9 +55,11 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
 
     train = [(line["step"], line["loss"]) for line in lines if line["kind"] == "train" and line.get("loss") is not None]
     name, judged = _judged(lines, monitor)
-    figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.subplots(2 if judged else 1, 1, sharex=True, squeeze=False)[:, 0]
+    # Fixed margins: measuring every label first takes as long again as drawing.
+    figure.subplots_adjust(left=0.1, right=0.93, top=0.94, bottom=0.09 if judged else 0.14, hspace=0.1)
     axes[0].set_title("Training", loc="left", fontweight="bold")
     _train_panel(axes[0], train)
     if judged:

@@ -10,12 +10,12 @@ from typing import Any, Literal, TextIO, final
 import torch
 from torch import nn
 
-from qkv.checkpoint.figures import Figure
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
 from qkv.errors import DataError, complaint
+from qkv.metrics.figure import Figure
 from qkv.train.board import Board
 from qkv.train.curve import Curve
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated

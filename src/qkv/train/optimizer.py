@@ -113,12 +113,12 @@ def set_optimizer_state(model: nn.Module, optimizer: AdamW, tensors: Mapping[str
         optimizer.state[parameter][key] = value.detach().to(parameter.device, copy=True)
 
 
-def clip_gradient(parameters: list[nn.Parameter], limit: float | None) -> float:
+def clip_gradient(parameters: list[nn.Parameter], limit: float) -> float:
     """Shorten the gradient to a largest norm.
 
     Args:
         parameters: whose `.grad` is shortened in place.
-        limit: the largest norm; None only measures.
+        limit: the largest norm; 0 only measures.
 
     Returns:
         The norm before.
@@ -128,7 +128,7 @@ def clip_gradient(parameters: list[nn.Parameter], limit: float | None) -> float:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
-    if limit is not None:
+    if limit:
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return float(norm)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from qkv.checkpoint.figures import Figure
+from qkv.metrics.figure import Figure
 
 
 @final

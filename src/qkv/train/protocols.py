@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from qkv.checkpoint.figures import Figure
+from qkv.metrics.figure import Figure
 
 B = TypeVar("B")
 

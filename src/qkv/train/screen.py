@@ -6,7 +6,7 @@ from typing import TextIO, final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from qkv.checkpoint.figures import Figure
+from qkv.metrics.figure import Figure
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
 
 
@@ -94,8 +94,8 @@ def show_figures(figures: Sequence[Figure]) -> str:
         Names and values.
 
     Example:
-        >>> from qkv.checkpoint.figures import StoredFigure
-        >>> show_figures([StoredFigure("bleu", 31.239), StoredFigure("loss", 1.5)])
+        >>> from qkv.metrics.figure import Figure
+        >>> show_figures([Figure("bleu", 31.239, ""), Figure("loss", 1.5, "")])
         'bleu 31.24, loss 1.5'
     """
     return ", ".join(f"{figure.name} {figure.value:.4g}" for figure in figures)

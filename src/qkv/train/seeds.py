@@ -72,14 +72,12 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
         version, *words = states[_PREFIX + "python"].tolist()
         gauss = states[_PREFIX + "python.gauss"].tolist()
         random.setstate((version, tuple(words), gauss[0] if gauss else None))
-        position, has_gauss, *keys = states[_PREFIX + "numpy"].tolist()
-        cached = states[_PREFIX + "numpy.gauss"].item()
-        np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+        _set_numpy(states[_PREFIX + "numpy"].tolist(), states[_PREFIX + "numpy.gauss"].item())
         torch.set_rng_state(states[_PREFIX + "torch"])
         for name in sorted(states):
             if name.startswith(_PREFIX + "cuda.") and torch.cuda.is_available():
                 torch.cuda.set_rng_state(states[name], int(name.rpartition(".")[2]))
-    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+    except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         mend = "Use another checkpoint of this run."
         raise CheckpointError(
             complaint("trainer.safetensors", "states of random generators", str(error), mend)
@@ -102,3 +100,11 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         set_generators(kept)
+
+
+def _set_numpy(numbers: list[int], cached: float) -> None:
+    position, has_gauss, *keys = numbers
+    if not 0 <= position <= len(keys):
+        # NumPy would believe it, and read past its memory.
+        raise ValueError(f"position {position} of {len(keys)}")
+    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached))

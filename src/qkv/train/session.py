@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from qkv.checkpoint.contents import Contents, TrainerState
-from qkv.checkpoint.figures import Figure
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
 from qkv.errors import CheckpointError, complaint
+from qkv.metrics.figure import Figure
 from qkv.train.feed import Feed
 from qkv.train.optimizer import build_optimizer, optimizer_state, set_optimizer_state
 from qkv.train.precision import choose

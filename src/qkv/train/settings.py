@@ -24,7 +24,7 @@ class Settings:
         warmup: number of updates in which the learning rate rises to its peak.
         betas: decay rates of AdamW's two moments.
         weight_decay: of matrices; biases, norms and embeddings have none.
-        clip: the largest norm of the gradient; None for no limit.
+        clip: the largest norm of the gradient; 0 for no limit.
         label_smoothing: the part of a target's weight that is spread over all tokens.
         precision: "bfloat16" computes the model in it, weights stay float32; "auto" measures both at the start.
         validate_every: updates between two validations, each followed by a checkpoint.
@@ -54,7 +54,7 @@ class Settings:
     warmup: int = 400
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
-    clip: float | None = 1.0
+    clip: float = 1.0
     label_smoothing: float = 0.1
     precision: Precision = "float32"
     validate_every: int = 500
@@ -78,8 +78,7 @@ class Settings:
             _between("betas", number, 0, 1, "Values such as (0.9, 0.98) suit most models.", zero=True)
         _between("weight_decay", self.weight_decay, 0, math.inf, "0 turns it off.", zero=True)
         _between("label_smoothing", self.label_smoothing, 0, 1, "0 turns it off.", zero=True)
-        if self.clip is not None:
-            _between("clip", self.clip, 0, math.inf, "Leave it out for no limit.")
+        _between("clip", self.clip, 0, math.inf, "0 turns it off.", zero=True)
         _one_of("schedule", self.schedule, get_args(Schedule))
         _one_of("precision", self.precision, get_args(Precision))
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
-from qkv.checkpoint.figures import Figure, StoredFigure
+from qkv.checkpoint.figures import from_plain, to_plain
 from qkv.checkpoint.plain import Plain
 from qkv.errors import CheckpointError, ConfigError, complaint, nearest
+from qkv.metrics.figure import Figure
 from qkv.train.precision import Chosen
 
 T = TypeVar("T", int, float, str)
@@ -40,7 +41,7 @@ class State:
     tokens: int = 0
     validated: int = 0
     waited: int = 0
-    best: StoredFigure | None = None
+    best: Figure | None = None
     best_step: int = 0
     window_loss: float = 0.0
     window_count: int = 0
@@ -67,7 +68,7 @@ class State:
         figure = _monitored(figures, monitor)
         better = _better(figure, self.best)
         if better:
-            self.best = StoredFigure(figure.name, float(figure.value), figure.signature, figure.higher_is_better)
+            self.best = figure
             self.best_step = self.step
         self.waited = 0 if better else self.waited + 1
         return better
@@ -82,17 +83,8 @@ class State:
             Names and numbers.
         """
         plain: dict[str, Plain] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best"}
-        best = self.best
-        signature = "" if best is None else best.signature
-        figure: Plain = None
-        if best is not None:
-            figure = {
-                "name": best.name,
-                "value": best.value,
-                "signature": signature,
-                "higher_is_better": best.higher_is_better,
-            }
-        return plain | {"best": figure, "batches": batches}
+        best = None if self.best is None else to_plain(self.best)
+        return plain | {"best": best, "batches": batches}
 
 
 def read_state(plain: Mapping[str, Plain]) -> State:
@@ -120,7 +112,8 @@ def read_state(plain: Mapping[str, Plain]) -> State:
     if precision not in {"float32", "bfloat16"}:
         raise _damaged("precision", "float32 or bfloat16", precision)
     loss = _field(plain, "window_loss", float)
-    return State(**values, best=_best(plain.get("best")), window_loss=loss, precision=precision)  # type: ignore[arg-type]
+    best = None if plain.get("best") is None else from_plain(plain["best"], f"{_WHERE}: best")
+    return State(**values, best=best, window_loss=loss, precision=precision)  # type: ignore[arg-type]
 
 
 def fingerprint(plain: Mapping[str, Plain]) -> str:
@@ -147,26 +140,12 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
     raise ConfigError(complaint("monitor", expected, f'"{monitor}"', nearest(str(monitor), names)))
 
 
-def _better(figure: Figure, best: StoredFigure | None) -> bool:
+def _better(figure: Figure, best: Figure | None) -> bool:
     if not math.isfinite(figure.value):
         return False
     if best is None:
         return True
     return figure.value > best.value if figure.higher_is_better else figure.value < best.value
-
-
-def _best(value: Plain) -> StoredFigure | None:
-    match value:
-        case None:
-            return None
-        case {
-            "name": str(name),
-            "value": float(number),
-            "signature": str(signature),
-            "higher_is_better": bool(up),
-        }:
-            return StoredFigure(name, number, signature, up)
-    raise _damaged("best", "a figure", value)
 
 
 def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:

@@ -1,0 +1,52 @@
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.train.curve import Curve, draw, smoothed
+from qkv.train.events import Said, Saved
+
+TRAIN = [{"step": step, "kind": "train", "loss": 5 / step} for step in range(10, 100, 10)]
+JUDGED = [{"step": 50, "kind": "validation", "bleu": 3.0, "chrf": 9.0, "better": True}]
+
+
+def size(png: bytes) -> tuple[int, int]:
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    return struct.unpack(">II", png[16:24])
+
+
+@pytest.mark.parametrize("lines", [[], TRAIN, TRAIN + JUDGED, JUDGED, [{"step": 1, "kind": "train", "loss": None}]])
+def test_every_stage_of_a_run_can_be_drawn(lines):
+    width, height = size(draw(lines))
+    assert width == 1200
+    assert height == (960 if JUDGED[0] in lines else 600)
+
+
+def test_the_same_lines_give_the_same_picture():
+    assert draw(TRAIN + JUDGED) == draw(TRAIN + JUDGED)
+
+
+def test_the_monitored_figure_is_drawn():
+    assert draw(TRAIN + JUDGED, "chrf") != draw(TRAIN + JUDGED, "bleu") == draw(TRAIN + JUDGED)
+
+
+def test_the_picture_is_drawn_at_each_checkpoint(tmp_path):
+    curve = Curve(tmp_path)
+    curve(Said("x"))
+    assert not (tmp_path / "loss.png").exists()
+    curve(Saved(1, tmp_path))
+    curve.close()
+    size((tmp_path / "loss.png").read_bytes())
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=30))
+def test_smoothing_stays_within_what_it_saw(values):
+    result = smoothed(values)
+    assert len(result) == len(values)
+    for index, value in enumerate(result):
+        seen = values[: index + 1]
+        assert min(seen) - 1e-6 <= value <= max(seen) + 1e-6
+        assert math.isfinite(value)
+    assert result[:1] == values[:1]

@@ -1,0 +1,62 @@
+import signal
+import threading
+
+import pytest
+
+from qkv.train import interrupts
+from qkv.train.interrupts import Interrupted, Interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_remembered_and_handlers_are_put_back(number):
+    before = signal.getsignal(number)
+    with Interrupts() as ours:
+        assert ours.received is None
+        signal.raise_signal(number)
+        assert ours.received == number
+    assert signal.getsignal(number) is before
+
+
+def test_the_first_signal_counts():
+    with Interrupts() as ours:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert ours.received == signal.SIGTERM
+
+
+def test_a_second_press_ends_at_once(monkeypatch):
+    monkeypatch.setattr(interrupts, "_SAME_PRESS_SECONDS", -1.0)
+    with Interrupts():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_breakable_is_broken_off():
+    with Interrupts() as ours:
+        with pytest.raises(Interrupted), ours.breakable():  # noqa: PT012
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("went on after the signal")
+        with pytest.raises(Interrupted), ours.breakable():
+            pytest.fail("began after the signal")
+        assert ours.received == signal.SIGINT
+
+
+def test_outside_what_is_breakable_nothing_is_raised():
+    with Interrupts() as ours:
+        with ours.breakable():
+            pass
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_another_thread_may_train_without_signals():
+    received: list[int | None] = []
+
+    def work() -> None:
+        with Interrupts() as ours:
+            received.append(ours.received)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert received == [None]

@@ -1,0 +1,89 @@
+import json
+
+import pytest
+
+from qkv.errors import CheckpointError, DataError
+from qkv.metrics.figure import Figure
+from qkv.train.events import Logged, Said, Updated, Validated
+from qkv.train.journal import Journal, read_journal
+
+
+def logged(step: int) -> Logged:
+    return Logged(step, 0, 2.5, 1e-3, 1.0, 100.0, step * 2.0, 10.0)
+
+
+def write(run, steps, start=(0, 0)):
+    journal = Journal(run, *start)
+    for step in steps:
+        journal(Updated(step, 2.0))
+        journal(Said("not for the journal"))
+        journal(logged(step))
+        journal(Validated(step, [Figure("bleu", step / 10, "")], step == 20))
+    journal.close()
+    return journal
+
+
+def test_lines_are_there_as_soon_as_they_happen(tmp_path):
+    journal = Journal(tmp_path, 0, 0)
+    journal(logged(10))
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    journal.close()
+    assert (line["step"], line["kind"], line["loss"], line["learning_rate"]) == (10, "train", 2.5, 1e-3)
+
+
+def test_going_on_doubles_no_line(tmp_path):
+    write(tmp_path, [10, 20, 30])
+    journal = write(tmp_path, [30, 40], start=(20, 20))
+    lines = read_journal(tmp_path / "metrics.jsonl")
+    for kind in ("train", "validation"):
+        assert [line["step"] for line in lines if line["kind"] == kind] == [10, 20, 30, 40]
+    assert journal.seconds == 40.0
+    assert [line["bleu"] for line in lines if line["kind"] == "validation"] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_validation_that_will_be_made_again_is_dropped(tmp_path):
+    write(tmp_path, [10, 20])
+    Journal(tmp_path, 20, 10).close()
+    lines = [(line["step"], line["kind"]) for line in read_journal(tmp_path / "metrics.jsonl")]
+    assert lines == [(10, "train"), (10, "validation"), (20, "train")]
+
+
+def test_beginning_anew_drops_all(tmp_path):
+    write(tmp_path, [10])
+    journal = Journal(tmp_path, 0, 0)
+    journal.close()
+    assert journal.seconds == 0
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_a_line_cut_short_is_left_out(tmp_path):
+    write(tmp_path, [10])
+    with (tmp_path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 20, "ki')
+    assert len(read_journal(tmp_path / "metrics.jsonl")) == 2
+    write(tmp_path, [20], start=(10, 10))
+    assert [line["step"] for line in read_journal(tmp_path / "metrics.jsonl")] == [10, 10, 20, 20]
+
+
+@pytest.mark.parametrize("line", ["x", "[]", '{"kind": "train"}', '{"step": "a", "kind": "train"}', "[" * 100_000])
+def test_a_foreign_line_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "kind": "train"}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: expected a line with step and kind"):
+        read_journal(tmp_path / "metrics.jsonl")
+
+
+def test_infinity_is_written_as_null(tmp_path):
+    journal = Journal(tmp_path, 0, 0)
+    journal(Validated(5, [Figure("perplexity", float("inf"), "")], False))
+    journal.close()
+    assert read_journal(tmp_path / "metrics.jsonl")[0]["perplexity"] is None
+
+
+def test_no_file_has_no_lines(tmp_path):
+    assert read_journal(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_folder_in_its_place_is_a_typed_error(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        Journal(tmp_path, 0, 0)

@@ -17,19 +17,26 @@ def train_translate(
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     valid_data: Annotated[Path | None, typer.Option(help="Or one file with source<TAB>target.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; the same command again resumes.")] = None,
-    model: Annotated[str | None, typer.Option(help="transformer, gru, lstm or rnn.")] = None,
-    score: Annotated[str | None, typer.Option(help="additive, scaled_dot, dot, bilinear, or none.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="bpe, word or char; learnt from the training text.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="The most pieces of the vocabulary.")] = None,
+    model: Annotated[str | None, typer.Option(help="transformer (default), gru, lstm or rnn.")] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="additive (default of RNNs), scaled_dot (of the transformer), dot, bilinear, or none (RNNs)."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="bpe (default), word or char; learnt from the training text.")
+    ] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="The most pieces of the vocabulary (8000).")] = None,
     lowercase: Annotated[bool | None, typer.Option("--lowercase", help="Lower-case all text.")] = None,
-    longest: Annotated[int | None, typer.Option(help="The most tokens that a line may have.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of updates.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Its peak.")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32, bfloat16, or auto: the faster one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything that is left to chance.")] = None,
+    longest: Annotated[int | None, typer.Option(help="The most tokens that a line may have (256).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of updates (3000).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Its peak (0.001).")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 (default), bfloat16, or auto: the faster one.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
     config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
 ) -> None:
     """Train a translation model from two parallel files, or one TSV file.

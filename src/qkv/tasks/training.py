@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,6 +24,18 @@ from qkv.train.loop import train as run_training
 from qkv.train.outcome import Outcome
 from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings as Training
+
+DEFAULTS: Mapping[str, object] = MappingProxyType(
+    {
+        "steps": 3000,
+        "tokens": 2048,
+        "schedule": "cosine",
+        "validate_every": 250,
+        "log_every": 25,
+        "monitor": "bleu",
+    }
+)
+"""What suits some ten thousand sentence pairs on a laptop; chosen on the validation part of Multi30k."""
 
 _TABLES = ("data", "tokenizer", "model", "training")
 _FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
@@ -69,7 +82,7 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
         build(Files, tables.get("data", {}), "data"),
         build(Words, tables.get("tokenizer", {}), "tokenizer"),
         model_settings(tables.get("model", {})),
-        build(Training, tables.get("training", {}), "training"),
+        build(Training, {**DEFAULTS, **tables.get("training", {})}, "training"),
     )
 
 

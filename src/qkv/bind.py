@@ -57,11 +57,15 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
     normalizer = _normalizer(given.normalizer, score)
     groups = _groups(query, key, value) if given.enable_gqa else None
     leading = _leading(query, key, value, groups)
+    key_leading = leading if groups is None else (*leading[:-1], groups[0])
+    for owner in (score, normalizer):
+        if owner.parameters:
+            check_parameters(owner, owner.parameters, leading, key_leading, query.device)
     score.check(tuple(query.shape), tuple(key.shape))
-    _check_parameters(score, normalizer, leading, leading if groups is None else (*leading[:-1], groups[0]))
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
-    visibility = lower(None if given.mask is None else as_mask(given.mask), grid)
-    _check_mask_device(visibility, query.device)
+    mask = None if given.mask is None else as_mask(given.mask)
+    _check_mask_device(mask, query.device)
+    visibility = lower(mask, grid)
     bias = None if given.bias is None else _bias(given.bias, grid, query)
     if groups is not None and score.core == "tile":
         # A function of the caller's own expects the heads as the caller laid them out.
@@ -102,14 +106,14 @@ def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ShapeError(complaint(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), mend))
         if not x.is_floating_point():
             raise DtypeError(complaint(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
-        # Autocast makes one type of all but float64.
-        cast = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
-        if x.dtype != query.dtype and not cast:
-            mend = f"Use {name}.to(query.dtype)."
-            raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
         if x.device != query.device:
             mend = f"Use {name}.to(query.device)."
             raise DtypeError(complaint(name, f"device {query.device}, that of query", f"{x.device}", mend))
+        # Autocast makes one type of all but float64.
+        cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
+        if x.dtype != query.dtype and not cast:
+            mend = f"Use {name}.to(query.dtype)."
+            raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
     if key.shape[-2] != value.shape[-2]:
         got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
         mend = "Every key needs its value: the second last dimensions must be equal."
@@ -119,10 +123,15 @@ def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast as PyTorch's own attention does under autocast: all but float64."""
     kind = query.device.type
-    if not torch.is_autocast_enabled(kind) or query.dtype == torch.float64:
+    if not _autocasts(kind) or query.dtype == torch.float64:
         return query, key, value
     dtype = torch.get_autocast_dtype(kind)
     return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def _autocasts(kind: str) -> bool:
+    # PyTorch raises where it is asked about a device that has no autocast.
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def _normalizer(normalizer: Normalizer | None, score: Score) -> Normalizer:
@@ -167,18 +176,13 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
     return leading if groups is None else (*leading, query.shape[-3])
 
 
-def _check_parameters(score: Score, normalizer: Normalizer, leading: Shape, key_leading: Shape) -> None:
-    if score.parameters:
-        check_parameters(score, score.parameters, leading, key_leading)
-    if normalizer.parameters:
-        check_parameters(normalizer, normalizer.parameters, leading, key_leading)
-
-
-def _check_mask_device(visibility: Visibility, device: torch.device) -> None:
-    dense = visibility.dense
-    if dense is not None and dense.device != device:
-        mend = "Use mask.to(query.device)."
-        raise MaskError(complaint("mask", f"device {device}, that of query", f"{dense.device}", mend))
+def _check_mask_device(mask: Mask | None, device: torch.device) -> None:
+    for part in () if mask is None else vars(mask).values():
+        if isinstance(part, Mask):
+            _check_mask_device(part, device)
+        elif isinstance(part, Tensor) and part.device != device:
+            mend = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
+            raise MaskError(complaint("mask", f"device {device}, that of query", f"{part.device}", mend))
 
 
 def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:

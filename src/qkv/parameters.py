@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, DtypeError, complaint
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
@@ -24,12 +24,22 @@ class Parameter(NamedTuple):
     of_key: bool = False
 
 
-def check_parameters(owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape) -> None:
-    """Raise ShapeError where a tensor parameter's head dimensions do not fit the leading shape of its side."""
+def check_parameters(
+    owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
+) -> None:
+    """Raise where a parameter is no tensor, is on another device, or its heads do not fit the shape of its side."""
     for name, own, of_key in parameters:
         parameter = getattr(owner, name)
         if isinstance(parameter, Tensor):
-            align_right(parameter, own, key_leading if of_key else leading, f"{type(owner).__name__}({name})")
+            argument = f"{type(owner).__name__}({name})"
+            align_right(parameter, own, key_leading if of_key else leading, argument)
+            # As everywhere in PyTorch, a number in a tensor of the CPU goes with any device.
+            if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
+                mend = "Move it there with .to(query.device)."
+                raise DtypeError(complaint(argument, f"device {device}, that of query", f"{parameter.device}", mend))
+        elif own and parameter is not None:
+            argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
+            raise DtypeError(complaint(argument, "a torch.Tensor", got, "Use torch.as_tensor."))
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:

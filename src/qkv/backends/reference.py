@@ -77,7 +77,8 @@ def _wide(x: Tensor) -> Tensor:
 def _as_it_is(x: Tensor) -> AbstractContextManager[None]:
     """Keep autocast from narrowing again what was widened."""
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    narrows = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if narrows else nullcontext()
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:

@@ -97,4 +97,9 @@ def as_score(score: object) -> Score:
         >>> as_score(lambda query, key: query @ key.mT).core
         'tile'
     """
+    if isinstance(score, type):
+        name = score.__name__
+        raise ConfigError(
+            complaint("score", "a value of qkv.scores or a callable", f"the class {name}", f"Use {name}().")
+        )
     return score if isinstance(score, Score) else Learned(score)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, ShapeError
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
@@ -241,6 +241,9 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
     ("config", "options", "message"),
     [
         (RecurrentConfig, {"hidden": 0}, "model.hidden: expected at least 1"),
+        (RecurrentConfig, {"cell": "gur"}, 'model.cell: .* Did you mean "gru"'),
+        (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
+        (TransformerConfig, {"score": "none"}, "model.score: expected one of its names"),
         (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a share"),
         (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
         (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a share"),
@@ -250,3 +253,32 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
 def test_a_size_outside_its_range_is_named(config: type, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(size=5, **options)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[11]], ids=["rnn", "transformer"])
+@pytest.mark.parametrize(
+    ("source", "lengths", "target", "message"),
+    [
+        ([[3, 4]], [3], [[1]], "lengths: expected numbers from 0 to 2; got 3"),
+        ([[3, 4]], [-1], [[1]], "lengths: expected numbers from 0 to 2; got -1"),
+        ([[3, 4]], [1, 1], [[1]], "lengths: expected 1 numbers; got 2"),
+        ([[3, SIZE]], [2], [[1]], "source: expected numbers from 0 to 12; got 13"),
+        ([3, 4], [2], [[1]], r"source: expected int64 of shape \(B, S\)"),
+        ([[3.0, 4.0]], [2], [[1]], r"source: expected int64 .* got torch.float32"),
+        ([[3, 4]], [2], [[SIZE]], "target: expected numbers from 0 to 12; got 13"),
+        ([[3, 4]], [2], [[1], [1]], "target: expected 1 rows"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_named(
+    kind: tuple[str, dict[str, Any]], source: Any, lengths: list[int], target: list[list[int]], message: str
+) -> None:
+    with pytest.raises(ShapeError, match=message):
+        made(kind)(torch.tensor(source), torch.tensor(lengths), torch.tensor(target))
+
+
+@every
+def test_a_source_without_columns_is_an_empty_sentence(kind: tuple[str, dict[str, Any]]) -> None:
+    model, target = made(kind), torch.tensor([[BOS, 4]])
+    none = torch.zeros(1, 0, dtype=torch.int64), torch.tensor([0])
+    assert torch.equal(model(*none, target), model(*batch([[]]), target))
+    assert model(*none, target).isfinite().all()

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
+from qkv.models.checks import check_config, check_target, clean_source
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
@@ -34,7 +34,7 @@ class RecurrentConfig:
         tied: whether the output layer shares the embedding's weights.
 
     Raises:
-        ConfigError: a size below one, or a dropout outside [0, 1).
+        ConfigError: an unknown name, a size below one, or a dropout outside [0, 1).
     """
 
     size: int
@@ -48,11 +48,7 @@ class RecurrentConfig:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("size", "embedding", "hidden", "attention"):
-            if getattr(self, name) < 1:
-                raise ConfigError(complaint(f"model.{name}", "at least 1", str(getattr(self, name)), "Use more."))
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(complaint("model.dropout", "a share in [0, 1)", str(self.dropout), "0 switches it off."))
+        check_config(self)
 
 
 class RecurrentState(NamedTuple):
@@ -164,9 +160,14 @@ class RecurrentTranslator(nn.Module):
 
         Returns:
             Scores before the softmax, (B, T, N).
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
         """
+        state = self.start(source, source_lengths)
+        check_target(target, source.shape[0], self.config.size)
         y_BTE = self.dropout(self.embed(target))
-        s_BTM, c_BTV, _ = self._run(y_BTE, self.start(source, source_lengths))
+        s_BTM, c_BTV, _ = self._run(y_BTE, state)
         return self._predict(s_BTM, c_BTV, y_BTE)
 
     def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
@@ -178,16 +179,19 @@ class RecurrentTranslator(nn.Module):
 
         Returns:
             The state before the first step.
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
         """
-        self.rows(torch.arange(source.shape[0], device=source.device), start=True)
-        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-        x_BSE = self.dropout(self.embed(torch.where(real, source, 0)))
+        ids, real = clean_source(source, lengths, self.config.size)
+        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
+        x_BSE = self.dropout(self.embed(ids))
         packed = pack_padded_sequence(x_BSE, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         states, last = self.encoder(packed)
-        values, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
-        values = self.dropout(torch.where(real[..., None], values, torch.zeros((), dtype=values.dtype)))
+        values, _ = pad_packed_sequence(states, batch_first=True, total_length=ids.shape[1])
+        values = self.dropout(torch.where(real[..., None], values, 0))
         final = last[0] if isinstance(last, tuple) else last
-        summary = torch.where(lengths[:, None] > 0, torch.cat([final[0], final[1]], -1), torch.zeros(()))
+        summary = torch.where(lengths[:, None] > 0, torch.cat([final[0], final[1]], -1), 0)
         keys = values if self.narrow is None else self.narrow(values)
         keys = keys if self.score is None else self.score.project_key(keys)
         # The state keeps the parameters' precision under autocast: it is added to at every step.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
+from qkv.models.checks import check_config, check_target, clean_source
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
@@ -32,7 +33,7 @@ class TransformerConfig:
         tied: whether the output layer shares the embedding's weights.
 
     Raises:
-        ConfigError: a size below one, or a dropout outside [0, 1).
+        ConfigError: an unknown name, a size below one, heads that do not divide the width, or a dropout outside [0, 1).
     """
 
     size: int
@@ -48,16 +49,10 @@ class TransformerConfig:
     tied: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("size", "width", "heads", "feed_forward", "encoder_layers", "decoder_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(complaint(f"model.{name}", "at least 1", str(getattr(self, name)), "Use more."))
+        check_config(self)
         if self.width % self.heads:
             got = f"{self.heads} for width {self.width}"
             raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
-        for name in ("dropout", "attention_dropout"):
-            share = getattr(self, name)
-            if not 0 <= share < 1:
-                raise ConfigError(complaint(f"model.{name}", "a share in [0, 1)", str(share), "0 switches it off."))
 
 
 class TransformerState(NamedTuple):
@@ -128,8 +123,12 @@ class TransformerTranslator(nn.Module):
 
         Returns:
             Scores before the softmax, (B, T, N).
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
         """
         memory, real = self._encode(source, source_lengths)
+        check_target(target, source.shape[0], self.config.size)
         x_BTM = self._embed(target, 0)
         for block in self.decoder:
             x_BTM = block(x_BTM, memory, real)
@@ -144,6 +143,9 @@ class TransformerTranslator(nn.Module):
 
         Returns:
             The state before the first step.
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
         """
         memory, _ = self._encode(source, lengths)
         return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), lengths, 0)
@@ -172,9 +174,9 @@ class TransformerTranslator(nn.Module):
         return TransformerState(caches, state.lengths.index_select(0, rows), state.position)
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths]:
-        self.rows(torch.arange(source.shape[0], device=source.device), start=True)
-        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-        x_BSM = self._embed(torch.where(real, source, 0), 0)
+        ids, _ = clean_source(source, lengths, self.config.size)
+        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
+        x_BSM = self._embed(ids, 0)
         mask = Lengths(lengths)
         for block in self.encoder:
             x_BSM = block(x_BSM, mask)

@@ -6,8 +6,9 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.nn.attention import Attention
-    from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
-    from qkv.nn.cache import Memory
+    from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
+    from qkv.nn.cache import Memory, Rows
+    from qkv.nn.dropout import Dropout
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.positions import sinusoidal
     from qkv.nn.scores import (
@@ -27,10 +28,14 @@ __all__ = [
     "DecoderBlock",
     "DecoderCache",
     "DotScore",
+    "Dropout",
     "EncoderBlock",
+    "FeedForward",
     "FixedScore",
     "Memory",
     "MultiHeadAttention",
+    "Residual",
+    "Rows",
     "ScaledDotScore",
     "ScoreModule",
     "build_score",
@@ -46,10 +51,14 @@ __getattr__ = lazy(
         "DecoderBlock": "qkv.nn.blocks",
         "DecoderCache": "qkv.nn.blocks",
         "DotScore": "qkv.nn.scores",
+        "Dropout": "qkv.nn.dropout",
         "EncoderBlock": "qkv.nn.blocks",
+        "FeedForward": "qkv.nn.blocks",
         "FixedScore": "qkv.nn.scores",
         "Memory": "qkv.nn.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
+        "Residual": "qkv.nn.blocks",
+        "Rows": "qkv.nn.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "build_score": "qkv.nn.scores",

@@ -1,0 +1,105 @@
+"""What every model checks: its sizes when it is made, its tokens when it runs."""
+
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.errors import ConfigError, ShapeError, complaint, nearest
+
+
+def check_config(config: Any) -> None:
+    """Check the fields of a model's configuration by their types.
+
+    Args:
+        config: a dataclass; its texts are one of a few names, its whole numbers sizes, its other numbers shares that
+            are dropped.
+
+    Raises:
+        ConfigError: an unknown name, with the nearest valid one; a size below one; a share outside [0, 1).
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Sizes:
+        ...     cell: Literal["gru", "lstm"]
+        >>> check_config(Sizes("gur"))
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.cell: expected one of its names; got 'gur'. Did you mean "gru"?
+    """
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        kind, value, name = hints[field.name], getattr(config, field.name), f"model.{field.name}"
+        if get_origin(kind) is Literal:
+            if value not in get_args(kind):
+                mend = nearest(str(value), get_args(kind))
+                raise ConfigError(complaint(name, "one of its names", repr(value), mend))
+        elif kind is int and value < 1:
+            raise ConfigError(complaint(name, "at least 1", str(value), "Use more."))
+        elif kind is float and not 0 <= value < 1:
+            raise ConfigError(complaint(name, "a share in [0, 1)", str(value), "0 switches it off."))
+
+
+def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Check a batch of sources, and blot out what stands after each row's length.
+
+    Args:
+        source: token ids (B, S), int64.
+        lengths: (B,), int64, from 0 to S.
+        size: pieces in the vocabulary.
+
+    Returns:
+        The ids, 0 in the padding, at least one column; and which are real, (B, S) bool.
+
+    Raises:
+        ShapeError: shapes or types that are not these, a length beyond S, or an id beyond the vocabulary.
+
+    Example:
+        >>> clean_source(torch.tensor([[5, 9]]), torch.tensor([1]), size=8)
+        (tensor([[5, 0]]), tensor([[ True, False]]))
+    """
+    _expect("source", source, 2, "(B, S)")
+    _expect("lengths", lengths, 1, "(B,)")
+    if lengths.shape[0] != source.shape[0]:
+        mend = "Give one length for each row."
+        raise ShapeError(complaint("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", mend))
+    if source.shape[1] == 0:
+        source = F.pad(source, (0, 1))
+    real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+    ids = torch.where(real, source, 0)
+    _within("lengths", lengths, source.shape[1] + 1, "A length counts the tokens of its row.")
+    _within("source", ids, size, "The ids come from the tokenizer that the model was made for.")
+    return ids, real
+
+
+def check_target(target: Tensor, rows: int, size: int) -> None:
+    """Check target tokens (rows, T), int64.
+
+    Raises:
+        ShapeError: another shape or type, or an id beyond the vocabulary.
+
+    Example:
+        >>> check_target(torch.tensor([[1, 5]]), rows=1, size=8)
+    """
+    _expect("target", target, 2, "(B, T)")
+    if target.shape[0] != rows or target.shape[1] == 0:
+        mend = "Each row begins with the begin mark."
+        raise ShapeError(complaint("target", f"{rows} rows of one token or more", f"{tuple(target.shape)}", mend))
+    _within("target", target, size, "The ids come from the tokenizer that the model was made for.")
+
+
+def _expect(argument: str, ids: Tensor, rank: int, shape: str) -> None:
+    if ids.ndim != rank or ids.dtype != torch.int64:
+        got = f"{ids.dtype} of shape {tuple(ids.shape)}"
+        raise ShapeError(complaint(argument, f"int64 of shape {shape}", got, "Token ids and counts are whole numbers."))
+
+
+def _within(argument: str, ids: Tensor, end: int, mend: str) -> None:
+    # On an accelerator this would wait for the device at every step: its own assertion must do there.
+    if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
+        low, high = ids.aminmax()
+        if low < 0 or high >= end:
+            got = f"{int(low) if low < 0 else int(high)}"
+            raise ShapeError(complaint(argument, f"numbers from 0 to {end - 1}", got, mend))

@@ -5,6 +5,7 @@ applied twice, to (seed, row) and then to (that, key): the finalizer of MurmurHa
 bit changes every output bit with probability near one half.
 """
 
+import torch
 from torch import Tensor
 
 _LOW = 0xFFFFFFFF
@@ -45,5 +46,16 @@ def kept(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
         0.75
     """
     row_bits = mix(mix(seed) + mix(seed >> 32) + mix(rows & _LOW) + mix(mix(rows >> 32) + 1))
-    bits = mix(row_bits[..., None] + mix(keys + 0x9E3779B9))
-    return bits >= round(dropout * 2**32)
+    bits = _mix_whole(row_bits.to(torch.int32)[..., None] + mix(keys + 0x9E3779B9).to(torch.int32))
+    # Signed numbers are compared: both sides are moved by 2³¹.
+    return bits.bitwise_xor_(-(1 << 31)) >= round(dropout * 2**32) - (1 << 31)
+
+
+def _mix_whole(x: Tensor) -> Tensor:
+    """The same as `mix` in place on int32, whose products wrap: this is what a tile spends its time on."""
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x *= 0x85EBCA6B - (1 << 32)
+    x ^= (x >> 13).bitwise_and_(0x7FFFF)
+    x *= 0xC2B2AE35 - (1 << 32)
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    return x

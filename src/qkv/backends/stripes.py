@@ -19,7 +19,7 @@ from qkv.backends.dropout import kept
 from qkv.backends.weighing import RULES, Pull, Row, unbend
 from qkv.masks.base import Bounds
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Pointwise
+from qkv.scores.pointwise import Bell, Pointwise, Softcap
 from qkv.shapes import Shape
 
 PAIRS = 1 << 18
@@ -268,9 +268,12 @@ class Tiles:
         scale = None if inputs.scale is None else take(inputs.scale, lead)
         x = core.mul_(recipe.factor) if scale is None else core * scale
         bent = recipe.pointwise(x)
-        s = bent if inputs.bias is None else bent + take(inputs.bias, lead, place.rows, place.columns)
+        # Those two derivatives are taken from the result; elsewhere what follows may write over it.
+        s = bent.clone() if isinstance(recipe.pointwise, (Bell, Softcap)) else bent
+        if inputs.bias is not None:
+            s += take(inputs.bias, lead, place.rows, place.columns)
         if visible is not None:
-            s = s.masked_fill(~visible, self.rule.hidden)
+            s.masked_fill_(~visible, self.rule.hidden)
         if visible is None and inputs.bias is not None:
             # A bias may hide a whole row by -inf, as a mask does.
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
@@ -305,7 +308,7 @@ class Tiles:
         if g_scores is None:
             return
         if stripe.row.visible is not None:
-            g_scores = g_scores.masked_fill(~stripe.row.visible, 0)
+            g_scores.masked_fill_(~stripe.row.visible, 0)
         if buffers.bias is not None:
             _add(take(buffers.bias, lead, place.rows, place.columns), g_scores)
         g_x = unbend(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)

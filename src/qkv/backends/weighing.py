@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.normalizers.base import count, divide
+from qkv.normalizers.base import count
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
@@ -103,8 +103,13 @@ def _softmax(row: Row) -> Tensor:
     sink = sink.to(s.dtype)
     top = torch.maximum(s.amax(-1, keepdim=True), sink)
     top = top.masked_fill_(top == -torch.inf, 0)
-    e = torch.exp(s - top)
-    return divide(e, e.sum(-1, keepdim=True) + torch.exp(sink - top))
+    e = (s - top).exp_()
+    return e.div_(_safe(e.sum(-1, keepdim=True) + torch.exp(sink - top)))
+
+
+def _safe(total: Tensor) -> Tensor:
+    """A total to divide by: 1 where it is 0, and with it everything that adds up to it."""
+    return torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _lse(row: Row, w: Tensor) -> Tensor:
@@ -127,7 +132,7 @@ def _softmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
 
 
 def _sum(row: Row) -> Tensor:
-    return divide(row.scores, row.scores.sum(-1, keepdim=True))
+    return row.scores / _safe(row.scores.sum(-1, keepdim=True))
 
 
 def _total(row: Row, w: Tensor) -> Tensor:
@@ -137,7 +142,8 @@ def _total(row: Row, w: Tensor) -> Tensor:
 def _sum_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
     """(g − Σwg)/Σs."""
     g, g_state = pull
-    g_scores = divide(g - (w * g).sum(-1, keepdim=True), row.scores.sum(-1, keepdim=True))
+    total = row.scores.sum(-1, keepdim=True)
+    g_scores = (g - (w * g).sum(-1, keepdim=True)).div_(_safe(total)).masked_fill_(total == 0, 0)
     return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
 
 

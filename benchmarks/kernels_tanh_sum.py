@@ -131,7 +131,9 @@ def floor(shape: Shape, draw: Callable[..., np.ndarray]) -> Callable[[], None]:
     return lambda: pool.run(work, 8, rows * shape.keys * shape.width * 6e-5)
 
 
-def measure(runs: dict[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, list[float]]:
+def measure(
+    runs: dict[str, Callable[[], object]], rounds: int, seconds: float, clock: Callable[[], float]
+) -> dict[str, list[float]]:
     """Milliseconds of each contender, by turns; the slow ones get fewer turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -141,9 +143,9 @@ def measure(runs: dict[str, Callable[[], object]], rounds: int, seconds: float) 
         for name, run in runs.items():
             if round_ >= 3 and time.perf_counter() - begin > seconds and len(times[name]) >= 3:
                 continue
-            start = time.perf_counter()
+            start = clock()
             run()
-            times[name].append(1e3 * (time.perf_counter() - start))
+            times[name].append(1e3 * (clock() - start))
     return times
 
 
@@ -196,15 +198,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=20.0, help="per problem, after which slow contenders stop")
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile of the full tensor")
+    parser.add_argument("--cpu", action="store_true", help="count processor time, for a machine that is not idle")
     parser.add_argument("--only", default="", help="problems whose name contains this")
     parser.add_argument("--out", type=Path, default=Path("runs/kernels_tanh_sum.json"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu else time.perf_counter
     results = []
     for shape in SHAPES:
         if options.only in shape.name:
             runs = contenders(shape, options.compile)
-            results.append(report(shape, measure(runs, options.rounds, options.seconds)))
+            results.append(report(shape, measure(runs, options.rounds, options.seconds, clock)))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"threads": options.threads, "results": results}, indent=1))
     plot(results, options.out.with_suffix(".png"))

@@ -1,7 +1,7 @@
 """Additive attention where queries are few: a decoder's step, forward and backward, without factors.
 
 With one query, or a few, exponentials of every key would cost more than they save: here each tanh is taken of the sum
-itself, in float64 and rounded once, and keys are read as they lie. What `tanh_forward` has too is the same text,
+itself, and keys are read as they lie. What `tanh_forward` has too is the same text,
 because Numba's cache notices changes of this file only.
 """
 
@@ -18,7 +18,10 @@ LN2_LOW = 1.90821492927058770002e-10
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
-ONE, ZERO = np.float32(1), np.float32(0)
+ONE, TWO, TWENTY, ZERO = np.float32(1), np.float32(2), np.float32(20), np.float32(0)
+SHORT_LOG2E, SHORT_HIGH, SHORT_LOW = np.float32(LOG2E), np.float32(0.693359375), np.float32(-2.12194440e-4)
+T2, T3, T4, T5 = np.float32(1 / 2), np.float32(1 / 6), np.float32(1 / 24), np.float32(1 / 120)
+T6, T7, T8 = np.float32(1 / 720), np.float32(1 / 5040), np.float32(1 / 40320)
 
 
 @helper
@@ -155,10 +158,29 @@ def _finish(out, total):
 
 
 @helper
+def _short_tanh(x):
+    """Compute tanh in float32, as `_tanh` does in float64."""
+    y = TWO * abs(x)
+    y = TWENTY if y > TWENTY else y
+    n = np.rint(y * SHORT_LOG2E)
+    r = (y - n * SHORT_HIGH) - n * SHORT_LOW
+    r2 = r * r
+    p = r + r2 * ((T2 + r * T3) + r2 * ((T4 + r * T5) + r2 * ((T6 + r * T7) + r2 * T8)))
+    scale = np.int32((np.int32(n) + 127) << 23).view(np.float32)
+    e = scale * p + (scale - ONE)
+    t = e / (e + TWO)
+    return -t if x < ZERO else t
+
+
+@helper
 def _features(a, b, t):
     """t = tanh(a + b) for each hidden feature."""
-    for c in range(t.size):
-        t[c] = _tanh(np.float64(a[c]) + np.float64(b[c]))
+    if t.itemsize == 4:
+        for c in range(t.size):
+            t[c] = _short_tanh(np.float32(a[c] + b[c]))
+    else:
+        for c in range(t.size):
+            t[c] = _tanh(np.float64(a[c]) + np.float64(b[c]))
 
 
 @reduction
@@ -176,11 +198,12 @@ def _bounds(sight, n, q, keys):
 
 
 @stage
-def _row_scores(n, q, start, query, key, vector, sight, hidden, t, s):
-    """Compute the scores of one row: bias added, hidden keys overwritten."""
+def _row_scores(n, q, start, query, key, vector, sight, hidden, lines, s):
+    """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; the last tanhs stay."""
     _, _, _, bias, owner = sight
     v = vector[owner[n, 0]]
     for k in range(s.size):
+        t = lines[k % lines.shape[0]]
         _features(query[n, q], key[n, start + k], t)
         s[k] = _dot(t, v)
     if bias.size:
@@ -192,11 +215,11 @@ def _row_scores(n, q, start, query, key, vector, sight, hidden, t, s):
 
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
-    " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[::1])"
+    " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])"
 )
 def forward(
     start, stop, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total,
-    scratch,
+    lines, scratch,
 ):  # fmt: skip
     """Compute the rows start to stop, counted over (N, Q).
 
@@ -204,10 +227,10 @@ def forward(
         start, stop: the range of rows.
         query, key, vector: (N, Q, A), (N, K, A), (C, A).
         rule, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total: as in `tanh_forward`.
-        scratch: A + K + 64 numbers of this thread.
+        lines, scratch: of this thread: (1, A), and K + 64 numbers.
     """
-    sight, queries, keys, width = (first, last, mask, bias, owner), query.shape[1], value.shape[1], query.shape[2]
-    t, columns = scratch[:width], scratch[width + keys : width + keys + 64]
+    sight, queries, keys = (first, last, mask, bias, owner), query.shape[1], value.shape[1]
+    columns = scratch[keys : keys + 64]
     hidden = 0.0 if rule == IDENTITY else -np.inf
     for row in range(start, stop):
         n, q = row // queries, row % queries
@@ -217,8 +240,8 @@ def forward(
         begin, end = _bounds(sight, n, q, keys)
         if begin >= end:
             continue
-        s = scratch[width : width + end - begin]
-        _row_scores(n, q, begin, query, key, vector, sight, hidden, t, s)
+        s = scratch[: end - begin]
+        _row_scores(n, q, begin, query, key, vector, sight, hidden, lines, s)
         if rule == SOFTMAX:
             top[n, q] = _largest(s, top[n, q], columns)
             _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
@@ -256,14 +279,11 @@ def _slope(rule, p, g, delta):
 
 
 @stage
-def _row(n, q, rule, scale, inputs, sight, state, grads, t, s):
-    """Add what one row gives to every gradient; its weights are made again."""
-    query, key, vector, value = inputs
-    top, total, out, grad, grad_lse, shift, drop = state
-    d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
-    _, _, mask, _, owner = sight
-    start = _bounds(sight, n, q, value.shape[1])[0]
-    _row_scores(n, q, start, query, key, vector, sight, 0.0 if rule == IDENTITY else -np.inf, t, s)
+def _weights(n, q, start, rule, inputs, sight, state, lines, s):
+    """Make the weights of one row again, from key `start` on."""
+    query, key, vector, _ = inputs
+    top, total, _, _, _, shift, _ = state
+    _row_scores(n, q, start, query, key, vector, sight, 0.0 if rule == IDENTITY else -np.inf, lines, s)
     if rule == SOFTMAX:
         _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
         share = ONE / total[n, q] if total[n, q] != 0 else ZERO * total[n, q]
@@ -271,18 +291,27 @@ def _row(n, q, rule, scale, inputs, sight, state, grads, t, s):
             s[k] *= share
     elif rule == SIGMOID:
         _logistic(s, shift[n, q])
+
+
+@stage
+def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
+    """Add what one row and its keys from `start` on give to every gradient."""
+    _, _, vector, value = inputs
+    _, _, out, grad, grad_lse, _, drop = state
+    d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
+    _, _, mask, _, owner = sight
+    _weights(n, q, start, rule, inputs, sight, state, lines, s)
     # Taken like the products below: a row that sees one key then has gradients of exactly zero.
     delta = _dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
     bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
     for k in range(s.size):
-        at = start + k
+        at, t = start + k, lines[k]
         if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
             continue
         kept = ONE * scale
         if drop.size and _mix((bits + _mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
             kept = ZERO * scale
         g = _slope(rule, s[k], kept * _dot(grad[n, q], value[n, at]), delta)
-        _features(query[n, q], key[n, at], t)
         _pull(g, t, vector[owner[n, 0]], d_query[n, q], d_key[n, at])
         _add_scaled(np.float64(g), t, d_vector[n])
         _add_scaled(s[k] * kept, grad[n, q], d_value[n, at])
@@ -295,11 +324,11 @@ def _row(n, q, rule, scale, inputs, sight, state, grads, t, s):
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
-    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[::1])"
+    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])"
 )
 def backward(
     n0, n1, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, top, total, out, grad,
-    grad_lse, d_query, d_key, d_value, d_vector, d_bias, d_shift, scratch,
+    grad_lse, d_query, d_key, d_value, d_vector, d_bias, d_shift, lines, scratch,
 ):  # fmt: skip
     """Compute the gradients of the items n0 to n1.
 
@@ -311,15 +340,14 @@ def backward(
         d_vector: added to, (N, A), float64.
         d_bias: added to, as the bias, of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
-        scratch: A + K numbers of this thread.
+        lines, scratch: of this thread: keys that are taken together, at most, times A; and as many numbers.
     """
     inputs, sight = (query, key, vector, value), (first, last, mask, bias, owner)
     state = (top, total, out, grad, grad_lse, shift, drop)
     grads = (d_query, d_key, d_value, d_vector, d_bias, d_shift)
-    t = scratch[: query.shape[2]]
     for n in range(n0, n1):
         for q in range(query.shape[1]):
             begin, end = _bounds(sight, n, q, value.shape[1])
-            if begin < end:
-                s = scratch[t.size : t.size + end - begin]
-                _row(n, q, rule, scale, inputs, sight, state, grads, t, s)
+            for start in range(begin, end, scratch.size):
+                s = scratch[: min(scratch.size, end - start)]
+                _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s)

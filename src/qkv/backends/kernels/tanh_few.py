@@ -7,6 +7,9 @@ from qkv.backends.kernels.sight import Array, Drop, Sight, arguments
 from qkv.backends.kernels.tanh_direct import backward as _backward
 from qkv.backends.kernels.tanh_direct import forward as _forward
 
+_TOGETHER = 32
+"""Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
+
 Inputs = tuple[Array, Array, Array, Array]
 """query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
 
@@ -43,7 +46,8 @@ def forward(
 
     def work(chunk: int) -> None:
         start, stop = pool.share(chunk, chunks, rows)
-        code(start, stop, rule, *inputs, *given, out, top, total, np.empty(width + keys + 64, dtype))
+        lines = np.empty((1, width), dtype)
+        code(start, stop, rule, *inputs, *given, out, top, total, lines, np.empty(keys + 64, dtype))
 
     pool.run(work, chunks, time)
     return out, top, total
@@ -92,8 +96,8 @@ def backward(
     def work(chunk: int) -> None:
         n0, n1 = pool.share(chunk, chunks, items)
         grads = d_query, d_key, d_value, along, d_bias, d_shift
-        scratch = np.empty(width + keys, dtype)
-        code(n0, n1, rule, *inputs, *given, top, total, out, grad, grad_lse, *grads, scratch)
+        scratch = np.empty((_TOGETHER, width), dtype), np.empty(_TOGETHER, dtype)
+        code(n0, n1, rule, *inputs, *given, top, total, out, grad, grad_lse, *grads, *scratch)
 
     pool.run(work, chunks, time)
     d_vector = np.zeros(vector.shape)

@@ -9,6 +9,9 @@ values (N, K, V), and their sums become gradients in the order and layout of the
 
 from qkv.backends.kernels.compiled import helper, kernel
 
+# Keys that are moved together: a cache line of them is written or read whole; the keys per tile are a multiple of it.
+BLOCK = 16
+
 
 @kernel("void(i8, i8, F[:,:,::1], F[:,:,:,::1])")
 def lay_out(n0, n1, value, tiles):
@@ -19,27 +22,30 @@ def lay_out(n0, n1, value, tiles):
         value: (N, K, V).
         tiles: out, (N, tiles, V or more, keys per tile); what no value fills becomes 0.
     """
-    size = tiles.shape[3]
+    size, keys = tiles.shape[3], value.shape[1]
     for n in range(n0, n1):
         tiles[n] = 0
-        for k in range(value.shape[1]):
-            tile, row, at = tiles[n, k // size], value[n, k], k % size
-            for v in range(row.size):
-                tile[v, at] = row[v]
+        for begin in range(0, keys, BLOCK):
+            tile, at, rows = tiles[n, begin // size], begin % size, value[n, begin : begin + BLOCK]
+            for v in range(value.shape[2]):
+                for j in range(rows.shape[0]):
+                    tile[v, at + j] = rows[j, v]
 
 
 @helper
 def _back(tiles, place, factor, out):
     """Sum the parts of tiles of keys into rows of keys: column place[i] is row i times its factor."""
-    size = tiles.shape[3]
-    for k in range(out.shape[0]):
-        row, tile, at = out[k], k // size, k % size
+    size, keys = tiles.shape[3], out.shape[0]
+    for begin in range(0, keys, BLOCK):
+        tile, at, rows = begin // size, begin % size, out[begin : begin + BLOCK]
         for i in range(place.size):
-            if place[i] >= 0:
-                total = tiles[0, tile, i, at]
+            c = place[i]
+            if c >= 0:
+                for j in range(rows.shape[0]):
+                    rows[j, c] = tiles[0, tile, i, at + j] * factor[c]
                 for part in range(1, tiles.shape[0]):
-                    total += tiles[part, tile, i, at]
-                row[place[i]] = total * factor[place[i]]
+                    for j in range(rows.shape[0]):
+                        rows[j, c] += tiles[part, tile, i, at + j] * factor[c]
 
 
 @kernel(
@@ -66,11 +72,14 @@ def collect(
         v = vector[owner[n, 0]]
         _back(right[:, n], place[n], v, d_key[n])
         _back(values[:, n], columns, ones, d_value[n])
+        for q in range(d_query.shape[1]):
+            sums, row = left[n, q], d_query[n, q]
+            for i in range(place.shape[1]):
+                if place[n, i] >= 0:
+                    row[place[n, i]] = sums[i] * v[place[n, i]]
         for i in range(place.shape[1]):
             c = place[n, i]
             if c >= 0:
-                for q in range(d_query.shape[1]):
-                    d_query[n, q, c] = left[n, q, i] * v[c]
                 d_vector[n, c] = 0
                 for part in range(along.shape[0]):
                     d_vector[n, c] += along[part, n, i]

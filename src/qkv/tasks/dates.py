@@ -15,7 +15,7 @@ from qkv.tasks.training import load_settings, train
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translation, Translator
 
-STEPS = 700
+STEPS = 500
 SHOWN = 5
 _UNSEEN = 1000
 

@@ -383,7 +383,7 @@ def test_siblings_say_the_same(name: str) -> None:
     try:
         for sibling in (qkv.attention_with_weights, qkv.attention_with_state, qkv.explain):
             qkv.__dict__["attention"] = sibling
-            if sibling is qkv.explain and name.startswith("score of the wrong") or name == "score of nothing":
+            if (sibling is qkv.explain and name.startswith("score of the wrong")) or name == "score of nothing":
                 continue  # a function is not called by looking at a plan
             with pytest.raises(kind) as again:
                 call()

@@ -1,0 +1,138 @@
+"""Peak memory of attention, forward and backward, as keys grow: one head, D = V = 64, float32, backend "auto".
+
+Each mechanism and size runs in a fresh process: inputs are made, a small problem warms up what is loaded lazily, then
+the peak of resident memory is reset and the growth over it is measured. Gradients and output are part of the growth.
+
+    python -m benchmarks.memory                                # all mechanisms, Q = K = 16,384, 32,768, 65,536
+    python -m benchmarks.memory --queries 1024 --only dropout  # fewer queries where a mechanism takes minutes
+
+Results go to benchmarks/results/memory.json: one entry per mechanism and size, merged into what is there.
+"""
+
+import argparse
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import qkv
+
+RESULTS = Path(__file__).parent / "results" / "memory.json"
+WIDTH, HIDDEN = 64, 32
+SIZES = (16_384, 32_768, 65_536)
+LIMIT_MIB = 512
+
+
+def _network(query: Tensor, key: Tensor) -> Tensor:
+    return torch.tanh(query @ key.mT / 8)
+
+
+MECHANISMS: dict[str, Callable[[], dict[str, Any]]] = {
+    "scaled dot": dict,
+    "scaled dot, causal": lambda: {"mask": qkv.masks.causal()},
+    "scaled dot, window": lambda: {"mask": qkv.masks.window(256, 0)},
+    "scaled dot, causal with length": lambda: {"mask": qkv.masks.causal() & qkv.masks.lengths(50_000)},
+    "scaled dot, predicate": lambda: {"mask": qkv.masks.window(64, 0) | qkv.masks.lengths(32)},
+    "dropout": lambda: {"dropout": 0.1},
+    "sink": lambda: {"normalizer": qkv.normalizers.Softmax(torch.zeros((), requires_grad=True))},
+    "softcap": lambda: {"score": qkv.scores.ScaledDot(softcap=10.0)},
+    "cosine, sparsemax": lambda: {"score": qkv.scores.Cosine(4.0), "normalizer": qkv.normalizers.Sparsemax()},
+    "scaled dot, entmax": lambda: {"normalizer": qkv.normalizers.Entmax()},
+    "scaled dot, sigmoid": lambda: {"normalizer": qkv.normalizers.Sigmoid()},
+    "scaled dot, hard": lambda: {"normalizer": qkv.normalizers.Hard()},
+    "dot, mean": lambda: {"score": qkv.scores.Dot(), "normalizer": qkv.normalizers.Mean()},
+    "additive": lambda: {
+        "score": qkv.scores.Additive(torch.randn(HIDDEN), torch.randn(HIDDEN, WIDTH), torch.randn(HIDDEN, WIDTH))
+    },
+    "concat": lambda: {"score": qkv.scores.Concat(torch.randn(WIDTH), torch.randn(WIDTH), "leaky_relu")},
+    "squared distance": lambda: {"score": qkv.scores.SquaredDistance(8.0)},
+    "gaussian": lambda: {"score": qkv.scores.Gaussian(8.0)},
+    "boxcar": lambda: {"score": qkv.scores.Boxcar(11.0)},
+    "epanechnikov": lambda: {"score": qkv.scores.Epanechnikov(12.0)},
+    "callable": lambda: {"score": _network},
+}
+
+
+def _status(field: str) -> int:
+    """A figure of this process in KiB."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _inputs(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = ((1, queries, WIDTH), (1, keys, WIDTH), (1, keys, WIDTH))
+    return tuple(torch.randn(shape, requires_grad=True) for shape in shapes)
+
+
+def _run(inputs: tuple[Tensor, Tensor, Tensor], given: dict[str, Any]) -> None:
+    qkv.attention(*inputs, **given).sum().backward()
+
+
+def measure(name: str, queries: int, keys: int) -> dict[str, Any]:
+    """Growth of memory and time of one mechanism, in this process."""
+    torch.manual_seed(0)
+    given = MECHANISMS[name]()
+    _run(_inputs(600, 700), given)
+    inputs = _inputs(queries, keys)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    start = time.perf_counter()
+    _run(inputs, given)
+    seconds = time.perf_counter() - start
+    return {
+        "mechanism": name,
+        "queries": queries,
+        "keys": keys,
+        "backend": qkv.explain(*inputs, **given).backend,
+        "growth_mib": round((_status("VmHWM") - before) / 1024, 1),
+        "inputs_mib": round(sum(x.numel() for x in inputs) * 4 / 2**20, 1),
+        "seconds": round(seconds, 2),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _in_fresh_process(name: str, queries: int, keys: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", name, str(queries), str(keys)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def _write(rows: list[dict[str, Any]]) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    merged = {(row["mechanism"], row["keys"]): row for row in [*known, *rows]}
+    RESULTS.write_text(json.dumps(list(merged.values()), indent=1) + "\n")
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, help="at most so many queries; as many as keys where not given")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of keys")
+    parser.add_argument("--only", nargs="+", choices=list(MECHANISMS), default=list(MECHANISMS))
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        name, queries, keys = given.child
+        print(json.dumps(measure(name, int(queries), int(keys))))
+        return
+    print(f"{'mechanism':32} {'backend':10} " + " ".join(f"{size:>10,}" for size in given.sizes) + "   MiB of growth")
+    for name in given.only:
+        rows = [_in_fresh_process(name, min(size, given.queries or size), size) for size in given.sizes]
+        _write(rows)
+        growth = [row["growth_mib"] for row in rows]
+        verdict = "" if growth[-1] <= LIMIT_MIB else f"   over {LIMIT_MIB}"
+        print(f"{name:32} {rows[-1]['backend']:10} " + " ".join(f"{g:10.1f}" for g in growth) + verdict, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -108,6 +108,19 @@ def test_a_constant_mechanism_may_be_all_that_learns(backend: str, options: dict
     assert (query.grad == 0).all()
 
 
+def test_a_boxcar_of_many_points_may_be_all_that_learns() -> None:
+    """In one dimension, where `auto` sorts; the bandwidth as well."""
+    query, bandwidth = torch.randn(600, 1, requires_grad=True), torch.ones((), requires_grad=True)
+    key = torch.randn(700, 1)
+    for leaf, score in ((query, Boxcar(1.0)), (bandwidth, Boxcar(bandwidth))):
+        for backend in ("sorted", "reference", "blocked"):
+            leaf.grad = None
+            x = query if leaf is query else query.detach()
+            attention(x, key, key, score=score, backend=backend).sum().backward()
+            assert leaf.grad is not None, backend
+            assert (leaf.grad == 0).all(), backend
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_reach_what_a_callable_closes_over(backend: str) -> None:
     network = torch.nn.Linear(4, 1, dtype=torch.float64)

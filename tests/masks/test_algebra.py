@@ -182,6 +182,20 @@ def test_a_bool_tensor_combines_from_both_sides() -> None:
     assert torch.equal(matrix(~dense(table), 4, 4), ~table)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (1, 1), (5, 1), (2, 1, 6)], ids=str)
+def test_tables_of_any_rank_broadcast(shape: tuple[int, ...]) -> None:
+    table = torch.rand(shape) < 0.5
+    grid = grid_of((2,), 5, 6)
+    expected = table.expand(2, 5, 6)
+    for mask, meaning in ((dense(table), expected), (~dense(table), ~expected), (dense(table) | causal(-9), expected)):
+        lowered = lower(mask, grid)
+        assert torch.equal(whole(lowered.matrix(), grid), meaning)
+        assert torch.equal(lowered.count().expand(2, 5), meaning.sum(-1))
+        rows, keys = lowered.rows_with_keys(), lowered.keys_with_queries()
+        assert torch.equal(torch.ones(2, 5).bool() if rows is None else rows.expand(2, 5), meaning.any(-1))
+        assert torch.equal(torch.ones(2, 6).bool() if keys is None else keys.expand(2, 6), meaning.any(-2))
+
+
 def test_double_negation_is_the_mask_itself() -> None:
     mask = causal()
     assert ~~mask is mask

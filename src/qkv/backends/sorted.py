@@ -70,7 +70,9 @@ def run(problem: Problem, call: Call) -> Result:
         output = output / count.clamp(min=1)[..., None]
     # NaN has no place in an order: rows that have one, or see one, say so.
     lost = (keys.a_Q.isnan() | (keys.b_K.isnan() & keys.visible_K).any(-1, keepdim=True)) & (count > 0)
-    output = output.masked_fill(lost[..., None], torch.nan)
+    # What is NaN comes from the operands, so that they have a gradient, of zero elsewhere, where a boxcar gives none.
+    own = keys.wide_a_Q + keys.wide_b_K.sum(-1, keepdim=True) + keys.scale
+    output = torch.where(lost[..., None], own[..., None], output)
     state = _state(problem, total[..., 0], count, shift).masked_fill(lost, torch.nan) if problem.state else None
     return Result(output.to(call.query.dtype), state)
 

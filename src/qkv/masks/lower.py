@@ -221,7 +221,7 @@ def _fitting(table: Tensor, grid: Grid) -> Tensor:
                 "For lengths per item use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
             )
         )
-    return table
+    return table if table.ndim else table.reshape(1)
 
 
 def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) -> Tensor:

@@ -74,6 +74,25 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
     return ids, real
 
 
+def padding_of(lengths: Tensor, real: Tensor) -> Tensor | None:
+    """The lengths where some row is padded, None where none is: attention that hides nothing is cheaper.
+
+    Args:
+        lengths: (B,).
+        real: which positions are real (B, S).
+
+    Returns:
+        `lengths`, or None; on an accelerator always `lengths`, for asking would wait for the device.
+
+    Example:
+        >>> padding_of(torch.tensor([2, 2]), torch.ones(2, 2, dtype=torch.bool)) is None
+        True
+    """
+    if real.device.type == "cpu" and not torch.compiler.is_compiling() and bool(real.all()):
+        return None
+    return lengths
+
+
 def check_target(target: Tensor, rows: int, size: int) -> None:
     """Check target tokens (rows, T), int64.
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.masks.patterns import Lengths
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
-from qkv.models.checks import check_config, check_target, clean_source
+from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
@@ -58,14 +58,14 @@ class RecurrentState(NamedTuple):
         hidden: the cell's state, (B, M); the LSTM's has two parts.
         keys: what the score finds positions by, (B, S, F).
         values: the encoder's states, (B, S, V).
-        lengths: real source positions, (B,).
+        lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
     """
 
     hidden: Hidden
     keys: Tensor
     values: Tensor
-    lengths: Tensor
+    lengths: Tensor | None
     summary: Tensor
 
 
@@ -196,7 +196,7 @@ class RecurrentTranslator(nn.Module):
         keys = keys if self.score is None else self.score.project_key(keys)
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
-        return RecurrentState(hidden_of(self.config.cell, first), keys, values, lengths, summary)
+        return RecurrentState(hidden_of(self.config.cell, first), keys, values, padding_of(lengths, real), summary)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Take the newest token of each row and predict the next one.
@@ -215,8 +215,13 @@ class RecurrentTranslator(nn.Module):
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
         rows = self.rows(rows)
-        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
-        return RecurrentState(hidden, *(part.index_select(0, rows) for part in state[1:]))
+        return RecurrentState(
+            tuple(part.index_select(0, rows) for part in state.hidden),
+            state.keys.index_select(0, rows),
+            state.values.index_select(0, rows),
+            None if state.lengths is None else state.lengths.index_select(0, rows),
+            state.summary.index_select(0, rows),
+        )
 
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
         """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
@@ -237,7 +242,8 @@ class RecurrentTranslator(nn.Module):
         """What each state attends to (B, T, V)."""
         if self.attention is None or self.score is None:
             return state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-        query, score, mask = self.score.project_query(s_BTM), self.score.projected(), Lengths(state.lengths)
+        query, score = self.score.project_query(s_BTM), self.score.projected()
+        mask = None if state.lengths is None else Lengths(state.lengths)
         context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
         return context
 

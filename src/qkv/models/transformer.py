@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
-from qkv.models.checks import check_config, check_target, clean_source
+from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
@@ -60,12 +60,12 @@ class TransformerState(NamedTuple):
 
     Attributes:
         caches: of each decoder block.
-        lengths: real source positions, (B,).
+        lengths: real source positions, (B,); None where there is no padding.
         position: of the next target token.
     """
 
     caches: tuple[DecoderCache, ...]
-    lengths: Tensor
+    lengths: Tensor | None
     position: int
 
 
@@ -127,11 +127,11 @@ class TransformerTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
-        memory, real = self._encode(source, source_lengths)
+        memory, padded = self._encode(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
         x_BTM = self._embed(target, 0)
         for block in self.decoder:
-            x_BTM = block(x_BTM, memory, real)
+            x_BTM = block(x_BTM, memory, _mask(padded))
         return self._predict(x_BTM)
 
     def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
@@ -147,8 +147,8 @@ class TransformerTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
-        memory, _ = self._encode(source, lengths)
-        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), lengths, 0)
+        memory, padded = self._encode(source, lengths)
+        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), padded, 0)
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Take the newest token of each row and predict the next one.
@@ -163,7 +163,7 @@ class TransformerTranslator(nn.Module):
         x_B1M = self._embed(tokens[:, None], state.position)
         caches = []
         for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
-            x_B1M, grown = block.step(x_B1M, cache, Lengths(state.lengths))
+            x_B1M, grown = block.step(x_B1M, cache, _mask(state.lengths))
             caches.append(grown)
         return self._predict(x_B1M)[:, 0], TransformerState(tuple(caches), state.lengths, state.position + 1)
 
@@ -171,17 +171,18 @@ class TransformerTranslator(nn.Module):
         """Take rows of a state: fewer, repeated, or in another order."""
         rows = self.rows(rows)
         caches = tuple(cache.select(rows) for cache in state.caches)
-        return TransformerState(caches, state.lengths.index_select(0, rows), state.position)
+        lengths = None if state.lengths is None else state.lengths.index_select(0, rows)
+        return TransformerState(caches, lengths, state.position)
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths]:
-        ids, _ = clean_source(source, lengths, self.config.size)
+    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+        ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
         x_BSM = self._embed(ids, 0)
-        mask = Lengths(lengths)
+        padded = padding_of(lengths, real)
         for block in self.encoder:
-            x_BSM = block(x_BSM, mask)
+            x_BSM = block(x_BSM, _mask(padded))
         memory: Tensor = self.encoder_norm(x_BSM)
-        return memory, mask
+        return memory, padded
 
     def _embed(self, tokens: Tensor, start: int) -> Tensor:
         width = self.config.width
@@ -196,6 +197,10 @@ class TransformerTranslator(nn.Module):
 
     def _decoder_blocks(self) -> list[DecoderBlock]:
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+
+
+def _mask(lengths: Tensor | None) -> Lengths | None:
+    return None if lengths is None else Lengths(lengths)
 
 
 Block = TypeVar("Block", EncoderBlock, DecoderBlock)

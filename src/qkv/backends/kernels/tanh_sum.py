@@ -142,9 +142,9 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
 
     Example:
         >>> from qkv.backends.kernels.sight import see
-        >>> a, b = np.zeros((1, 2, 8), np.float32), np.ones((1, 3, 8), np.float32)
-        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 2, 3)).right.shape
-        (1, 1, 16, 16)
+        >>> a, b = np.zeros((1, 20, 8), np.float32), np.ones((1, 30, 8), np.float32)
+        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 20, 30)).right.shape
+        (1, 1, 16, 32)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     if queries * keys < _FEW * (queries + keys):
@@ -184,10 +184,10 @@ def tile_size(keys: int, width: int) -> int:
         A multiple of 16.
 
     Example:
-        >>> tile_size(512, 128), tile_size(20, 128)
-        (256, 32)
+        >>> tile_size(4096, 128), tile_size(20, 128)
+        (512, 32)
     """
-    return min(max(64, min(512, 32768 // max(width, 1) // 16 * 16)), max(16, (keys + 15) // 16 * 16))
+    return min(max(64, min(512, 65536 // max(width, 1) // 16 * 16)), max(16, (keys + 15) // 16 * 16))
 
 
 def forward(

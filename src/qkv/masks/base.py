@@ -107,7 +107,7 @@ class Dense(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Read the entries asked about."""
-        table = torch.atleast_2d(self.tensor)
+        table = self.tensor if self.tensor.ndim >= 2 else self.tensor.reshape(1, -1)
         if table.shape[-2] != 1:
             table = table.index_select(-2, rows_Q1[:, 0])
         return table if table.shape[-1] == 1 else table.index_select(-1, columns_K)

@@ -1,0 +1,118 @@
+"""From text files to a translator: the whole of it on a task that a tiny model learns."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.errors import CheckpointError, ConfigError, DataError
+from qkv.tasks.drawing import alignments
+from qkv.tasks.evaluation import evaluate_translation
+from qkv.tasks.load import load
+from qkv.tasks.parallel import Files
+from qkv.tasks.training import load_settings, show_settings, train
+from qkv.tasks.translator import Translator
+
+LETTERS = "abcdefgh"
+WORDS = [first + second + third for first in LETTERS for second in LETTERS for third in LETTERS]
+MODELS = {
+    "gru": {"kind": "gru", "embedding": 32, "hidden": 32, "attention": 32, "dropout": 0.0},
+    "transformer": {"kind": "transformer", "width": 32, "heads": 2, "feed_forward": 64, "dropout": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("text")
+    for name, words in (("train", WORDS[::2] + WORDS[1::4]), ("valid", WORDS[3::16])):
+        pairs = "".join(f"{word}\t{word.upper()[::-1]}\n" for word in words)
+        (folder / f"{name}.tsv").write_text(pairs, encoding="utf-8")
+    return Files(data=folder / "train.tsv", valid_data=folder / "valid.tsv")
+
+
+def tables(files: Files, model: str, steps: int) -> dict[str, dict[str, object]]:
+    training = {"steps": steps, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "label_smoothing": 0.0}
+    training |= {"validate_every": 60, "log_every": 20, "monitor": "exact_match"}
+    data = {"data": files.data, "valid_data": files.valid_data}
+    return {"data": data, "tokenizer": {"kind": "char"}, "model": MODELS[model], "training": training}
+
+
+@pytest.fixture(scope="module", params=sorted(MODELS))
+def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / request.param
+    outcome = train(load_settings(tables(files, request.param, 180)), out)
+    assert outcome.exit_code == 0
+    return out
+
+
+def test_the_task_is_learnt(run: Path) -> None:
+    translator = load(run)
+    unseen = WORDS[7::16]
+    right = sum(text == word.upper()[::-1] for word, text in zip(unseen, translator.translate(unseen), strict=True))
+    assert right >= len(unseen) / 2, "chance is one in five hundred"
+
+
+def test_answers_keep_their_order_and_do_not_depend_on_the_batch(run: Path) -> None:
+    translator = qkv.load(run)
+    lines = [*WORDS[:40:3], "", "a", *WORDS[400:440:3]]
+    together = translator.translate(lines)
+    assert together[len(WORDS[:40:3])] == "", "an empty line stays empty"
+    assert together == [translator.translate([line])[0] for line in lines]
+    assert translator.translate(lines[::-1]) == together[::-1]
+
+
+def test_attention_rows_are_what_each_target_token_attended_to(run: Path) -> None:
+    found = load(run).translate_fully(["abc", ""], attention=True)
+    weights = found[0].weights
+    assert weights is not None
+    assert weights.shape == (len(found[0].target_tokens), 3)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
+    assert found[1].weights is None
+    assert [drawn.source for drawn in alignments(found)] == [("a", "b", "c")]
+
+
+def test_the_figure_after_training_is_the_figure_in_training(run: Path, files: Files) -> None:
+    kept = {line["step"]: line for line in _validations(run)}
+    step = max(kept, key=lambda at: kept[at]["exact_match"])
+    figures = evaluate_translation(run, Files(data=files.valid_data))
+    for figure in figures:
+        assert figure.value == pytest.approx(kept[step][figure.name], abs=1e-9)
+
+
+def _validations(run: Path) -> list[dict[str, float]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "validation"]
+
+
+def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: Files) -> None:
+    before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
+    train(load_settings(tables(files, run.name, 180)), run)
+    assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
+
+
+def test_settings_come_back_as_they_were_shown(files: Files) -> None:
+    settings = load_settings(tables(files, "gru", 5))
+    assert load_settings(show_settings(settings)) == settings
+
+
+def test_a_line_that_is_too_long_is_named(run: Path) -> None:
+    translator = Translator(load(run).model, load(run).tokenizer, longest=4)
+    with pytest.raises(DataError, match="line 2: expected at most 4 tokens; got 5"):
+        translator.translate(["abcd", "abcde"])
+
+
+def test_a_model_without_attention_has_none_to_show(files: Files, tmp_path: Path) -> None:
+    given = tables(files, "gru", 2)
+    given["model"] = {**MODELS["gru"], "score": "none"}
+    train(load_settings(given), tmp_path / "run")
+    translator = load(tmp_path / "run")
+    assert len(translator.translate(["abc"])) == 1
+    with pytest.raises(ConfigError, match="a model with attention"):
+        translator.translate_fully(["abc"], attention=True)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a folder without checkpoints"):
+        load(tmp_path)

@@ -33,7 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 def tables(files: Files, model: str, steps: int) -> dict[str, dict[str, object]]:
-    training = {"steps": steps, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "label_smoothing": 0.0}
+    training = {"steps": steps, "tokens": 512, "learning_rate": 0.005, "warmup": 20, "label_smoothing": 0.0}
     training |= {"validate_every": 60, "log_every": 20, "monitor": "exact_match"}
     data = {"data": files.data, "valid_data": files.valid_data}
     return {"data": data, "tokenizer": {"kind": "char"}, "model": MODELS[model], "training": training}
@@ -42,7 +42,7 @@ def tables(files: Files, model: str, steps: int) -> dict[str, dict[str, object]]
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / request.param
-    outcome = train(load_settings(tables(files, request.param, 180)), out)
+    outcome = train(load_settings(tables(files, request.param, 300)), out)
     assert outcome.exit_code == 0
     return out
 
@@ -88,7 +88,7 @@ def _validations(run: Path) -> list[dict[str, float]]:
 
 def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: Files) -> None:
     before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
-    train(load_settings(tables(files, run.name, 180)), run)
+    train(load_settings(tables(files, run.name, 300)), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
 
 

@@ -14,6 +14,9 @@ from qkv.normalizers.sparse import Entmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
 
+IN_CACHE = 1 << 20
+"""How many numbers may pass from one operation to the next without a way through memory."""
+
 
 def refuses(problem: Problem) -> str | None:
     """Serves everything."""
@@ -21,13 +24,21 @@ def refuses(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """The full matrix, several times over; additive and distance scores hold it once per hidden feature."""
+    """The full matrix, several times over; additive and distance scores hold it once per hidden feature.
+
+    Fitted on two cores (`benchmarks/engine.py`): a number that has left the cache costs five times one that has not.
+    """
     pairs = problem.rows * problem.queries * problem.keys
     depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
     passes = 3 if problem.gradient else 1
     operations = 2 * pairs * (problem.width + problem.value_width) * passes
-    slow = {"tanh_sum": 1.7, "distance": 0.4}.get(problem.core, 0.0)
-    time = 15 * passes + passes * (pairs * problem.width * slow + pairs * 8 + operations / 100) / 1000
+    numbers = pairs * (depth if problem.mask == "all" else depth + 2)
+    each = passes * (1.5 if numbers > IN_CACHE else 0.3)
+    if problem.core == "tanh_sum":
+        each += 2.6 if problem.gradient else 1.6
+    if problem.normalizer in ("sparsemax", "entmax"):
+        each += 45 if problem.gradient else 15
+    time = (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
     return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
 
 

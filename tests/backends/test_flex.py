@@ -1,0 +1,36 @@
+"""Backend `flex`: refuses with its reason where it would be slow, and is imported only where it is used."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import qkv
+from qkv.errors import UnsupportedError
+
+
+def test_it_refuses_off_the_gpu() -> None:
+    query, key, value = torch.randn(3, 4, 8).unbind()
+    with pytest.raises(UnsupportedError, match="on a GPU only"):
+        qkv.attention(query, key, value, backend="flex")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mask", [None, qkv.masks.causal(), qkv.masks.lengths(100), qkv.masks.window(20, 3)])
+def test_it_gives_what_the_reference_gives(mask: qkv.masks.Mask | None) -> None:
+    score = qkv.scores.ScaledDot(softcap=5.0)
+    inputs = torch.randn(3, 2, 4, 256, 64, device="cuda").unbind()
+    with pytest.raises(UnsupportedError, match="uncompiled"):
+        qkv.attention(*inputs, backend="flex")
+    compiled = torch.compile(lambda *qkv_: qkv.attention(*qkv_, score=score, mask=mask, backend="flex"), fullgraph=True)
+    expected = qkv.attention(*inputs, score=score, mask=mask, backend="reference")
+    torch.testing.assert_close(compiled(*inputs), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_nothing_of_it_is_imported_before_it_is_used() -> None:
+    code = "import sys, qkv.functional; assert 'torch.nn.attention.flex_attention' not in sys.modules"
+    bare = "import sys, torch; sys.exit('torch.nn.attention.flex_attention' in sys.modules)"
+    if subprocess.run([sys.executable, "-c", bare], check=False).returncode:
+        pytest.skip("PyTorch itself imports it")
+    subprocess.run([sys.executable, "-c", code], check=True)

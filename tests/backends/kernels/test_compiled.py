@@ -82,7 +82,7 @@ def start(home: Path, source: Path = SOURCE, **environment: str) -> subprocess.P
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, object]:
-    out, problems = process.communicate(timeout=120)
+    out, problems = process.communicate(timeout=600)
     assert process.returncode == 0, problems
     found = json.loads(out)
     assert found["sum"] == 6.0

@@ -96,7 +96,7 @@ def test_forked_child_has_its_own_workers(two_threads):
 
     process = context.Process(target=child)
     process.start()
-    assert receive.poll(60), "the child hangs"
+    assert receive.poll(300), "the child hangs"
     equal, names = receive.recv()
     process.join(60)
     assert process.exitcode == 0

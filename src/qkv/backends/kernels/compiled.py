@@ -15,12 +15,15 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.options import DefaultOptions
 
 from qkv.errors import DtypeError, complaint
 
 ELEMENTWISE = {"contract", "nsz"}
 REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
-_OPTIONS = {"nogil": True, "parallel": False, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
+if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to keep; without it kernels are slower
+    _OPTIONS["_nrt"] = False
 _RECIPE = hashlib.sha256(repr((sorted(ELEMENTWISE), sorted(REDUCTION), sorted(_OPTIONS.items()))).encode()).hexdigest()
 _njit: Any = numba.njit
 _LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}

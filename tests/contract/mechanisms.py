@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkv.backends.registry import BACKENDS
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, documents, lengths, window
 from qkv.normalizers.base import Normalizer
@@ -19,6 +20,9 @@ from qkv.scores.free import Learned, Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, squared_distance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
+
+ON_CPU = tuple(name for name in BACKENDS if name not in ("flex", "gpu"))
+"""The backends that this suite can run anywhere; the others refuse every problem that is not on a GPU."""
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BATCH, HEADS, QUERIES, VALUE_WIDTH = 2, 2, 32, 32  # 4,096 outputs

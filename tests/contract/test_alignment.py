@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.contract.calls import near
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
@@ -20,7 +21,7 @@ from qkv.scores.products import Bilinear, Cosine, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
 N = 3  # items, and heads as well: the case in which alignment from the wrong side goes unnoticed
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def draw(*shape: int) -> Tensor:

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from tests.contract.calls import near
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
@@ -16,7 +17,7 @@ from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
 
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 NORMALIZERS = (Softmax(), Softmax(0.5), Mean(), Identity(), Sigmoid(), Hard(), Sparsemax(), Entmax())
 SHAPES = [(5, 7), (7,), (1, 1), (3, 1, 1), (3, 5, 7), (2, 3, 5, 7), (2, 1, 5, 1), (2, 1, 1, 7), ()]
 MASKS = {"none": None, "causal": causal(), "lengths": lengths(torch.tensor([4, 7])), "or": causal() | lengths(2)}

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from qkv.backends.registry import BACKENDS
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import lengths
@@ -61,7 +61,7 @@ def test_second_derivatives_of_the_common_mechanisms(name: str) -> None:
     assert gradgradcheck(compute, leaves, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_second_derivatives_are_right_or_an_error_that_says_where(backend: str) -> None:
     """Never a wrong number, nor the crash that comes later."""
     ran = 0
@@ -86,7 +86,7 @@ def _curvature(call: Call, backend: str) -> Tensor:
     return torch.autograd.grad(first.square().sum(), leaves[1])[0]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("name", CONSTANT)
 def test_constant_mechanisms_have_zero_gradients(backend: str, name: str) -> None:
     """Hard and Boxcar teach only values; their other gradients are zero, not missing."""
@@ -121,7 +121,7 @@ def test_a_boxcar_of_many_points_may_be_all_that_learns() -> None:
             assert (leaf.grad == 0).all(), backend
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ON_CPU)
 def test_gradients_reach_what_a_callable_closes_over(backend: str) -> None:
     network = torch.nn.Linear(4, 1, dtype=torch.float64)
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)

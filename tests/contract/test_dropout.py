@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, near, same_bits
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.dropout import kept, mix
@@ -10,7 +11,7 @@ from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.patterns import lengths
 
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def seeded(seed: int = 3) -> torch.Generator:

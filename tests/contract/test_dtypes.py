@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, near
+from tests.contract.mechanisms import ON_CPU
 from torch.nn import functional as F
 
 from qkv.backends.registry import BACKENDS
@@ -14,7 +15,7 @@ from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, ScaledDot
 from qkv.scores.sums import Additive
 
-by_backend = pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 HALVES = (torch.bfloat16, torch.float16)
 by_half = pytest.mark.parametrize("half", HALVES, ids=str)
 

@@ -3,13 +3,14 @@
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
+from tests.contract.mechanisms import ON_CPU
 
 from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.masks.patterns import lengths
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
 
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 

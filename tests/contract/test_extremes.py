@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.contract.judge import unit
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
@@ -15,7 +16,7 @@ from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 

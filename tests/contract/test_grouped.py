@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.calls import near
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
@@ -21,7 +22,7 @@ from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
 B, H, G, Q, K, D, V, A = 2, 6, 3, 5, 7, 4, 4, 3
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def draw(*shape: int) -> Tensor:

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, same_bits
-from tests.contract.mechanisms import NORMALIZER, SCORE
+from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths, window
 
 POISON = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "huge": 3e38}
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 SLOW = pytest.mark.slow
 by_poison = pytest.mark.parametrize(
     "poison", ["nan", *(pytest.param(name, marks=SLOW) for name in POISON if name != "nan")]

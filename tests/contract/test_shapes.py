@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, near
+from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
@@ -20,7 +21,7 @@ from qkv.scores.products import Bilinear, ScaledDot
 from qkv.scores.sums import Additive, Concat
 from qkv.shapes import broadcast
 
-by_backend = pytest.mark.parametrize("backend", BACKENDS)
+by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 Mechanism = tuple[Score, Normalizer, int, int]
 

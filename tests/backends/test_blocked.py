@@ -240,3 +240,19 @@ def test_padding_of_any_content_changes_no_bit() -> None:
         results.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
     for other in results[1:]:
         assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+def test_a_function_with_parameters_for_each_head_sees_all_heads_at_once() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 8, 300, 16).unbind()
+    temperature = torch.rand(8, 1, 1, requires_grad=True)
+
+    def score(q: Tensor, k: Tensor) -> Tensor:
+        assert q.shape[:2] == k.shape[:2] == (2, 8)
+        return (q @ k.mT) * temperature
+
+    gradients = []
+    for backend in ("blocked", "reference"):
+        output = qkv.attention(query, key, value, score=score, backend=backend)
+        gradients.append(torch.autograd.grad(output.square().sum(), temperature)[0])
+    torch.testing.assert_close(*gradients)

@@ -140,11 +140,17 @@ def _height(queries: int, keys: int, widest: int, pairs: int, tall: int) -> int:
 
 
 class Walk:
-    """The tiles of a problem, each with its place and what its rows may see."""
+    """The tiles of a problem, each with its place and what its rows may see.
+
+    Where `pairs` is given, tiles hold about as many scores and cut rows alone: a function of the caller's own may
+    close over parameters for each head, so that it must see all heads at once.
+    """
 
     def __init__(self, leading: Shape, queries: int, keys: int, visibility: Visibility, pairs: int = 0) -> None:
-        tall = 1 if pairs else TALL
-        pairs = pairs or PAIRS
+        whole = pairs > 0
+        items = prod(leading) if whole else 1
+        tall = 1 if whole else TALL
+        pairs = max(1, pairs // max(1, items)) if whole else PAIRS
         self.keys = keys
         self.visibility = visibility
         self.rank = len(leading)
@@ -153,7 +159,8 @@ class Walk:
         self.dense = None if visibility.dense is None else full_rank(visibility.dense, self.rank + 2)
         height = _height(queries, keys, _widest(visibility, keys), pairs, tall)
         self.rows = _cut(queries, height)
-        self.parts = _lead_parts(leading, max(1, pairs // max(1, height * keys)))
+        count = items if whole else max(1, pairs // max(1, height * keys))
+        self.parts = _lead_parts(leading, max(1, count))
         self.lead = list(product(*self.parts))
 
     def __iter__(self) -> Iterator[tuple[Place, Tensor | None]]:

@@ -35,7 +35,7 @@ def cost(problem: Problem) -> Cost:
     if problem.core == "tile":
         start, each = 3 * start, 3 * each
     if problem.normalizer in ("sparsemax", "entmax"):
-        each += 32 if problem.gradient else 15
+        each += 6 if problem.gradient else 3
     return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)
 
 

@@ -12,8 +12,11 @@ from torch import Tensor
 
 from qkv.normalizers.base import count
 from qkv.normalizers.dense import Hard
-from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.normalizers.sparse import Entmax
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+
+NEWTON_STEPS = 64
+"""Far more than a row needs: each step at least halves what is left, and soon squares it."""
 
 
 def unbend(pointwise: Pointwise, x: Tensor, bent: Tensor, g: Tensor) -> Tensor | None:
@@ -206,8 +209,39 @@ def threshold(s: Tensor, w: Tensor, alpha: float | Tensor) -> Tensor:
     return torch.where(largest > 0, tau, torch.full_like(tau, torch.inf)).squeeze(-1)
 
 
+def _project(s: Tensor, square: bool) -> Tensor:
+    """Sparsemax, or 1.5-entmax where `square`, without sorting: Newton's steps towards the threshold τ.
+
+    Σ max(0, z − τ) − 1, or Σ max(0, z/2 − τ)² − 1, falls with τ and is convex. From τ = −1, where it is not negative,
+    each step stays on that side, and about ten of them reach the last bit; a sort costs as much as a hundred.
+
+    Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex";
+        Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3.
+    """
+    if s.shape[-1] == 0:
+        return s.clone()
+    top = s.amax(-1, keepdim=True)
+    empty = top == -torch.inf
+    z = s - top.masked_fill_(empty, 0)
+    z = z.mul_(0.5) if square else z
+    tau = torch.full_like(top, -1.0)
+    near = 2 * torch.finfo(s.dtype).eps
+    t = torch.empty_like(z)
+    for _ in range(NEWTON_STEPS):
+        torch.sub(z, tau, out=t).relu_()
+        if square:
+            step = (t.square().sum(-1, keepdim=True) - 1) / _safe(2 * t.sum(-1, keepdim=True))
+        else:
+            step = (t.sum(-1, keepdim=True) - 1) / _safe((t > 0).sum(-1, keepdim=True))
+        tau += step
+        if not bool((step > near).any()):
+            break
+    w = torch.sub(z, tau, out=t).relu_()
+    return (w.square_() if square else w).masked_fill_(empty, 0)
+
+
 def _sparsemax(row: Row) -> Tensor:
-    return Sparsemax()(row.scores, row.visible)
+    return _project(row.scores, square=False)
 
 
 def _sparsemax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
@@ -215,7 +249,7 @@ def _sparsemax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
 
 
 def _entmax15(row: Row) -> Tensor:
-    return Entmax(1.5)(row.scores, row.visible)
+    return _project(row.scores, square=True)
 
 
 def _entmax15_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:

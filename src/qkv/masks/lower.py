@@ -1,5 +1,6 @@
 """What backends get of a mask: bounds per row wherever it is an interval, a bool matrix or tiles of it elsewhere."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, final
@@ -14,6 +15,10 @@ from qkv.parameters import regroup
 from qkv.shapes import Shape, broadcast, show
 
 Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
+
+
+STRIPE = 1 << 21
+"""How many pairs of a mask are looked at at a time."""
 
 
 @final
@@ -103,10 +108,13 @@ class Visibility:
             zero + self.grid.keys if bounds.last is None else bounds.last,
         )
 
-    def _stripes(self, height: int = 1024) -> list[Tensor]:
+    def _stripes(self) -> Iterator[Tensor]:
+        """The matrix by stripes of rows, one at a time; whole under tracing, where sizes are symbols."""
+        queries = max(self.grid.queries, 1)
         if torch.compiler.is_compiling():
-            height = max(self.grid.queries, 1)
-        return [self._tile_of_rows(start, height) for start in range(0, max(self.grid.queries, 1), height)]
+            return iter([self._tile_of_rows(0, queries)])
+        height = max(1, STRIPE // max(self.grid.keys, 1))
+        return (self._tile_of_rows(start, height) for start in range(0, queries, height))
 
     def _tile_of_rows(self, start: int, height: int) -> Tensor:
         seen = self.tile(slice(start, start + height), slice(None))

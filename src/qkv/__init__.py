@@ -13,7 +13,7 @@ from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from qkv import masks, normalizers, scores
+    from qkv import masks, nn, normalizers, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
     from qkv.introspect.lazy_map import attention_map
@@ -33,6 +33,7 @@ __all__ = [
     "load",
     "masks",
     "merge",
+    "nn",
     "normalizers",
     "record",
     "scores",
@@ -51,6 +52,7 @@ __getattr__ = lazy(
         "load": "qkv.tasks.load",
         "masks": "qkv.masks",
         "merge": "qkv.states",
+        "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
         "record": "qkv.recording",
         "scores": "qkv.scores",

@@ -5,8 +5,8 @@ when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, 
 gradient. `ratio` is the larger of the two quotients, so that 1 is the limit.
 
 float64 has no wider type to be judged by: there the errors of the equation in float32, scaled by the quotient of the
-two roundoffs, take the place of m−r, twice, because the judge rounds as well. That the float64 reference is right is
-judged by `oracle`.
+two roundoffs, take the place of m−r, five times: the judge rounds as well (by up to 20 roundoffs, as `oracle` finds),
+and the roundings of two types are two draws, not one. That the float64 reference is right is judged by `oracle`.
 
 The criterion is one for at least 4,096 numbers: two errors divided by two others say nothing. In the cross product a
 limit is wider where a gradient has fewer numbers (`WIDER`), and `test_exact` judges small parameters by the criterion
@@ -120,7 +120,8 @@ class Inputs:
         score = case.score
         query = torch.randn(BATCH, HEADS, QUERIES, score.width, generator=g)
         key = torch.randn(BATCH, HEADS, KEYS, score.key_width, generator=g)
-        if score.grid:
+        if score.grid and case.dtype.itemsize == 2:
+            # A kernel's edge is too near too many pairs in half precision; on a lattice none is near it.
             query, key = (x.mul(2).round().clamp(-2, 2) / 2 for x in (query, key))
         leaves = {
             "query": query,
@@ -232,7 +233,7 @@ class Trial:
         epsilon = 2 * unit(self.case.dtype) * scale
         error, allowed = (o - r).abs(), (m - r).abs()
         if self.case.dtype == torch.float64:
-            allowed = allowed * (2 * unit(torch.float64) / unit(torch.float32))
+            allowed = allowed * (5 * unit(torch.float64) / unit(torch.float32))
         limits = (1.5 * rms(allowed) + epsilon, 3 * allowed.max().item() + epsilon)
         errors = (rms(error), error.max().item())
         return max(e / limit if limit else (math.inf if e else 0.0) for e, limit in zip(errors, limits, strict=True))

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from qkv.nn.attention import Attention
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.cache import Memory, Rows
+    from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.positions import sinusoidal
@@ -25,6 +26,7 @@ __all__ = [
     "AdditiveScore",
     "Attention",
     "BilinearScore",
+    "ConcatScore",
     "DecoderBlock",
     "DecoderCache",
     "DotScore",
@@ -32,6 +34,7 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "FixedScore",
+    "KernelScore",
     "Memory",
     "MultiHeadAttention",
     "Residual",
@@ -48,6 +51,7 @@ __getattr__ = lazy(
         "AdditiveScore": "qkv.nn.scores",
         "Attention": "qkv.nn.attention",
         "BilinearScore": "qkv.nn.scores",
+        "ConcatScore": "qkv.nn.distance_scores",
         "DecoderBlock": "qkv.nn.blocks",
         "DecoderCache": "qkv.nn.blocks",
         "DotScore": "qkv.nn.scores",
@@ -55,6 +59,7 @@ __getattr__ = lazy(
         "EncoderBlock": "qkv.nn.blocks",
         "FeedForward": "qkv.nn.blocks",
         "FixedScore": "qkv.nn.scores",
+        "KernelScore": "qkv.nn.distance_scores",
         "Memory": "qkv.nn.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
         "Residual": "qkv.nn.blocks",

@@ -1,0 +1,103 @@
+"""Scores of distances and of sums that own their parameters: a learned bandwidth, two learned vectors."""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.nn.scores import ScoreModule, xavier_uniform
+from qkv.parameters import above
+from qkv.scores.base import Score
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.sums import Concat
+
+KERNELS: Mapping[str, Callable[[Tensor], Score]] = MappingProxyType(
+    {"boxcar": Boxcar, "epanechnikov": Epanechnikov, "gaussian": Gaussian, "squared_distance": SquaredDistance}
+)
+
+
+@final
+class KernelScore(ScoreModule):
+    """A score of ‖q−k‖/h whose bandwidth h is learned; its logarithm is the parameter, so that h stays above 0.
+
+    Args:
+        kernel: "gaussian", "squared_distance", "epanechnikov" or "boxcar" (whose bandwidth gets zero gradient).
+        bandwidth: h at the start.
+        heads: H, for a bandwidth of each head's own; None for one.
+
+    Raises:
+        ConfigError: an unknown kernel, or a bandwidth that is not above 0.
+
+    Source: Nadaraya 1964; Watson 1964; a learned width: Zhang et al., "Dive into Deep Learning", section 11.2.4.
+
+    Example:
+        >>> score = KernelScore("gaussian", bandwidth=2.0)
+        >>> score(torch.zeros(1, 1), torch.tensor([[2.0]]))
+        tensor([[0.6065]], grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0, *, heads: int | None = None) -> None:
+        super().__init__()
+        if kernel not in KERNELS:
+            raise ConfigError(complaint("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
+        above("bandwidth", bandwidth, 0, "It is where learning starts.")
+        self.kernel = kernel
+        self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), math.log(bandwidth)))
+
+    def value(self) -> Score:
+        """The kernel with the bandwidth as it is now."""
+        return KERNELS[self.kernel](self.log_bandwidth.exp())
+
+
+@final
+class ConcatScore(ScoreModule):
+    """relu(w_q·q + w_k·k), with w_q and w_k learned.
+
+    Args:
+        query_width: D.
+        key_width: E.
+        activation: "relu", or "leaky_relu" as graph attention takes it.
+        heads: H, for vectors of each head's own; None for one pair.
+        key_heads: G, the heads of the keys' vector; None for `heads`.
+
+    Raises:
+        ConfigError: an unknown activation.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7; Veličković et al. 2018, "Graph Attention Networks",
+        eq. 3; initialization: Glorot and Bengio 2010, eq. 16.
+
+    Example:
+        >>> ConcatScore(3, 4, "leaky_relu", heads=2)(torch.randn(2, 5, 3), torch.randn(2, 7, 4)).shape
+        torch.Size([2, 5, 7])
+    """
+
+    def __init__(
+        self,
+        query_width: int,
+        key_width: int,
+        activation: Literal["relu", "leaky_relu"] = "relu",
+        *,
+        heads: int | None = None,
+        key_heads: int | None = None,
+    ) -> None:
+        super().__init__()
+        lead = () if heads is None else (heads,)
+        key_lead = lead if key_heads is None else (key_heads,)
+        self.activation = activation
+        self.query_vector = nn.Parameter(torch.empty(*lead, query_width))
+        self.key_vector = nn.Parameter(torch.empty(*key_lead, key_width))
+        self.reset_parameters()
+        self.value()  # an unknown activation is told here rather than at the first forward
+
+    def reset_parameters(self) -> None:
+        """Draw both vectors anew."""
+        for vector in (self.query_vector, self.key_vector):
+            xavier_uniform(vector.data[..., None, :])
+
+    def value(self) -> Score:
+        """The score with the vectors as they are now."""
+        return Concat(self.query_vector, self.key_vector, self.activation)

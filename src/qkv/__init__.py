@@ -13,7 +13,7 @@ from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from qkv import masks, nn, normalizers, scores
+    from qkv import biases, masks, nn, normalizers, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
     from qkv.introspect.lazy_map import attention_map
@@ -29,6 +29,7 @@ __all__ = [
     "attention_map",
     "attention_with_state",
     "attention_with_weights",
+    "biases",
     "explain",
     "load",
     "masks",
@@ -48,6 +49,7 @@ __getattr__ = lazy(
         "attention_map": "qkv.introspect.lazy_map",
         "attention_with_state": "qkv.functional",
         "attention_with_weights": "qkv.functional",
+        "biases": "qkv.biases",
         "explain": "qkv.functional",
         "load": "qkv.tasks.load",
         "masks": "qkv.masks",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.biases import Bias
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, complaint
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import Visibility, lower
@@ -13,7 +14,8 @@ from qkv.normalizers.dense import Softmax, Sum
 from qkv.parameters import check_parameters, group, regroup
 from qkv.problem import Call, Problem
 from qkv.scores.base import Score
-from qkv.scores.free import as_score
+from qkv.scores.free import Learned, as_score
+from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.shapes import Shape, broadcast, show
 
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -39,7 +41,7 @@ class Arguments(NamedTuple):
     score: object
     normalizer: Normalizer | None
     mask: Mask | Tensor | None
-    bias: Tensor | None
+    bias: Tensor | Bias | None
     dropout: float
     generator: torch.Generator | None
     enable_gqa: bool
@@ -55,6 +57,8 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
     query, key, value = _autocast(query, key, value)
     score = as_score(given.score)
     normalizer = _normalizer(given.normalizer, score)
+    if isinstance(given.bias, Bias):
+        return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state)
     groups = _groups(query, key, value) if given.enable_gqa else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
@@ -80,6 +84,25 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
     inner = leading if groups is None else (*leading[:-1], *groups)
     return Bound(_describe(call, inner, state), call, leading)
+
+
+def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> Bound:
+    """Bind a call whose bias follows from positions: score and bias become one function of tiles."""
+    bias, score, normalizer = given.bias, given.score, given.normalizer
+    assert isinstance(bias, Bias)
+    assert isinstance(score, Score)
+    if normalizer is not None and normalizer.needs_non_negative:
+        mend = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
+        raise UnsupportedError(complaint("normalizer", "one that takes any number, beside a bias", "Sum()", mend))
+    groups = _groups(query, key, value) if given.enable_gqa else None
+    leading = _leading(query, key, value, groups)
+    score.check(tuple(query.shape), tuple(key.shape))
+    key_leading = leading if groups is None else (*leading[:-1], groups[0])
+    check_parameters(score, score.parameters, leading, key_leading, query.device)
+    check_parameters(bias, bias.parameters, leading, key_leading, query.device)
+    score = score if groups is None else repeat_key_heads(score, groups[1])
+    together = Learned(Positioned(score, bias.tile))
+    return bind(with_positions(query), with_positions(key), value, given._replace(score=together, bias=None), state)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:

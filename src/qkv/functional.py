@@ -5,6 +5,7 @@ from torch import Tensor
 
 from qkv.backends import reference
 from qkv.backends.registry import BACKENDS
+from qkv.biases import Bias
 from qkv.bind import Arguments, bind
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -26,7 +27,7 @@ def attention(
     score: Score = _SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
@@ -43,7 +44,8 @@ def attention(
             kernels, `Softmax()` for the rest.
         mask: which keys a query may see: a value of `qkv.masks`, or a bool tensor that broadcasts to (..., Q, K).
             True means may attend. A row that may see nothing gives output 0.
-        bias: added to the scores before the mask; a floating-point tensor that broadcasts to (..., Q, K).
+        bias: added to the scores before the mask: a floating-point tensor that broadcasts to (..., Q, K), or a value of
+            `qkv.biases` that follows from positions and never becomes a matrix.
         dropout: the probability with which a weight is dropped; the others are divided by 1 − dropout.
         generator: draws the seed of dropout; None for PyTorch's own.
         enable_gqa: query has H heads, key and value have G, where G divides H (grouped-query attention).
@@ -84,7 +86,7 @@ def attention_with_weights(
     score: Score = _SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
@@ -130,7 +132,7 @@ def attention_with_state(
     score: Score = _SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
@@ -173,7 +175,7 @@ def explain(
     score: Score = _SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,

@@ -9,7 +9,10 @@ from qkv.errors import UnsupportedError, complaint, nearest
 from qkv.problem import Plan, Problem
 
 QUADRATIC_LIMIT = 1 << 18
-"""The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512."""
+"""The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.
+
+Measured on two cores with 8 heads: from there on stripes are as fast, so a higher limit wins nothing.
+"""
 
 AUTO = "auto"
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
+from qkv.biases import Bias
 from qkv.bind import Arguments, Bound, bind
 from qkv.errors import ShapeError, UnsupportedError, complaint
 from qkv.introspect.tiles import tile
@@ -142,7 +143,7 @@ def attention_map(
     score: Score = _SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | Bias | None = None,
     enable_gqa: bool = False,
     state: RowState | None = None,
 ) -> AttentionMap:

@@ -5,6 +5,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from qkv.biases import Bias
 from qkv.errors import ConfigError, complaint
 from qkv.functional import attention
 from qkv.masks.base import Mask
@@ -62,7 +63,7 @@ class Attention(nn.Module):
         score: Score | None = None,
         normalizer: Normalizer | None = None,
         mask: Mask | Tensor | None = None,
-        bias: Tensor | None = None,
+        bias: Tensor | Bias | None = None,
         generator: torch.Generator | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:

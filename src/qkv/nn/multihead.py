@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
@@ -95,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         value: Tensor | None = None,
         *,
         mask: Mask | Tensor | None = None,
-        bias: Tensor | None = None,
+        bias: Tensor | Bias | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -149,7 +150,7 @@ class MultiHeadAttention(nn.Module):
         return query, memory if past is None else past.append(memory)
 
     def attend(
-        self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | None = None
+        self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | Bias | None = None
     ) -> Tensor:
         """Attend with what was projected before.
 

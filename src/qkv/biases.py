@@ -1,0 +1,119 @@
+"""Biases that follow from positions: ALiBi, and learned relative biases. They never become a matrix.
+
+A bias of this kind is made tile by tile, from the positions of the tile's queries and keys; memory stays linear in the
+sequence. What is added to any pair of positions at will is a tensor: pass it as `bias=` itself.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint
+from qkv.parameters import Parameter, spread
+from qkv.pytree import value
+
+
+class Bias(ABC):
+    """What is added to the score of query i and key j, as a function of j − i.
+
+    Attributes:
+        parameters: the fields that may be tensors, per head aligned from the right.
+    """
+
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+
+    @abstractmethod
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """The bias of a tile.
+
+        Args:
+            rows_Q1: positions of its queries, int64, (Q, 1).
+            columns_K: positions of its keys, int64, (K,).
+
+        Returns:
+            A tensor that broadcasts to (..., Q, K).
+        """
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Alibi(Bias):
+    """−m·|i + offset − j|; made by `alibi`."""
+
+    slopes: float | Tensor
+    offset: int = 0
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("slopes", 0),)
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """A penalty that grows with the distance."""
+        distance = (rows_Q1 + self.offset - columns_K).abs()
+        slopes = spread(self.slopes)
+        return -slopes * distance.to(slopes.dtype if isinstance(slopes, Tensor) else torch.get_default_dtype())
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Relative(Bias):
+    """table[clip(j − i − offset, −W, W) + W]; made by `relative`."""
+
+    table: Tensor
+    offset: int = 0
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("table", 1),)
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """The entries asked about."""
+        reach = self.table.shape[-1] // 2
+        place_QK = (columns_K - rows_Q1 - self.offset).clamp(-reach, reach) + reach
+        read = self.table.index_select(-1, place_QK.flatten())
+        return read.reshape(*self.table.shape[:-1], *place_QK.shape)
+
+
+def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
+    """Penalize distance: −m·|i − j|, so that near keys weigh more and no other positions are needed.
+
+    Args:
+        slopes: m, a number, or a tensor (H,) per head.
+        offset: the position of the first query among the keys: with a cache, the number of keys already there.
+
+    Returns:
+        The bias, for `qkv.attention(..., bias=...)`.
+
+    Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
+
+    Example:
+        >>> alibi(0.5).tile(torch.tensor([[2]]), torch.arange(4))
+        tensor([[-1.0000, -0.5000, -0.0000, -0.5000]])
+    """
+    return Alibi(slopes, offset)
+
+
+def relative(table: Tensor, *, offset: int = 0) -> Relative:
+    """Add a learned number for each distance j − i from −W to W; farther ones share those at the ends.
+
+    Args:
+        table: (2W + 1,), or (H, 2W + 1) per head; gradients reach it.
+        offset: the position of the first query among the keys.
+
+    Returns:
+        The bias, for `qkv.attention(..., bias=...)`.
+
+    Raises:
+        ConfigError: a table whose last dimension is even or empty.
+
+    Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
+        et al. 2020, "T5", section 2.1 (scalars added to the scores).
+
+    Example:
+        >>> relative(torch.tensor([-1.0, 0.0, 1.0])).tile(torch.tensor([[1]]), torch.arange(4))
+        tensor([[-1.,  0.,  1.,  1.]])
+    """
+    if not isinstance(table, Tensor) or table.ndim == 0 or table.shape[-1] % 2 == 0:
+        got = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
+        mend = "One number for each distance from -W to W: 2W + 1 of them."
+        raise ConfigError(complaint("relative(table)", "an odd last dimension, 2W + 1", got, mend))
+    return Relative(table, offset)

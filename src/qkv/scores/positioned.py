@@ -1,0 +1,66 @@
+"""A score with a bias that follows from positions, which travel beside the vectors: any tile knows its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.scores.base import Score
+
+_BASE = 128
+_DIGITS = 4
+"""Positions up to 128⁴ are spelled in digits below 128, which every floating-point type holds exactly."""
+
+
+def with_positions(x: Tensor) -> Tensor:
+    """Append each row's position to it, (..., N, D) to (..., N, D + 4).
+
+    Example:
+        >>> with_positions(torch.zeros(2, 1))
+        tensor([[0., 0., 0., 0., 0.],
+                [0., 1., 0., 0., 0.]])
+    """
+    at = torch.arange(x.shape[-2], device=x.device)
+    digits = torch.stack([at // _BASE**power % _BASE for power in range(_DIGITS)], -1).to(x.dtype)
+    return torch.cat([x, digits.expand(*x.shape[:-1], _DIGITS)], -1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Positioned:
+    """score(q, k) + bias(i, j), for vectors that carry their positions; a function of tiles.
+
+    Args:
+        score: of the vectors themselves.
+        bias: of positions (Q, 1) and (K,).
+    """
+
+    score: Score
+    bias: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores of a tile, (..., Q, K)."""
+        s_QK = self.score(query[..., :-_DIGITS], key[..., :-_DIGITS])
+        if s_QK.numel() == 0:
+            return s_QK
+        return s_QK + self.bias(_positions(query)[:, None], _positions(key)).to(s_QK.dtype)
+
+
+def _positions(x: Tensor) -> Tensor:
+    """The same for every leading index but where a row is hidden and zeroed: the largest is the position itself."""
+    digits = x[..., -_DIGITS:].detach()
+    digits = digits.flatten(0, -3).amax(0) if x.ndim > 2 else digits
+    scale = torch.tensor([_BASE**power for power in range(_DIGITS)], device=x.device)
+    return (digits.long() * scale).sum(-1)
+
+
+def repeat_key_heads(score: Score, repeats: int) -> Score:
+    """The same score for keys whose heads were repeated, as grouped-query attention does."""
+    changes = {}
+    for name, own, of_key in score.parameters:
+        parameter = getattr(score, name)
+        if of_key and isinstance(parameter, Tensor) and parameter.ndim > own and parameter.shape[-own - 1] > 1:
+            changes[name] = parameter.repeat_interleave(repeats, -own - 1)
+    return replace(score, **changes) if changes else score  # type: ignore[type-var]

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from tests.contract.calls import near
-from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,7 +12,7 @@ from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Dot, ScaledDot
 
 BACKENDS = ("reference", "sdpa", "blocked")
-by_backend = pytest.mark.parametrize("backend", ON_CPU)
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
 by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 
 

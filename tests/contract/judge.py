@@ -50,7 +50,7 @@ exceeded in 7% of draws, by 1.89 at most; in float64, bfloat16 and float16, and 
 """
 
 INPUTS = {"query", "key", "value"}
-WIDER = ((8, 16.0), (64, 8.0), (1024, 2.0), (4096, 1.5))
+WIDER = ((8, 16.0), (64, 8.0), (2048, 2.0), (4096, 1.5))
 """Fewer numbers than the first of a pair: a limit so many times as wide."""
 
 

@@ -23,7 +23,7 @@ def refuses(problem: Problem) -> str | None:
 def cost(problem: Problem) -> Cost:
     """The work of the full matrix without its way through memory, and half as much again to make stripes anew.
 
-    Fitted on two cores (`benchmarks/engine.py`).
+    Fitted to processor time of one thread.
     """
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)

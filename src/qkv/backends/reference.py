@@ -26,7 +26,7 @@ def refuses(problem: Problem) -> str | None:
 def cost(problem: Problem) -> Cost:
     """The full matrix, several times over; additive and distance scores hold it once per hidden feature.
 
-    Fitted on two cores (`benchmarks/engine.py`): a number that has left the cache costs five times one that has not.
+    Fitted to processor time of one thread: a number that has left the cache costs five times one that has not.
     """
     pairs = problem.rows * problem.queries * problem.keys
     depth = problem.width if problem.core in ("tanh_sum", "distance") else 1

@@ -165,6 +165,10 @@ def test_translate_of_no_utf8(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"\xff\n"), "standard input:1", "UTF-8")
 
 
+def test_translate_on_a_device_that_is_not_here(run_folder: Path) -> None:
+    refused(run("translate", run_folder, "--device", "cdua", feed=b"ab\n"), "--device", "cdua", '"cpu"')
+
+
 def test_attention_to_a_file_of_unknown_kind(run_folder: Path, tmp_path: Path) -> None:
     refused(run("translate", run_folder, "--attention", tmp_path / "x.gif", feed=b"ab\n"), ".gif", ".html")
 

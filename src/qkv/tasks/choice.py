@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, complaint
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
@@ -71,3 +73,22 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationMo
     """
     config = model_settings(table, tokenizer.size)
     return RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
+
+
+def as_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        ConfigError: no such device here.
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        got = str(error).splitlines()[0]
+        raise ConfigError(complaint("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')) from None
+    return device

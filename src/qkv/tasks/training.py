@@ -7,8 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
 from qkv.data.fingerprints import fingerprint
@@ -16,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, complaint, nearest
 from qkv.models.recurrent import RecurrentConfig
 from qkv.models.transformer import TransformerConfig
-from qkv.tasks.choice import build_model, model_settings, model_table
+from qkv.tasks.choice import as_device, build_model, model_settings, model_table
 from qkv.tasks.parallel import Files, Parallel, Words, read_training
 from qkv.tasks.settings import build, plain
 from qkv.tasks.translation import TranslationTask
@@ -129,25 +127,6 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
     return run_training(
         task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
     )
-
-
-def as_device(name: str) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        ConfigError: no such device here.
-
-    Example:
-        >>> as_device("cpu")
-        device(type='cpu')
-    """
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        got = str(error).splitlines()[0]
-        raise ConfigError(complaint("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')) from None
-    return device
 
 
 def _learnt(out: Path) -> Tokenizer | None:

@@ -17,7 +17,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
 from qkv.recording import record
-from qkv.tasks.choice import TranslationModel, build_model
+from qkv.tasks.choice import TranslationModel, as_device, build_model
 
 _BATCH_TOKENS = 4096
 _EOS_SHOWN = "<eos>"
@@ -80,7 +80,9 @@ class Translator:
 
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+            ConfigError: no such device here.
         """
+        place = as_device(str(device))
         folder = locate(Path(run))
         contents = load(folder, trainer=False)
         if contents.config.get("task") != "translate" or contents.tokenizer is None:
@@ -95,7 +97,7 @@ class Translator:
             mend = "It was written by another version: train again, or install that version."
             raise CheckpointError(complaint(str(folder), "weights of the model it names", str(error), mend)) from error
         longest = contents.config.get("longest", 256)
-        return cls(model.to(device), tokenizer, longest if isinstance(longest, int) else 256)
+        return cls(model.to(place), tokenizer, longest if isinstance(longest, int) else 256)
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Translate lines greedily.

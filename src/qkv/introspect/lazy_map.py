@@ -16,6 +16,7 @@ from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.planner import choose
+from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
@@ -185,13 +186,10 @@ def attention_map(
 
 
 def _positions(key: Tensor) -> Tensor:
-    """Values that spell each key's position in digits that any floating-point type holds exactly."""
-    at = torch.arange(key.shape[-2], device=key.device)
-    digits = torch.stack([at % 128, at // 128 % 128, at // 128**2 % 128, at // 128**3, torch.ones_like(at)], -1)
-    return digits.to(key.dtype).expand(*key.shape[:-2], -1, -1)
+    """Values that spell each key's position, and a 1 that tells whether a row saw any, (..., K, 5)."""
+    return torch.cat([spell(key), key.new_ones(1).expand(*key.shape[:-1], 1)], -1)
 
 
 def _winners(digits: Tensor) -> Tensor:
-    """The winning key of each row, −1 where a row sees nothing."""
-    scale = torch.tensor([1, 128, 128**2, 128**3, 1], dtype=torch.float64, device=digits.device)
-    return (digits.double() * scale).sum(-1) - 1
+    """The winning key of each row, −1 where a row sees nothing, NaN where its scores are."""
+    return read(digits[..., :DIGITS].nan_to_num()) + digits[..., DIGITS].double() - 1

@@ -7,11 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
-
-_BASE = 128
-_DIGITS = 4
-"""Positions up to 128⁴ are spelled in digits below 128, which every floating-point type holds exactly."""
 
 
 def with_positions(x: Tensor) -> Tensor:
@@ -22,9 +19,7 @@ def with_positions(x: Tensor) -> Tensor:
         tensor([[0., 0., 0., 0., 0.],
                 [0., 1., 0., 0., 0.]])
     """
-    at = torch.arange(x.shape[-2], device=x.device)
-    digits = torch.stack([at // _BASE**power % _BASE for power in range(_DIGITS)], -1).to(x.dtype)
-    return torch.cat([x, digits.expand(*x.shape[:-1], _DIGITS)], -1)
+    return torch.cat([x, spell(x)], -1)
 
 
 @final
@@ -42,7 +37,7 @@ class Positioned:
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores of a tile, (..., Q, K)."""
-        s_QK = self.score(query[..., :-_DIGITS], key[..., :-_DIGITS])
+        s_QK = self.score(query[..., :-DIGITS], key[..., :-DIGITS])
         if s_QK.numel() == 0:
             return s_QK
         return s_QK + self.bias(_positions(query)[:, None], _positions(key)).to(s_QK.dtype)
@@ -50,10 +45,8 @@ class Positioned:
 
 def _positions(x: Tensor) -> Tensor:
     """The same for every leading index but where a row is hidden and zeroed: the largest is the position itself."""
-    digits = x[..., -_DIGITS:].detach()
-    digits = digits.flatten(0, -3).amax(0) if x.ndim > 2 else digits
-    scale = torch.tensor([_BASE**power for power in range(_DIGITS)], device=x.device)
-    return (digits.long() * scale).sum(-1)
+    digits = x[..., -DIGITS:].detach()
+    return read(digits.flatten(0, -3).amax(0) if x.ndim > 2 else digits)
 
 
 def repeat_key_heads(score: Score, repeats: int) -> Score:

@@ -1,0 +1,39 @@
+"""Positions spelled in digits that every floating-point type holds exactly: how they travel through attention."""
+
+import torch
+from torch import Tensor
+
+BASE = 128
+DIGITS = 4
+"""Positions up to 128⁴ − 1 = 268,435,455, the first digit the smallest."""
+
+
+def spell(like: Tensor) -> Tensor:
+    """The position of each row of a tensor, in digits of its dtype.
+
+    Args:
+        like: (..., N, D).
+
+    Returns:
+        (..., N, 4), a view of N spelled positions.
+
+    Example:
+        >>> spell(torch.zeros(130, 7, dtype=torch.bfloat16))[[1, 127, 129]]
+        tensor([[  1.,   0.,   0.,   0.],
+                [127.,   0.,   0.,   0.],
+                [  1.,   1.,   0.,   0.]], dtype=torch.bfloat16)
+    """
+    at = torch.arange(like.shape[-2], device=like.device)
+    digits = torch.stack([at // BASE**power % BASE for power in range(DIGITS)], -1)
+    return digits.to(like.dtype).expand(*like.shape[:-2], -1, -1)
+
+
+def read(digits: Tensor) -> Tensor:
+    """The positions that digits spell, (..., 4) to (...), int64.
+
+    Example:
+        >>> read(torch.tensor([[1.0, 1.0, 0.0, 0.0]]))
+        tensor([129])
+    """
+    scale = torch.tensor([BASE**power for power in range(DIGITS)], device=digits.device)
+    return (digits.detach().long() * scale).sum(-1)

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
-from qkv.errors import ShapeError, complaint
+from qkv.decode.walk import walk
 
 
 @torch.no_grad()
@@ -46,46 +45,11 @@ def greedy(
         >>> [found.ids for found in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
         [(5, 6), (3, 4, 5)]
     """
-    limits = _limits(limit, source)
-    journal = Journal(rows=source.shape[0])
-    rows = (limits > 0).nonzero().squeeze(1)
-    if rows.numel() == 0:
-        return journal.hypotheses(eos)
-    state = model.start(source, lengths)
-    if rows.numel() < source.shape[0]:
-        state = model.select(state, rows)
-    tokens = torch.full_like(rows, bos)
-    for step in range(1, int(limits.max()) + 1):
-        logits, state = model.step(tokens, state)
-        tokens, gains = _best(logits)
-        journal.note(rows, tokens, gains)
-        going = ((tokens != eos) & (limits[rows] > step)).nonzero().squeeze(1)
-        if going.numel() == 0:
-            break
-        if going.numel() < rows.numel():
-            state = model.select(state, going)
-            rows, tokens = rows[going], tokens[going]
-    return journal.hypotheses(eos)
+    return walk(model, source, lengths, _best, bos=bos, eos=eos, limit=limit)
 
 
-def _best(logits_RN: Tensor) -> tuple[Tensor, Tensor]:
+def _best(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
     """The best token of each row and its log-probability, at least in float32."""
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     top, tokens = scores.max(dim=-1)
     return tokens, top - scores.logsumexp(dim=-1)
-
-
-def _limits(limit: int | Tensor, source: Tensor) -> Tensor:
-    rows = source.shape[0]
-    if isinstance(limit, int):
-        return torch.full((rows,), limit, dtype=torch.int64, device=source.device)
-    if limit.shape == (rows,):
-        return limit.to(source.device)
-    raise ShapeError(
-        complaint(
-            "limit",
-            f"one number, or one for each of {rows} rows",
-            f"shape {tuple(limit.shape)}",
-            "Give an int, or a tensor of shape (B,).",
-        )
-    )

@@ -1,0 +1,244 @@
+"""Tokens drawn by their probabilities, each row with a generator of its own."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import State, Stepper
+from qkv.decode.walk import walk
+from qkv.errors import ConfigError, ShapeError, complaint
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_WORD = 1 << 64
+
+
+@final
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn: the filters in the order in which they act, and the seed.
+
+    Args:
+        temperature: scores are divided by it first; 0 leaves the likeliest token only.
+        top_k: then the k likeliest tokens stay, with those that tie with the last of them; None for all.
+        top_p: then the likeliest tokens stay that have this probability together, with ties; None for all.
+        seed: decides every draw, together with the key of the row and the step.
+
+    Raises:
+        ConfigError: a number outside its range.
+
+    Source: Fan et al. 2018, "Hierarchical Neural Story Generation", section 5.4 (top-k); Holtzman et al. 2020, "The
+        Curious Case of Neural Text Degeneration", section 3.1 (top-p).
+
+    Example:
+        >>> Sampling(top_p=0.7).filtered(torch.tensor([[0.5, 0.3, 0.2]]).log()).exp()
+        tensor([[0.5000, 0.3000, 0.0000]])
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(complaint("temperature", "0 or more", f"{self.temperature}", "1 changes nothing."))
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(complaint("top_k", "at least 1", f"{self.top_k}", "Leave it out to keep all tokens."))
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError(complaint("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
+
+    def filtered(self, logits_RN: Tensor) -> Tensor:
+        """Scores as the draw sees them: divided by the temperature, −inf where a token is ruled out.
+
+        Args:
+            logits_RN: scores before the softmax (R, N).
+
+        Returns:
+            (R, N), at least float32; not normalized.
+        """
+        scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+        if self.temperature == 0:
+            return _at_least(scores, scores.amax(-1, keepdim=True))
+        if self.temperature != 1:
+            scores = scores / self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[-1]:
+            scores = _at_least(scores, scores.topk(self.top_k, -1).values[..., -1:])
+        if self.top_p is not None and self.top_p < 1:
+            scores = _at_least(scores, _nucleus(scores, self.top_p))
+        return scores
+
+    def pick(self, logits_RN: Tensor, keys: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Draw one token for each row.
+
+        What a row gets follows from its scores, its key, the step and the seed, never from other rows: from one
+        uniform number by inversion, in the order of ids.
+
+        Args:
+            logits_RN: scores before the softmax (R, N).
+            keys: what tells rows apart (R,), int64; see `row_keys`.
+            step: counts the draws of a row.
+
+        Returns:
+            The tokens (R,), and their log-probabilities under the model as it is, before any filter (R,).
+
+        Example:
+            >>> logits, keys = torch.zeros(4, 3), torch.tensor([7, 8, 9, 7])
+            >>> tokens, gains = Sampling(seed=1).pick(logits, keys, step=0)
+            >>> bool(tokens[0] == tokens[3]), round(float(gains[0]), 4)
+            (True, -1.0986)
+        """
+        scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+        filtered = self.filtered(logits_RN)
+        if self.temperature == 0:
+            tokens = filtered.argmax(-1)
+        else:
+            reached = filtered.double().softmax(-1).cumsum(-1)
+            drawn = uniform(self.seed, keys, step)[:, None] * reached[:, -1:]
+            # Rows that are no numbers reach nothing: the journal names them.
+            tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
+        gains = scores.gather(-1, tokens[:, None]).squeeze(-1) - scores.logsumexp(-1)
+        return tokens, gains
+
+
+def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
+    """Uniform numbers in [0, 1) that follow from seed, key and step alone.
+
+    Args:
+        seed: any whole number.
+        keys: (R,), int64.
+        step: from 0.
+
+    Returns:
+        (R,), float64, multiples of 2⁻⁵³.
+
+    Source: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators", figure 16 (SplitMix64).
+
+    Example:
+        >>> uniform(0, torch.tensor([5, 6]), step=0)
+        tensor([0.4167, 0.0605], dtype=torch.float64)
+    """
+    bits = _mixed(keys ^ _signed(_mixed_number(seed)))
+    bits = _mixed(bits + _signed((step + 1) * _GOLDEN))
+    return _shifted(bits, 11).double() * 2.0**-53
+
+
+def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
+    """Keys that follow from what the rows hold: the same source draws the same, alone or in any company or order.
+
+    Args:
+        sources: the ids of each row; a source that occurs again gets another key.
+        sample: tells several draws for one source apart.
+
+    Returns:
+        One key per row.
+
+    Example:
+        >>> one, other, again = row_keys([[5, 6], [7], [5, 6]])
+        >>> row_keys([[7]]) == [other], one == again
+        (True, False)
+    """
+    seen: Counter[tuple[int, ...]] = Counter()
+    keys = []
+    for source in map(tuple, sources):
+        text = f"{sample}:{seen[source]}:{source}".encode()
+        keys.append(int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True))
+        seen[source] += 1
+    return keys
+
+
+@torch.no_grad()
+def sample(
+    model: Stepper[State],
+    source: Tensor,
+    lengths: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    limit: int | Tensor,
+    sampling: Sampling,
+    keys: Tensor,
+) -> list[Hypothesis]:
+    """Decode each row by drawing token after token. Finished rows leave the batch.
+
+    Args:
+        model: what predicts; a module should be in evaluation mode.
+        source: token ids (B, S), int64.
+        lengths: tokens in each row (B,), int64.
+        bos: the begin mark, the first token the model is given.
+        eos: the end mark; a row that draws it is finished.
+        limit: the most tokens a row may draw, the end mark included; one number, or one for each row (B,).
+        sampling: how tokens are drawn.
+        keys: what tells rows apart (B,), int64; see `row_keys`.
+
+    Returns:
+        One hypothesis per row; scores are the model's own, before any filter.
+
+    Raises:
+        ShapeError: `limit` or `keys` fit no row.
+        QkvError: the model's scores are not numbers.
+
+    Example:
+        >>> class Even:  # four tokens, all as likely
+        ...     def start(self, source, lengths):
+        ...         return source
+        ...     def step(self, tokens, state):
+        ...         return torch.zeros(len(tokens), 4), state
+        ...     def select(self, state, rows):
+        ...         return state[rows]
+        >>> source, lengths, keys = torch.tensor([[5], [3]]), torch.tensor([1, 1]), torch.tensor([5, 3])
+        >>> options = {"bos": 0, "eos": 1, "limit": 8, "sampling": Sampling(seed=3)}
+        >>> both = sample(Even(), source, lengths, keys=keys, **options)
+        >>> sample(Even(), source[1:], lengths[1:], keys=keys[1:], **options) == both[1:]
+        True
+    """
+    if keys.shape != (source.shape[0],):
+        got = f"shape {tuple(keys.shape)}"
+        raise ShapeError(complaint("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
+
+    def draw(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        return sampling.pick(logits_RN, keys[rows], step)
+
+    return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit)
+
+
+def _at_least(scores_RN: Tensor, threshold_R1: Tensor) -> Tensor:
+    return torch.where(scores_RN < threshold_R1, -torch.inf, scores_RN)
+
+
+def _nucleus(scores_RN: Tensor, share: float) -> Tensor:
+    """The score of the last token that the share needs (R, 1)."""
+    ordered = scores_RN.sort(-1, descending=True).values
+    reached = ordered.double().softmax(-1).cumsum(-1)
+    count = (reached < share).sum(-1, keepdim=True).clamp_(max=scores_RN.shape[-1] - 1)
+    return ordered.gather(-1, count)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """SplitMix64's finalizer on 64-bit words."""
+    for shift, factor in _MIX:
+        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+    return bits
+
+
+def _mixed_number(number: int) -> int:
+    number %= _WORD
+    for shift, factor in _MIX:
+        number = (number ^ (number >> shift)) * factor % _WORD
+    return number
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """A shift to the right that fills with zeros."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(number: int) -> int:
+    number %= _WORD
+    return number - _WORD if number >= _WORD >> 1 else number

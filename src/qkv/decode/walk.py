@@ -1,0 +1,96 @@
+"""One token after another for each row, however it is chosen."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.journal import Journal
+from qkv.decode.protocol import State, Stepper
+from qkv.errors import ShapeError, complaint
+
+Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+"""From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
+
+
+def walk(
+    model: Stepper[State],
+    source: Tensor,
+    lengths: Tensor,
+    choose: Choose,
+    *,
+    bos: int,
+    eos: int,
+    limit: int | Tensor,
+) -> list[Hypothesis]:
+    """Decode each row along one path; finished rows leave the batch.
+
+    Args:
+        model: what predicts.
+        source: token ids (B, S), int64.
+        lengths: tokens in each row (B,), int64.
+        choose: picks the next token of each row that still runs.
+        bos: the begin mark, the first token the model is given.
+        eos: the end mark; a row that gets it is finished.
+        limit: the most tokens a row may get, the end mark included; one number, or one for each row (B,).
+
+    Returns:
+        One hypothesis per row, in the order of the rows.
+
+    Raises:
+        ShapeError: `limit` fits neither form.
+        QkvError: the model's scores are not numbers.
+    """
+    limits = as_limits(limit, source)
+    journal = Journal(rows=source.shape[0])
+    rows = (limits > 0).nonzero().squeeze(1)
+    if rows.numel() == 0:
+        return journal.hypotheses(eos)
+    state = model.start(source, lengths)
+    if rows.numel() < source.shape[0]:
+        state = model.select(state, rows)
+    tokens = torch.full_like(rows, bos)
+    for step in range(int(limits.max())):
+        logits, state = model.step(tokens, state)
+        tokens, gains = choose(logits, rows, step)
+        journal.note(rows, tokens, gains)
+        going = ((tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
+        if going.numel() == 0:
+            break
+        if going.numel() < rows.numel():
+            state = model.select(state, going)
+            rows, tokens = rows[going], tokens[going]
+    return journal.hypotheses(eos)
+
+
+def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
+    """One limit for each row.
+
+    Args:
+        limit: one number, or one for each row (B,).
+        source: whose rows they are (B, S).
+
+    Returns:
+        (B,), int64, on the source's device.
+
+    Raises:
+        ShapeError: `limit` fits neither form.
+
+    Example:
+        >>> as_limits(3, torch.zeros(2, 5))
+        tensor([3, 3])
+    """
+    rows = source.shape[0]
+    if isinstance(limit, int):
+        return torch.full((rows,), limit, dtype=torch.int64, device=source.device)
+    if limit.shape == (rows,):
+        return limit.to(source.device)
+    raise ShapeError(
+        complaint(
+            "limit",
+            f"one number, or one for each of {rows} rows",
+            f"shape {tuple(limit.shape)}",
+            "Give an int, or a tensor of shape (B,).",
+        )
+    )

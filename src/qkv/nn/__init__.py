@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from qkv.nn.attention import Attention
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.cache import Memory, Rows
+    from qkv.nn.causal import CausalBlock
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
     from qkv.nn.multihead import MultiHeadAttention
-    from qkv.nn.positions import sinusoidal
+    from qkv.nn.non_local import NonLocalBlock
+    from qkv.nn.positions import PositionEmbedding, Rotary, rotary, sinusoidal
     from qkv.nn.scores import (
         AdditiveScore,
         BilinearScore,
@@ -26,6 +28,7 @@ __all__ = [
     "AdditiveScore",
     "Attention",
     "BilinearScore",
+    "CausalBlock",
     "ConcatScore",
     "DecoderBlock",
     "DecoderCache",
@@ -37,11 +40,15 @@ __all__ = [
     "KernelScore",
     "Memory",
     "MultiHeadAttention",
+    "NonLocalBlock",
+    "PositionEmbedding",
     "Residual",
+    "Rotary",
     "Rows",
     "ScaledDotScore",
     "ScoreModule",
     "build_score",
+    "rotary",
     "sinusoidal",
 ]
 
@@ -51,6 +58,7 @@ __getattr__ = lazy(
         "AdditiveScore": "qkv.nn.scores",
         "Attention": "qkv.nn.attention",
         "BilinearScore": "qkv.nn.scores",
+        "CausalBlock": "qkv.nn.causal",
         "ConcatScore": "qkv.nn.distance_scores",
         "DecoderBlock": "qkv.nn.blocks",
         "DecoderCache": "qkv.nn.blocks",
@@ -62,11 +70,15 @@ __getattr__ = lazy(
         "KernelScore": "qkv.nn.distance_scores",
         "Memory": "qkv.nn.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
+        "NonLocalBlock": "qkv.nn.non_local",
+        "PositionEmbedding": "qkv.nn.positions",
         "Residual": "qkv.nn.blocks",
+        "Rotary": "qkv.nn.positions",
         "Rows": "qkv.nn.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "build_score": "qkv.nn.scores",
+        "rotary": "qkv.nn.positions",
         "sinusoidal": "qkv.nn.positions",
     },
 )

@@ -1,0 +1,101 @@
+"""The non-local block: every position of a sequence, image or video attends to every other."""
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, ShapeError, complaint, nearest
+from qkv.nn.attention import Attention
+from qkv.nn.distance_scores import ConcatScore
+from qkv.nn.scores import FixedScore, ScoreModule, xavier_uniform
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Mean, Softmax
+from qkv.scores.products import Dot
+
+Form = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
+FORMS = ("gaussian", "embedded_gaussian", "dot", "concat")
+
+
+@final
+class NonLocalBlock(nn.Module):
+    """z_i = W_z y_i + x_i with y_i = (1/C(x)) Σ_j f(x_i, x_j) g(x_j), over all positions of any number of dimensions.
+
+    | form | f(x_i, x_j) | C(x) |
+    |---|---|---|
+    | "gaussian" | exp(x_iᵀ x_j) | Σ_j f |
+    | "embedded_gaussian" | exp(θ(x_i)ᵀ φ(x_j)) | Σ_j f |
+    | "dot" | θ(x_i)ᵀ φ(x_j) | N |
+    | "concat" | relu(w_fᵀ [θ(x_i), φ(x_j)]) | N |
+
+    A Gaussian divided by its sum is a softmax: those two forms are attention as others know it. The last two divide by
+    the number N of positions, and take time that grows linearly with it.
+
+    Args:
+        channels: C, of the input and the output.
+        inner: the width of θ, φ and g; None for half of C, as in the paper.
+        form: f.
+
+    Raises:
+        ConfigError: an unknown form, or a width below one.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 1 to 7; W_z starts at zero, so that a block put into a
+        trained network changes nothing at first (section 4.1).
+
+    Example:
+        >>> block = NonLocalBlock(8)
+        >>> image = torch.randn(2, 8, 5, 7)
+        >>> torch.equal(block(image), image)
+        True
+    """
+
+    def __init__(self, channels: int, inner: int | None = None, form: Form = "embedded_gaussian") -> None:
+        super().__init__()
+        inner = max(1, channels // 2) if inner is None else inner
+        if form not in FORMS:
+            raise ConfigError(complaint("form", "the name of a form", f'"{form}"', nearest(str(form), FORMS)))
+        if channels < 1 or inner < 1:
+            got = f"{channels} channels, {inner} inner ones"
+            raise ConfigError(complaint("channels", "at least 1", got, "Use more."))
+        self.channels, self.form = channels, form
+        plain = form == "gaussian"
+        self.theta = None if plain else nn.Linear(channels, inner)
+        self.phi = None if plain else nn.Linear(channels, inner)
+        self.g = nn.Linear(channels, inner)
+        self.score: ScoreModule = ConcatScore(inner, inner) if form == "concat" else FixedScore(Dot())
+        normalizer: Normalizer = Mean() if form in ("dot", "concat") else Softmax()
+        self.attention = Attention(normalizer=normalizer)
+        self.output = nn.Linear(inner, channels)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw θ, φ and g anew; W_z is zero."""
+        for layer in (self.theta, self.phi, self.g):
+            if layer is not None:
+                xavier_uniform(layer.weight)
+                nn.init.zeros_(layer.bias)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Let every position look at every other.
+
+        Args:
+            x: (B, C, N) for sequences, (B, C, H, W) for images, (B, C, T, H, W) for videos.
+
+        Returns:
+            The same shape.
+
+        Raises:
+            ShapeError: another number of channels, or no positions' dimension.
+        """
+        if x.ndim < 3 or x.shape[1] != self.channels:
+            expected = f"shape (B, {self.channels}, N) or (B, {self.channels}, H, W)"
+            mend = "Channels come second, as in torch.nn.Conv2d."
+            raise ShapeError(complaint("x", expected, f"{tuple(x.shape)}", mend))
+        x_BNC = x.flatten(2).mT
+        query = x_BNC if self.theta is None else self.theta(x_BNC)
+        key = x_BNC if self.phi is None else self.phi(x_BNC)
+        y_BNI = self.attention(query, key, self.g(x_BNC), score=self.score.value())
+        z: Tensor = torch.add(self.output(y_BNI).mT.reshape(x.shape), x)
+        return z

@@ -1,11 +1,15 @@
-"""Sinusoidal positions: the equation, at any place and length."""
+"""Positions: the papers' equations, at any place and length."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from qkv.nn.positions import sinusoidal
+from qkv.errors import ConfigError, ShapeError
+from qkv.nn.positions import PositionEmbedding, rotary, sinusoidal
 
 
 @pytest.mark.parametrize("width", [1, 6, 7])
@@ -27,3 +31,79 @@ def test_a_later_start_continues_the_table() -> None:
 def test_far_positions_keep_their_digits() -> None:
     far = sinusoidal(1, 2, start=10_000_019)
     assert far[0, 0].item() == pytest.approx(math.sin(10_000_019), abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(shift=st.integers(0, 5000), pairs=st.integers(1, 4), seed=st.integers(0, 99))
+def test_products_of_rotated_vectors_depend_on_differences_only(
+    shift: int, pairs: int, seed: int, dtype: torch.dtype
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    query, key = (torch.randn(5, 2 * pairs, generator=random, dtype=dtype) for _ in range(2))
+    near = rotary(query) @ rotary(key, start=3).mT
+    far = rotary(query, start=shift) @ rotary(key, start=shift + 3).mT
+    torch.testing.assert_close(far, near, rtol=0, atol=2e-5 if dtype == torch.float32 else 1e-11)
+
+
+def test_rotation_is_that_of_the_paper_and_keeps_lengths() -> None:
+    x = torch.randn(9, 6, dtype=torch.float64)
+    rotated = rotary(x, start=4)
+    for place in range(9):
+        for pair in range(3):
+            angle = (4 + place) * 10_000 ** (-2 * pair / 6)
+            a, b = x[place, 2 * pair : 2 * pair + 2].tolist()
+            expected = [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
+            torch.testing.assert_close(rotated[place, 2 * pair : 2 * pair + 2].tolist(), expected)
+    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_rotation_of_any_layout_is_the_same() -> None:
+    x = torch.randn(2, 7, 3, 8)
+    straight = rotary(x.transpose(1, 2).contiguous())
+    torch.testing.assert_close(rotary(x.transpose(1, 2)), straight, rtol=0, atol=1e-6)
+    odd = torch.randn(2, 3, 7, 9)[..., 1:]
+    torch.testing.assert_close(rotary(odd), rotary(odd.contiguous()), rtol=0, atol=1e-6)
+
+
+def test_rotation_in_half_precision_is_rounded_once() -> None:
+    x = torch.randn(50, 8).bfloat16()
+    assert torch.equal(rotary(x), rotary(x.float()).bfloat16())
+
+
+def test_traced_rotation_is_the_same() -> None:
+    x = torch.randn(2, 5, 8)
+    traced = torch.compile(rotary, fullgraph=True, backend="eager")(x, start=9)
+    torch.testing.assert_close(traced, rotary(x, start=9), rtol=0, atol=1e-6)
+
+
+def test_a_table_made_in_inference_mode_serves_training() -> None:
+    with torch.inference_mode():
+        rotary(torch.ones(1, 14), base=77.0)
+    x = torch.ones(1, 14, requires_grad=True)
+    rotary(x, base=77.0).sum().backward()
+    assert x.grad is not None
+
+
+def test_rotation_is_a_linear_map_with_a_gradient() -> None:
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: rotary(y, start=3), x)
+
+
+def test_an_odd_width_cannot_be_rotated() -> None:
+    with pytest.raises(ShapeError, match=r"x: expected an even width.*got 5"):
+        rotary(torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_added_positions_continue_where_they_stopped(kind: Literal["sinusoidal", "learned"]) -> None:
+    add, x = PositionEmbedding(kind, 8, 12), torch.zeros(2, 12, 8)
+    whole = add(x)
+    parts = torch.cat([add(x[:, :5]), add(x[:, 5:], start=5)], 1)
+    torch.testing.assert_close(parts, whole)
+
+
+def test_learned_positions_end_and_say_so() -> None:
+    with pytest.raises(ShapeError, match="at most 4 positions; got 5"):
+        PositionEmbedding("learned", 8, 4)(torch.zeros(1, 3, 8), start=2)
+    with pytest.raises(ConfigError, match="sinusoidal"):
+        PositionEmbedding("lerned", 8, 4)  # type: ignore[arg-type]

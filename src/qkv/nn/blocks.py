@@ -1,10 +1,13 @@
 """Encoder and decoder blocks of the Transformer, with the norm before or after each part."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from qkv.errors import ConfigError, complaint, nearest
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.cache import Memory
@@ -12,31 +15,47 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.scores import xavier_uniform
 
+Activation = Literal["relu", "gelu", "squared_relu"]
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "squared_relu": lambda x: F.relu(x).square(),
+}
+
 
 @final
 class FeedForward(nn.Module):
-    """W₂ relu(W₁ x + b₁) + b₂, at each position alike.
+    """W₂ f(W₁ x + b₁) + b₂, at each position alike.
 
     Args:
         width: M.
         hidden: of the layer between.
         dropout: on that layer, in training.
+        activation: f, "relu", "gelu" or "squared_relu".
 
-    Source: Vaswani et al. 2017, eq. 2.
+    Raises:
+        ConfigError: an unknown activation.
+
+    Source: Vaswani et al. 2017, eq. 2 (relu); Hendrycks and Gimpel 2016 (gelu); So et al. 2021, "Primer", section 3.1
+        (squared relu).
     """
 
-    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "relu") -> None:
         super().__init__()
+        if activation not in _ACTIVATIONS:
+            mend = nearest(activation, _ACTIVATIONS)
+            raise ConfigError(complaint("activation", "relu, gelu or squared_relu", repr(activation), mend))
         self.expand = nn.Linear(width, hidden)
         self.contract = nn.Linear(hidden, width)
         self.dropout = Dropout(dropout)
+        self.activation = activation
         for layer in (self.expand, self.contract):
             xavier_uniform(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""
-        hidden: Tensor = self.dropout(self.expand(x).relu())
+        hidden: Tensor = self.dropout(_ACTIVATIONS[self.activation](self.expand(x)))
         out: Tensor = self.contract(hidden)
         return out
 

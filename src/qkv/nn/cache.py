@@ -14,6 +14,7 @@ class Memory:
     Args:
         key: (B, K, E) or (B, G, K, E).
         value: (B, K, V) or (B, G, K, V).
+        first: the position of the first key that is kept; more than 0 where earlier ones were forgotten.
 
     Example:
         >>> memory = Memory(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5))
@@ -23,19 +24,31 @@ class Memory:
 
     key: Tensor
     value: Tensor
+    first: int = 0
 
     @property
     def length(self) -> int:
         """How many keys there are, K."""
         return self.key.shape[-2]
 
+    @property
+    def end(self) -> int:
+        """The position of the next key."""
+        return self.first + self.length
+
     def append(self, later: "Memory") -> "Memory":
         """Put later keys and values behind these; neither operand changes."""
-        return Memory(torch.cat([self.key, later.key], dim=-2), torch.cat([self.value, later.value], dim=-2))
+        key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
+        return Memory(key, value, self.first)
+
+    def last(self, count: int) -> "Memory":
+        """Forget all but the last keys; those that stay keep their positions."""
+        forgotten = max(0, self.length - count)
+        return Memory(self.key[..., forgotten:, :], self.value[..., forgotten:, :], self.first + forgotten)
 
     def select(self, rows: Tensor) -> "Memory":
         """Take rows of the batch: fewer, repeated or reordered; rows (R,), int64."""
-        return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows))
+        return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
 
 
 @final

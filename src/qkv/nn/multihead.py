@@ -11,6 +11,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nea
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Memory
+from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
 from qkv.normalizers.base import Normalizer
@@ -38,11 +39,13 @@ class MultiHeadAttention(nn.Module):
         bias: whether projections add a bias.
         leave_out: "value" so that every head attends over the values as they come; "output" so that heads are
             concatenated but not mixed.
+        positions: for self-attention, where tokens stand: `nn.Rotary()`; None where the inputs tell.
 
     Raises:
-        ConfigError: heads that do not divide the width, or each other; an unknown name.
+        ConfigError: heads that do not divide the width, or each other; an unknown name; positions that the score does
+            not keep.
 
-    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA", section 2.2.
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA", section 2.2; Su et al. 2021, "RoFormer".
 
     Example:
         >>> attend = MultiHeadAttention(width=32, heads=4)
@@ -64,6 +67,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         leave_out: tuple[Part, ...] = (),
+        positions: Rotary | None = None,
     ) -> None:
         super().__init__()
         groups = heads if key_heads is None else key_heads
@@ -76,6 +80,8 @@ class MultiHeadAttention(nn.Module):
         sizes = (width, groups * head, 0 if "value" in leave_out else groups * head)
         self.projections = Projections(self.input_widths, sizes, bias=bias)
         self.score = _score(score, head, heads, groups)
+        self.positions = positions
+        _check_positions(positions, self.score, head)
         self.attention = Attention(normalizer=normalizer, dropout=dropout)
         joined = width if sizes[2] else heads * value_width
         self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias)
@@ -123,6 +129,9 @@ class MultiHeadAttention(nn.Module):
     def project_query(self, query: Tensor) -> Tensor:
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
+        if self.positions is not None:
+            mend = "Positions compare places in one sequence: make the layer of cross-attention without them."
+            raise ConfigError(complaint("positions", "none where queries meet another sequence", "Rotary", mend))
         return self.score.project_query(_by_head(self.projections.query(query), self.heads))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None) -> Memory:
@@ -147,6 +156,10 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self.projections.together(x)
         memory = self._remember(k, v)
         query = self.score.project_query(_by_head(q, self.heads))
+        if self.positions is not None:
+            start = 0 if past is None else past.end
+            query, key = self.positions(query, start), self.positions(memory.key, start)
+            memory = Memory(key, memory.value)
         return query, memory if past is None else past.append(memory)
 
     def attend(
@@ -280,6 +293,18 @@ def _score(score: str | Score | ScoreModule, head: int, heads: int, groups: int)
     if isinstance(score, str):
         return build_score(score, head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
+
+
+def _check_positions(positions: Rotary | None, score: ScoreModule, head: int) -> None:
+    if positions is None:
+        return
+    if score.projected().core not in ("dot", "distance"):
+        got = type(score.projected()).__name__
+        mend = "Only dot products and distances of rotated vectors depend on the difference of positions alone."
+        raise ConfigError(complaint("score", "a dot product or a distance, beside rotary positions", got, mend))
+    if head % 2:
+        mend = "Rotary positions turn pairs: choose another number of heads."
+        raise ConfigError(complaint("heads", "an even width of each head", f"{head}", mend))
 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:

@@ -1,9 +1,19 @@
-"""Where a token stands, as numbers that are added to its embedding."""
+"""Where a token stands: numbers added to its embedding, or queries and keys that are rotated.
+
+What a position does to the scores alone (ALiBi, learned relative biases) is in `qkv.nn.biases`.
+"""
 
 import math
+from functools import lru_cache
+from typing import Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, ShapeError, complaint
+
+Embedded = Literal["sinusoidal", "learned"]
+_LEAST_TABLE = 256
 
 
 def sinusoidal(
@@ -33,7 +43,146 @@ def sinusoidal(
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    position = torch.arange(start, start + length, device=device, dtype=torch.float64)
-    rate = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(10_000.0) / width))
-    angle = position[:, None] * rate
+    angle = _angles(start, length, width, 10_000.0, device)
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :width].to(dtype)
+
+
+def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
+    """Rotate each pair (x_2j, x_2j+1) by the angle i·base^(−2j/D), so that q·k depends on the difference i − j alone.
+
+    Args:
+        x: queries or keys by head (..., N, D), D even.
+        start: the position of the first; with a cache, the number of positions before.
+        base: of the wavelengths.
+
+    Returns:
+        (..., N, D), as long as before, in x's dtype; rotated in float32 at least.
+
+    Raises:
+        ShapeError: an odd width.
+
+    Source: Su et al. 2021, "RoFormer", eq. 34.
+
+    Example:
+        >>> rotary(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        tensor([[1.0000, 0.0000],
+                [0.5403, 0.8415]])
+    """
+    length, width = x.shape[-2:]
+    if width % 2:
+        mend = "Choose another number of heads."
+        raise ShapeError(complaint("x", "an even width, for positions that rotate pairs", f"{width}", mend))
+    wide = x if x.dtype == torch.float64 else x.float()
+    if torch.compiler.is_compiling():
+        return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
+    # A table that holds these positions, twice as long each time it is too short.
+    rows = max(_LEAST_TABLE, 1 << (start + length - 1).bit_length())
+    turn = _turns(rows, width, base, x.device, wide.dtype)[start : start + length]
+    return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
+
+
+@final
+class Rotary(nn.Module):
+    """`rotary` as what `MultiHeadAttention(positions=...)` takes.
+
+    Args:
+        base: of the wavelengths.
+
+    Source: Su et al. 2021, "RoFormer", section 3.2.
+
+    Example:
+        >>> Rotary()(torch.ones(1, 2, 3, 4), start=7).shape
+        torch.Size([1, 2, 3, 4])
+    """
+
+    def __init__(self, base: float = 10_000.0) -> None:
+        super().__init__()
+        if not base > 1:
+            raise ConfigError(complaint("base", "a number above 1", f"{base}", "10000 suits most texts."))
+        self.base = base
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate queries or keys (..., N, D) that begin at a position."""
+        return rotary(x, start=start, base=self.base)
+
+    def extra_repr(self) -> str:
+        """Show the base."""
+        return f"{self.base:g}"
+
+
+@final
+class PositionEmbedding(nn.Module):
+    """Numbers that are added to the embedding of each token: sinusoidal at any length, or learned up to one.
+
+    Args:
+        kind: "sinusoidal" or "learned".
+        width: M.
+        length: the most positions, where they are learned.
+
+    Raises:
+        ConfigError: an unknown kind.
+
+    Source: Vaswani et al. 2017, section 3.5 (both); Gehring et al. 2017, section 3.1 (learned).
+
+    Example:
+        >>> PositionEmbedding("learned", width=8, length=16)(torch.zeros(2, 3, 8), start=13).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(self, kind: Embedded, width: int, length: int) -> None:
+        super().__init__()
+        if kind not in ("sinusoidal", "learned"):
+            raise ConfigError(complaint("kind", '"sinusoidal" or "learned"', repr(kind), "Rotary has a module."))
+        self.width, self.length = width, length
+        self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw what is learned anew, small beside the embedding."""
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Add positions from `start` on to embeddings (B, N, M).
+
+        Raises:
+            ShapeError: a position past the last one that is learned.
+        """
+        end = start + x.shape[-2]
+        if self.weight is None:
+            return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
+        if end > self.length:
+            mend = "Learned positions end there: read less at once, or choose others, such as rotary."
+            raise ShapeError(complaint("x", f"at most {self.length} positions", f"{end}", mend))
+        return x + self.weight[start:end]
+
+
+def _angles(start: int, length: int, width: int, base: float, device: torch.device | str | None) -> Tensor:
+    """i·base^(−2j/width), (length, ⌈width/2⌉), float64."""
+    position = torch.arange(start, start + length, device=device, dtype=torch.float64)
+    rate = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
+    return position[:, None] * rate
+
+
+@lru_cache(maxsize=32)
+def _turns(rows: int, width: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """e^(i·angle) of the first positions, complex (rows, width/2)."""
+    # Made outside of inference mode: a table that is kept must serve training too.
+    with torch.inference_mode(False):
+        angle = _angles(0, rows, width, base, device)
+        turn = torch.polar(torch.ones_like(angle), angle)
+        return turn if dtype == torch.float64 else turn.to(torch.complex64)
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    """Neighbors as real and imaginary part; a view wherever PyTorch can make one."""
+    placed = (x.storage_offset(), *x.stride()[:-1])
+    viewable = x.stride(-1) == 1 and not any(step % 2 for step in placed)
+    return torch.view_as_complex((x if viewable else x.contiguous()).view(*x.shape[:-1], -1, 2))
+
+
+def _rotated_by_parts(x: Tensor, angle: Tensor) -> Tensor:
+    """The same in real numbers, which compilers know better."""
+    even, odd = x[..., ::2], x[..., 1::2]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)

@@ -1,0 +1,232 @@
+"""The Transformer decoder: a language model, each token predicted from those before it."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint
+from qkv.models.checks import check_config, check_target
+from qkv.nn.blocks import Activation
+from qkv.nn.cache import Memory, Rows
+from qkv.nn.causal import CausalBlock
+from qkv.nn.dropout import Dropout
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.positions import PositionEmbedding, Rotary
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.sparse import Entmax, Sparsemax
+
+_NORMALIZERS: dict[str, type[Normalizer]] = {
+    "softmax": Softmax,
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+    "sigmoid": Sigmoid,
+}
+
+
+@final
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The sizes of a language model.
+
+    Args:
+        size: pieces in the vocabulary.
+        score: of every attention.
+        normalizer: of every attention.
+        positions: how the model knows where tokens stand; "none" leaves it to the mask alone.
+        context: the most tokens that are read at once.
+        window: how many positions back each attention sees; None for all of the context.
+        width: M.
+        heads: of every attention.
+        key_heads: of keys and values, a divisor of `heads`; None for as many.
+        feed_forward: the hidden width of feed-forward layers.
+        layers: blocks.
+        activation: of feed-forward layers.
+        dropout: on embeddings and on what each part of a block gives.
+        attention_dropout: on the attention's weights.
+        tied: whether the output layer shares the embedding's weights.
+
+    Raises:
+        ConfigError: an unknown name, a size below one, heads that do not divide, or a dropout outside [0, 1).
+    """
+
+    size: int
+    score: Literal["scaled_dot", "dot", "bilinear", "additive"] = "scaled_dot"
+    normalizer: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = "softmax"
+    positions: Literal["rotary", "learned", "sinusoidal", "none"] = "rotary"
+    context: int = 256
+    window: int | None = None
+    width: int = 192
+    heads: int = 6
+    key_heads: int | None = None
+    feed_forward: int = 768
+    layers: int = 4
+    activation: Activation = "squared_relu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        check_config(self)
+        if self.width % self.heads:
+            got = f"{self.heads} for width {self.width}"
+            raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
+        for name in ("window", "key_heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(complaint(f"model.{name}", "at least 1", str(value), "Leave it out for the default."))
+
+
+class DecoderState(NamedTuple):
+    """What a language model knows between two steps; B rows.
+
+    Attributes:
+        caches: keys and values of each block; empty at the start.
+        position: of the next token.
+    """
+
+    caches: tuple[Memory, ...]
+    position: int
+
+
+@final
+class LanguageModel(nn.Module):
+    """A stack of blocks of masked self-attention over one sequence.
+
+    Args:
+        config: its sizes.
+
+    Source: Vaswani et al. 2017, section 3, the decoder alone; Radford et al. 2019.
+
+    Example:
+        >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32)).eval()
+        >>> tokens = torch.randint(4, 20, (2, 6))
+        >>> logits = model(tokens)
+        >>> first, state = model.read(tokens[:, :4])
+        >>> then, state = model.read(tokens[:, 4:], state)
+        >>> torch.allclose(torch.cat([first, then], 1), logits, atol=1e-5), state.position
+        (True, 6)
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.size, config.width)
+        self.positions = _embedded_positions(config)
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.output = nn.Linear(config.width, config.size, bias=False)
+        self.dropout = Dropout(config.dropout)
+        self.rows = Rows()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew; what enters the residual stream begins at zero, so that blocks begin as identities.
+
+        Source: Zhang et al. 2019, "Fixup Initialization", section 3 (zero last layers).
+        """
+        for block in self._blocks():
+            attention, feed = block.self_attention, block.feed_forward
+            attention.reset_parameters()
+            nn.init.normal_(feed.expand.weight, std=self.config.width**-0.5)
+            for layer in (attention.output, feed.contract):
+                assert layer is not None
+                nn.init.zeros_(layer.weight)
+        nn.init.normal_(self.embed.weight, std=0.02)
+        if self.positions is not None:
+            self.positions.reset_parameters()
+        if self.config.tied:
+            self.output.weight = self.embed.weight
+        else:
+            nn.init.normal_(self.output.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Predict the token after each one.
+
+        Args:
+            tokens: ids (B, T), int64, T at most `context` where positions are learned.
+
+        Returns:
+            Scores before the softmax, (B, T, N).
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
+        """
+        return self.read(tokens)[0]
+
+    def read(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
+        """Take tokens that follow those of a state, and predict the one after each of them.
+
+        Args:
+            tokens: ids (B, T), int64.
+            state: after the tokens before; None at the start.
+
+        Returns:
+            Scores (B, T, N), and the state that includes `tokens`.
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
+        """
+        check_target(tokens, tokens.shape[0], self.config.size)
+        if state is None:
+            self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
+        start = 0 if state is None else state.position
+        x_BTM = self.embed(tokens)
+        x_BTM = self.dropout(x_BTM if self.positions is None else self.positions(x_BTM, start))
+        caches = []
+        for index, block in enumerate(self._blocks()):
+            x_BTM, cache = block.step(x_BTM, None if state is None else state.caches[index])
+            caches.append(cache)
+        logits: Tensor = self.output(self.norm(x_BTM))
+        return logits, DecoderState(tuple(caches), start + tokens.shape[1])
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Take the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: after the tokens before.
+
+        Returns:
+            Scores (B, N), and the state that includes `tokens`.
+        """
+        logits, after = self.read(tokens[:, None], state)
+        return logits[:, 0], after
+
+    def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
+        """Take rows of a state: fewer, repeated, or in another order."""
+        rows = self.rows(rows)
+        return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position)
+
+    def _blocks(self) -> list[CausalBlock]:
+        return [block for block in self.blocks if isinstance(block, CausalBlock)]
+
+
+def _embedded_positions(config: DecoderConfig) -> PositionEmbedding | None:
+    match config.positions:
+        case "sinusoidal" | "learned":
+            return PositionEmbedding(config.positions, config.width, config.context)
+        case _:
+            return None
+
+
+def _block(config: DecoderConfig) -> CausalBlock:
+    attention = MultiHeadAttention(
+        config.width,
+        config.heads,
+        key_heads=config.key_heads,
+        score=config.score,
+        normalizer=None if config.normalizer == "softmax" else _NORMALIZERS[config.normalizer](),
+        dropout=config.attention_dropout,
+        positions=Rotary() if config.positions == "rotary" else None,
+    )
+    return CausalBlock(
+        config.width,
+        attention,
+        config.feed_forward,
+        reach=config.window,
+        dropout=config.dropout,
+        activation=config.activation,
+    )

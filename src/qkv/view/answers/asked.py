@@ -1,0 +1,54 @@
+"""The parameters of a question: text from outside to checked values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from qkv.errors import ConfigError, complaint, nearest
+
+
+@final
+class Asked:
+    """The parameters of one question.
+
+    Args:
+        given: by name, as text.
+        known: the names that the question has.
+        body: what came with it, as JSON gave it; None where nothing came.
+
+    Raises:
+        ConfigError: a name that it does not have.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
+        for name in given:
+            if name not in known:
+                raise ConfigError(complaint(_shown(name), "a known parameter", "an unknown one", nearest(name, known)))
+        self._given = given
+        self.body = body
+
+    def text(self, name: str) -> str:
+        """A parameter that must be there."""
+        if name not in self._given:
+            raise ConfigError(complaint(name, "a parameter", "none", f"Ask with {name}=…."))
+        return self._given[name]
+
+    def number(self, name: str, stop: int, start: int = 0) -> int:
+        """An integer from `start` up to, but not including, `stop`."""
+        text = self.text(name)
+        # Eight digits are more than any position needs, and int() of a million digits takes its time.
+        fits = text.isascii() and text.isdigit() and len(text) <= 8
+        if not fits or not start <= int(text) < stop:
+            raise ConfigError(complaint(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0."))
+        return int(text)
+
+    def choice(self, name: str, valid: Sequence[str]) -> str:
+        """One of several words."""
+        text = self.text(name)
+        if text not in valid:
+            raise ConfigError(complaint(name, " or ".join(valid), _shown(text), nearest(text[:40], valid)))
+        return text
+
+
+def _shown(text: str) -> str:
+    """What came, cut and with nothing in it that could act."""
+    return ascii(text[:40]) + ("…" if len(text) > 40 else "")

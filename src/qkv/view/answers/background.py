@@ -1,0 +1,120 @@
+"""Work that goes on behind the answers: pyramids are made exact, the one asked for last first."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, final
+
+from qkv.view.answers.pyramid import Pyramid
+
+State = Literal["sampled", "running", "exact", "cancelled", "failed"]
+
+
+@final
+class Background:
+    """One thread that makes pyramids exact, and stands back while a question is being answered.
+
+    Args:
+        broken: told what went wrong where a pyramid could not be made exact.
+    """
+
+    def __init__(self, broken: Callable[[Exception], None]) -> None:
+        self._broken = broken
+        self._change = threading.Condition()
+        self._waiting: list[Pyramid] = []
+        self._cancelled: list[Pyramid] = []
+        self._failed: list[Pyramid] = []
+        self._urgent = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def ask(self, pyramid: Pyramid) -> None:
+        """Make a pyramid exact, before the others, unless that was cancelled."""
+        with self._change:
+            if self._closed or pyramid.exact or self._has(self._cancelled, pyramid) or self._has(self._failed, pyramid):
+                return
+            if self._waiting and self._waiting[0] is pyramid:
+                return
+            self._waiting = [pyramid, *(other for other in self._waiting if other is not pyramid)]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="qkv-view-background", daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def cancel(self, pyramid: Pyramid) -> None:
+        """Stop making a pyramid exact; the rows that are done stay."""
+        with self._change:
+            self._waiting = [other for other in self._waiting if other is not pyramid]
+            if not pyramid.exact and not self._has(self._cancelled, pyramid):
+                self._cancelled.append(pyramid)
+            self._change.notify_all()
+
+    def resume(self, pyramid: Pyramid) -> None:
+        """Go on with a pyramid that was cancelled, or ask for it for the first time."""
+        self.forget(pyramid)
+        self.ask(pyramid)
+
+    def forget(self, pyramid: Pyramid) -> None:
+        """Drop a pyramid in whatever state it is."""
+        with self._change:
+            for name in ("_waiting", "_cancelled", "_failed"):
+                setattr(self, name, [other for other in getattr(self, name) if other is not pyramid])
+            self._change.notify_all()
+
+    def state(self, pyramid: Pyramid) -> State:
+        """How far a pyramid is."""
+        with self._change:
+            if pyramid.exact:
+                return "exact"
+            if self._has(self._failed, pyramid):
+                return "failed"
+            if self._has(self._cancelled, pyramid):
+                return "cancelled"
+            return "running" if self._has(self._waiting, pyramid) else "sampled"
+
+    @contextmanager
+    def standing_back(self) -> Iterator[None]:
+        """The processor belongs to whoever is inside."""
+        with self._change:
+            self._urgent += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._urgent -= 1
+                self._change.notify_all()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._change:
+            self._closed = True
+            self._waiting = []
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+                pyramid = self._waiting[0]
+            try:
+                pyramid.advance(lambda pyramid=pyramid: self._goes_on(pyramid))  # type: ignore[misc]
+            except Exception as error:  # a thread has no caller to tell
+                with self._change:
+                    self._failed.append(pyramid)
+                self._broken(error)
+            with self._change:
+                if pyramid.exact or self._has(self._failed, pyramid):
+                    self._waiting = [other for other in self._waiting if other is not pyramid]
+
+    def _goes_on(self, pyramid: Pyramid) -> bool:
+        with self._change:
+            self._change.wait_for(lambda: self._urgent == 0 or self._closed)
+            return bool(self._waiting) and self._waiting[0] is pyramid
+
+    @staticmethod
+    def _has(pyramids: list[Pyramid], pyramid: Pyramid) -> bool:
+        return any(other is pyramid for other in pyramids)

@@ -1,0 +1,159 @@
+"""The one place where questions are answered: a scene, and everything that may be asked of it, by name."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast, final
+from urllib.parse import parse_qsl
+
+from qkv.errors import ConfigError, complaint
+from qkv.view.answers.answer import Answer, Words
+from qkv.view.answers.asked import Asked
+from qkv.view.answers.gallery import heads
+from qkv.view.answers.listing import PIECE, listed, piece
+from qkv.view.answers.maps import Maps, Quantity, What
+from qkv.view.answers.near import MOST, column, row
+from qkv.view.answers.pyramid import How, Place
+from qkv.view.scene import Scene
+
+_LEVELS = 32
+_TILES = 1 << 20
+
+
+class Question(NamedTuple):
+    """What can be asked.
+
+    Attributes:
+        method: GET, or POST where something changes or a body comes.
+        parameters: their names, in the order in which the page writes them.
+        answer: from the parameters to the answer.
+    """
+
+    method: str
+    parameters: tuple[str, ...]
+    answer: "Callable[[Asked], Answer]"
+
+
+@final
+class Desk:
+    """Answers questions about a scene.
+
+    Args:
+        scene: what is looked at.
+        live: whether a server stands behind; False while a page is exported.
+
+    Example:
+        >>> import torch
+        >>> from qkv.view.scene import Layer
+        >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 4, 2, 8))
+        >>> desk = Desk(Scene("two words", {"text": ("a", "dog")}, (layer,)))
+        >>> desk.ask("tile", "layer=0&head=3&level=0&row=0&column=0&how=mean&quantity=weight").rows
+        2
+    """
+
+    def __init__(self, scene: Scene, live: bool = True) -> None:
+        self.scene = scene
+        self.live = live
+        self.maps = Maps(scene, self._broken)
+        self._heads: Answer | None = None
+        self.questions: Mapping[str, Question] = {
+            "scene": Question("GET", (), self._scene),
+            "tokens": Question("GET", ("sequence", "start", "stop"), self._tokens),
+            "tile": Question("GET", ("layer", "head", "level", "row", "column", "how", "quantity"), self._tile),
+            "progress": Question("GET", ("layer", "head", "how", "quantity"), self._progress),
+            "cancel": Question("POST", ("layer", "head"), self._cancel),
+            "resume": Question("POST", ("layer", "head"), self._resume),
+            "track": Question("GET", ("layer", "head", "what", "level"), self._track),
+            "row": Question("GET", ("layer", "head", "query", "top"), self._row),
+            "column": Question("GET", ("layer", "head", "key", "top"), self._column),
+            "heads": Question("GET", (), self._gallery),
+        }
+
+    def ask(self, name: str, parameters: str, body: Any = None) -> Answer:
+        """Answer a question.
+
+        Args:
+            name: which.
+            parameters: as after the question mark of a URL.
+            body: what came with it, as JSON gave it.
+
+        Raises:
+            LookupError: there is no such question.
+            QkvError: a parameter is unknown, missing or out of range.
+        """
+        question = self.questions[name]
+        with self.maps.background.standing_back():
+            return question.answer(_asked(parameters, question.parameters, body))
+
+    def close(self) -> None:
+        """End what goes on in the background."""
+        self.maps.background.close()
+
+    def _broken(self, error: Exception) -> None:
+        logging.getLogger("qkv.view").error("exact levels could not be computed", exc_info=error)
+
+    def _scene(self, asked: Asked) -> Answer:
+        return Words(listed(self.scene, self.live))
+
+    def _tokens(self, asked: Asked) -> Answer:
+        start = asked.number("start", 1 << 26)
+        stop = asked.number("stop", start + PIECE + 1, start)
+        return Words(piece(self.scene, asked.text("sequence"), start, stop))
+
+    def _tile(self, asked: Asked) -> Answer:
+        level, row = asked.number("level", _LEVELS), asked.number("row", _TILES)
+        place = Place(level, row, asked.number("column", _TILES))
+        return self.maps.tile(*self._head(asked), place, self._how(asked), self._quantity(asked))
+
+    def _progress(self, asked: Asked) -> Answer:
+        self._how(asked)
+        return Words(self.maps.progress(*self._head(asked), self._quantity(asked)))
+
+    def _cancel(self, asked: Asked) -> Answer:
+        self.maps.cancel(*self._head(asked))
+        return Words({})
+
+    def _resume(self, asked: Asked) -> Answer:
+        self.maps.resume(*self._head(asked))
+        return Words({})
+
+    def _track(self, asked: Asked) -> Answer:
+        what = cast("What", asked.choice("what", ("entropy", "received", "peak")))
+        return self.maps.track(*self._head(asked), what, asked.number("level", _LEVELS))
+
+    def _row(self, asked: Asked) -> Answer:
+        layer, head = self._head(asked)
+        query = asked.number("query", self.scene.layers[layer].shape[1])
+        return Words(row(self.scene, layer, head, query, asked.number("top", MOST + 1, 1)))
+
+    def _column(self, asked: Asked) -> Answer:
+        layer, head = self._head(asked)
+        key = asked.number("key", self.scene.layers[layer].shape[2])
+        weights = self.maps.pyramid(layer, head, "weight").weights
+        return Words(column(self.scene, layer, head, key, asked.number("top", MOST + 1, 1), weights))
+
+    def _gallery(self, asked: Asked) -> Answer:
+        if self._heads is None:
+            self._heads = Words(heads(self.scene))
+        return self._heads
+
+    def _head(self, asked: Asked) -> tuple[int, int]:
+        layer = asked.number("layer", len(self.scene.layers))
+        return layer, asked.number("head", self.scene.layers[layer].heads)
+
+    @staticmethod
+    def _how(asked: Asked) -> How:
+        return cast("How", asked.choice("how", ("mean", "max")))
+
+    @staticmethod
+    def _quantity(asked: Asked) -> Quantity:
+        return cast("Quantity", asked.choice("quantity", ("weight", "contribution")))
+
+
+def _asked(parameters: str, known: tuple[str, ...], body: Any) -> Asked:
+    try:
+        pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
+    except ValueError as error:
+        raise ConfigError(complaint("the question", "name=value pairs", str(error), "Join them with &.")) from error
+    if len(dict(pairs)) < len(pairs):
+        raise ConfigError(complaint("the question", "each parameter once", "one of them twice", "Leave one out."))
+    return Asked(dict(pairs), known, body)

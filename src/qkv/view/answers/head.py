@@ -1,0 +1,172 @@
+"""One head of a layer as a problem of its own: all of its rows, or some."""
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.functional import attention_with_weights
+from qkv.introspect.lazy_map import AttentionMap, attention_map
+from qkv.masks.base import Grid, Mask, as_mask
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax, Sum
+from qkv.scores.base import Score
+from qkv.scores.free import as_score
+from qkv.scores.products import ScaledDot
+from qkv.states import RowState
+from qkv.view.answers.parts import Cut, MaskPart, bias_of, part_of
+from qkv.view.scene import Layer
+
+_NON_NEGATIVE = ("softmax", "sum", "hard", "sigmoid", "sparsemax", "entmax")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What one head attends with, and where its rows stand in the layer.
+
+    Args:
+        query: (Q, D), all rows.
+        key: (K, E).
+        value: (K, V).
+        score, normalizer: of this head.
+        mask, bias: of the whole layer; None where there is none.
+        cut: which head of how many.
+        state: of all rows, where it is known.
+
+    Example:
+        >>> import torch
+        >>> head = head_of(Layer("one", "self", "text", "text", *torch.randn(3, 4, 10, 8)), 2)
+        >>> head.map().shape, head.map(torch.tensor([3, 7])).shape
+        ((10, 10), (2, 10))
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    score: Score
+    normalizer: Normalizer
+    mask: Mask | None
+    bias: Tensor | Bias | None
+    cut: Cut
+    state: RowState | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(Q, K)."""
+        return self.query.shape[-2], self.key.shape[-2]
+
+    @property
+    def kind(self) -> str:
+        """The normalizer's name, in lower case."""
+        return type(self.normalizer).__name__.lower()
+
+    @property
+    def non_negative(self) -> bool:
+        """Whether no weight can be below zero, so that a row has an entropy."""
+        return self.kind in _NON_NEGATIVE
+
+    @property
+    def depth(self) -> int:
+        """How many numbers a pair takes while its score is made."""
+        if self.score.core not in ("tanh_sum", "distance"):
+            return 1
+        operands = self.score.prepare(self.query[:1], self.key[:1])
+        return max(1, int(operands[0].shape[-1]))
+
+    def options(self, rows: Tensor | None = None) -> dict[str, Any]:
+        """The mechanism as `qkv.attention` takes it, for all rows or some."""
+        cut = replace(self.cut, rows=rows)
+        mask = None if self.mask is None else MaskPart(self.mask, cut)
+        return {
+            "score": self.score,
+            "normalizer": self.normalizer,
+            "mask": mask,
+            "bias": bias_of(self.bias, cut),
+        }
+
+    def map(self, rows: Tensor | None = None, state: Tensor | None = None) -> AttentionMap:
+        """The weights (Q, K) as a lazy matrix.
+
+        Args:
+            rows: positions of the queries to keep, in any order; None for all.
+            state: of these rows; None to take what the layer knows, or to compute it: one pass over these rows.
+        """
+        given = state
+        if given is None and self.state is not None:
+            given = self.state.value if rows is None else self.state.value[rows]
+        query = self.query if rows is None else self.query[rows]
+        known = None if given is None else RowState(self.kind, given)  # type: ignore[arg-type]
+        return attention_map(query, self.key, state=known, **self.options(rows))
+
+    def attend(self, query: int) -> tuple[Tensor, Tensor]:
+        """What one query gets, (V), and its weights, (K)."""
+        rows = torch.tensor([query], device=self.query.device)
+        found = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
+        return found[0][0], found[1][0]
+
+    def visible(self, query: int) -> Tensor:
+        """Which keys a query may see: bool (K)."""
+        keys, device = self.shape[1], self.query.device
+        if self.mask is None:
+            return torch.ones(keys, dtype=torch.bool, device=device)
+        grid = Grid((), self.shape[0], keys, device)
+        rows, columns = torch.tensor([[query]], device=device), torch.arange(keys, device=device)
+        seen = MaskPart(self.mask, self.cut).visible(grid, rows, columns)
+        visible: Tensor = seen.expand(1, keys)[0]
+        return visible
+
+
+def head_of(layer: Layer, head: int) -> Head:
+    """One head of a layer.
+
+    Args:
+        layer: all heads.
+        head: which one, from 0.
+
+    Returns:
+        The head; tensors are views of the layer's.
+    """
+    given = dict(layer.options)
+    groups = layer.key.shape[0]
+    cut = Cut(layer.heads, groups, head, layer.query.shape[1])
+    score = as_score(given.get("score") or ScaledDot())
+    normalizer = given.get("normalizer") or (Sum() if score.non_negative else Softmax())
+    mask, group = given.get("mask"), head * groups // layer.heads
+    state = layer.state
+    return Head(
+        layer.query[head].detach(),
+        layer.key[group].detach(),
+        layer.value[group].detach(),
+        part_of(score, cut),
+        part_of(normalizer, cut),
+        None if mask is None else as_mask(mask),
+        given.get("bias"),
+        cut,
+        None if state is None or state.kind == "hard" else replace(state, value=state.value[head].detach()),
+    )
+
+
+def norms(layer: Layer, head: int) -> Tensor:
+    """How long each value is after the output projection, ‖W_O v‖: what a weight of one would contribute.
+
+    Returns:
+        (K,); the norm of the value itself where the layer has no output projection.
+    """
+    value = layer.value[head * layer.key.shape[0] // layer.heads].detach()
+    value = value.double()
+    if layer.output is None:
+        return value.square().sum(-1).sqrt()
+    width = value.shape[-1]
+    weight = layer.output[0].detach()[:, head * width : (head + 1) * width].double()
+    # ‖Wv‖² = vᵀ(WᵀW)v: the projected values themselves would be M numbers for each key.
+    gram = weight.mT @ weight
+    return ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
+
+
+def cells(layer: Layer) -> int:
+    """How many weights a layer has."""
+    return prod(layer.shape)

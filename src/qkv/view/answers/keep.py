@@ -1,0 +1,59 @@
+"""Results kept up to a number of bytes, those not asked for the longest dropped first."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, final
+
+T = TypeVar("T")
+
+
+@final
+class Kept(Generic[T]):
+    """A cache that is bounded in bytes.
+
+    Args:
+        limit: the most bytes of all that is kept; a single thing that is larger is kept alone.
+        size: how many bytes a thing takes.
+        dropped: told of each thing that had to go.
+
+    Example:
+        >>> kept = Kept[bytes](10, len)
+        >>> kept.get("a", lambda: b"123456"), kept.get("b", lambda: b"123456"), kept.bytes
+        (b'123456', b'123456', 6)
+    """
+
+    def __init__(self, limit: int, size: Callable[[T], int], dropped: Callable[[T], None] = lambda thing: None) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._size = size
+        self._dropped = dropped
+        self._things: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under a name; made if it is not there."""
+        found = self.find(name)
+        return self.put(name, make()) if found is None else found
+
+    def find(self, name: Hashable) -> T | None:
+        """What is kept under a name, or None."""
+        with self._lock:
+            if name in self._things:
+                self._things.move_to_end(name)
+            return self._things.get(name)
+
+    def put(self, name: Hashable, thing: T) -> T:
+        """Keep a thing, in place of others where there is no room; one that came first stays."""
+        gone = []
+        with self._lock:
+            if name not in self._things:
+                self._things[name] = thing
+                self.bytes += self._size(thing)
+            while self.bytes > self.limit and len(self._things) > 1:
+                gone.append(self._things.popitem(last=False)[1])
+                self.bytes -= self._size(gone[-1])
+            kept = self._things.get(name, thing)
+        for each in gone:
+            self._dropped(each)
+        return kept

@@ -1,0 +1,124 @@
+"""The maps of a scene: tiles, tracks and progress of any head, within a bounded memory."""
+
+from collections.abc import Callable
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint
+from qkv.view.answers.answer import Numbers, numbers
+from qkv.view.answers.background import Background
+from qkv.view.answers.head import head_of, norms
+from qkv.view.answers.keep import Kept
+from qkv.view.answers.pyramid import SIDE, How, Place, Pyramid
+from qkv.view.answers.weights import Weights
+from qkv.view.scene import Scene
+
+PYRAMIDS = 512 << 20
+"""The most bytes of all pyramids together, but for one that is larger."""
+TILES = 64 << 20
+"""The most bytes of tiles that are kept."""
+Quantity = Literal["weight", "contribution"]
+What = Literal["entropy", "received", "peak"]
+
+
+@final
+class Maps:
+    """Every head's matrix, from afar and from near.
+
+    Args:
+        scene: what is looked at.
+        broken: told where exact levels could not be computed.
+    """
+
+    def __init__(self, scene: Scene, broken: Callable[[Exception], None]) -> None:
+        self._scene = scene
+        self.background = Background(broken)
+        self._pyramids = Kept[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.forget)
+        self._tiles = Kept[Numbers](TILES, lambda tile: len(tile.content))
+
+    @property
+    def bytes(self) -> int:
+        """What pyramids and tiles take, or will when they are done."""
+        return self._pyramids.bytes + self._tiles.bytes
+
+    def tile(self, layer: int, head: int, place: Place, how: How, quantity: Quantity) -> Numbers:
+        """A tile; asking for one starts the exact levels of its map."""
+        pyramid = self.pyramid(layer, head, quantity)
+        _expect_level(pyramid, place.level)
+        for side, at, cells in zip(("row", "column"), place[1:], pyramid.size(place.level), strict=True):
+            if at * SIDE >= max(cells, 1):
+                got, mend = str(at), f"Level {place.level} has {cells} cells there."
+                raise ConfigError(complaint(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, mend))
+        self._begin(pyramid)
+        name = (layer, head, place, how, quantity)
+        found = self._tiles.find(name)
+        if found is None:
+            found = numbers(*pyramid.tile(place, how))
+            if found.state == "exact":
+                self._tiles.put(name, found)
+        return found
+
+    def track(self, layer: int, head: int, what: What, level: int) -> Numbers:
+        """A statistic of every query or key, pooled to a level: (1, n)."""
+        pyramid = self.pyramid(layer, head, "weight")
+        if what == "entropy" and not pyramid.weights.head.non_negative:
+            got = f"entropy of {pyramid.weights.head.kind} weights"
+            mend = "Ask for peak, or received."
+            raise ConfigError(complaint("what", "a statistic of weights that may be negative", got, mend))
+        _expect_level(pyramid, level)
+        self._begin(pyramid)
+        values, exact = pyramid.track(what)
+        return numbers(_pooled(values, level, what)[None], exact)
+
+    def progress(self, layer: int, head: int, quantity: Quantity) -> dict[str, Any]:
+        """How much of a map is exact."""
+        pyramid = self.pyramid(layer, head, quantity)
+        rows = pyramid.shape[0]
+        done = pyramid.done / rows if rows else 1.0
+        return {"done": done, "state": self.background.state(pyramid), "levels": pyramid.levels}
+
+    def cancel(self, layer: int, head: int) -> None:
+        """Stop making a head's maps exact."""
+        for pyramid in self._of(layer, head):
+            self.background.cancel(pyramid)
+
+    def resume(self, layer: int, head: int) -> None:
+        """Go on with them."""
+        for pyramid in self._of(layer, head):
+            self.background.resume(pyramid)
+
+    def pyramid(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
+        """The levels of a head's matrix."""
+        return self._pyramids.get((layer, head, quantity), lambda: self._built(layer, head, quantity))
+
+    def _built(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
+        found = self._scene.layers[layer]
+        scale = norms(found, head) if quantity == "contribution" else None
+        pyramid = Pyramid(Weights(head_of(found, head), scale))
+        if pyramid.small:
+            pyramid.finish()
+        return pyramid
+
+    def _begin(self, pyramid: Pyramid) -> None:
+        if not pyramid.exact:
+            self.background.ask(pyramid)
+
+    def _of(self, layer: int, head: int) -> list[Pyramid]:
+        found = (self._pyramids.find((layer, head, quantity)) for quantity in ("weight", "contribution"))
+        return [pyramid for pyramid in found if pyramid is not None]
+
+
+def _expect_level(pyramid: Pyramid, level: int) -> None:
+    if level >= pyramid.levels:
+        mend = f"This map has {pyramid.levels} levels."
+        raise ConfigError(complaint("level", f"a level from 0 to {pyramid.levels - 1}", str(level), mend))
+
+
+def _pooled(values: Tensor, level: int, what: What) -> Tensor:
+    """A track at a level: the largest peak, the mean of the others."""
+    block = 1 << level
+    padding = -len(values) % block
+    blocks = torch.nn.functional.pad(values.double(), (0, padding), value=torch.nan).view(-1, block)
+    return blocks.nan_to_num(-torch.inf).amax(1) if what == "peak" else blocks.nanmean(1)

@@ -1,0 +1,59 @@
+"""One query or one key: with which others its weight lies."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.view.answers.answer import plain
+from qkv.view.answers.head import Head, head_of, norms
+from qkv.view.answers.weights import Weights
+from qkv.view.scene import Scene
+
+MOST = 4_096
+"""The most that are listed."""
+
+
+def row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, Any]:
+    """What a query attends to, the largest weights first.
+
+    Returns:
+        keys, weights, contributions, the rest of the weight, and the entropy in nats (None where weights may be
+        negative).
+    """
+    one = head_of(scene.layers[layer], head)
+    weights = one.attend(query)[1].double()
+    return _largest("keys", weights, norms(scene.layers[layer], head), top) | {"entropy": _entropy(one, weights)}
+
+
+def column(scene: Scene, layer: int, head: int, key: int, top: int, weights: Weights) -> dict[str, Any]:
+    """Which queries attend to a key, the largest weights first.
+
+    Args:
+        scene, layer, head, key, top: as `row`.
+        weights: of that head.
+    """
+    rows = weights.head.shape[0]
+    step = 4_096
+    place = slice(key, key + 1)
+    found = torch.cat([weights.tile(slice(at, min(at + step, rows)), place)[:, 0] for at in range(0, rows, step)])
+    length = norms(scene.layers[layer], head)[key]
+    return _largest("queries", found.double(), length.expand(rows), top) | {"entropy": None}
+
+
+def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str, Any]:
+    order = weights.abs().topk(min(top, MOST, len(weights))).indices
+    rest = weights.sum() - weights[order].sum()
+    return {
+        name: order.tolist(),
+        "weights": plain(weights[order]),
+        "contributions": plain(weights[order] * lengths[order]),
+        "rest": plain(rest)[0],
+    }
+
+
+def _entropy(head: Head, weights: Tensor) -> float | None:
+    if not head.non_negative:
+        return None
+    found: float | None = plain(-torch.special.xlogy(weights, weights).sum())[0]
+    return found

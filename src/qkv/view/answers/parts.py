@@ -1,0 +1,127 @@
+"""What belongs to one head, and to some of its rows, of a score, a normalizer, a mask and a bias."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar, final
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.masks.base import Bounds, Grid, Mask
+from qkv.normalizers.base import Normalizer
+from qkv.scores.base import Score
+from qkv.scores.free import Learned
+
+Owner = TypeVar("Owner", Score, Normalizer, Bias)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Which part of a layer: one head, and all of its rows or some.
+
+    Args:
+        heads: H of the layer.
+        groups: G, the heads of its keys.
+        head: which one.
+        queries: Q of the layer.
+        rows: positions of the queries that are kept, int64; None for all.
+    """
+
+    heads: int
+    groups: int
+    head: int
+    queries: int
+    rows: Tensor | None = None
+
+    def place(self, rows_Q1: Tensor) -> Tensor:
+        """Where rows of the part stand in the layer."""
+        return rows_Q1 if self.rows is None else self.rows[rows_Q1[:, 0]][:, None]
+
+    def pick(self, table: Tensor, own: int) -> Tensor:
+        """The head's part of a tensor whose own dimensions follow that of the heads."""
+        if table.ndim <= own:
+            return table
+        return table.select(-own - 1, self.head if table.shape[-own - 1] > 1 else 0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MaskPart(Mask):
+    """A layer's mask as one head and some rows see it."""
+
+    whole: Mask
+    cut: Cut
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Ask the whole mask where the rows stand."""
+        return self.cut.pick(self.whole.visible(self._grid(grid), self.cut.place(rows_Q1), columns_K), 2)
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """The same intervals, of fewer rows."""
+        bounds = self.whole.bounds(self._grid(grid))
+        return None if bounds is None else Bounds(self._bound(bounds.first), self._bound(bounds.last))
+
+    def _grid(self, grid: Grid) -> Grid:
+        return Grid((self.cut.heads,), self.cut.queries, grid.keys, grid.device)
+
+    def _bound(self, bound: Tensor | None) -> Tensor | None:
+        if bound is None:
+            return None
+        bound = self.cut.pick(bound, 1)
+        return bound if self.cut.rows is None or bound.shape[-1] == 1 else bound[self.cut.rows]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BiasPart(Bias):
+    """A layer's bias as one head and some rows see it."""
+
+    whole: Bias
+    cut: Cut
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Ask the whole bias where the rows stand."""
+        return self.whole.tile(self.cut.place(rows_Q1), columns_K)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _OneHead:
+    """A function that expects all heads, asked for one of them."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    cut: Cut
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        all_heads = (x.expand(self.cut.heads, *x.shape[-2:]) for x in (query, key))
+        scores = self.function(*all_heads)
+        return self.cut.pick(scores, 2)
+
+
+def part_of(owner: Owner, cut: Cut) -> Owner:
+    """A score, normalizer or bias with the parameters of one head."""
+    if isinstance(owner, Learned):
+        return replace(owner, module=_OneHead(owner.module, cut))
+    heads = {
+        name: _of_head(parameter, own, replace(cut, head=cut.head * cut.groups // cut.heads) if of_key else cut)
+        for name, own, of_key in owner.parameters
+        if isinstance(parameter := getattr(owner, name), Tensor)
+    }
+    return replace(owner, **heads) if heads else owner  # type: ignore[type-var]
+
+
+def _of_head(parameter: Tensor, own: int, cut: Cut) -> Tensor:
+    return cut.pick(parameter, own) if parameter.ndim > own else parameter
+
+
+def bias_of(bias: Tensor | Bias | None, cut: Cut) -> Tensor | Bias | None:
+    """A layer's bias as one head and some rows see it."""
+    if bias is None:
+        return None
+    if isinstance(bias, Bias):
+        return BiasPart(part_of(bias, cut), cut)
+    bias = cut.pick(bias, 2)
+    rows = bias.ndim > 1 and bias.shape[-2] > 1 and cut.rows is not None
+    return bias.index_select(-2, torch.as_tensor(cut.rows, device=bias.device)) if rows else bias

@@ -1,0 +1,77 @@
+"""The exact weights of one head at any rows and columns, row states remembered."""
+
+import threading
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.introspect.lazy_map import AttentionMap
+from qkv.view.answers.head import Head
+
+SMALL = 1 << 22
+"""Maps of at most so many numbers have their row states computed at once."""
+
+
+@final
+class Weights:
+    """Weights of one head, or what they contribute.
+
+    Row states that the layer does not know are computed for the rows that are looked at, and kept.
+
+    Args:
+        head: which.
+        scale: by key, (K,): what each weight is multiplied with; None for the weights themselves.
+    """
+
+    def __init__(self, head: Head, scale: Tensor | None = None) -> None:
+        self.head = head
+        self._scale = scale
+        self._lock = threading.Lock()
+        self._whole: AttentionMap | None = None
+        queries = head.shape[0]
+        self._known = torch.zeros(queries, dtype=torch.bool)
+        self._state: Tensor | None = None
+        if head.state is not None or queries * head.shape[1] * head.depth <= SMALL:
+            self._whole = head.map()
+
+    @property
+    def bytes(self) -> int:
+        """Memory beyond the layer's own tensors, at most: keys without what is hidden, and row states."""
+        keys = self.head.key
+        return keys.numel() * keys.element_size() + 9 * self.head.shape[0]
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Neighboring rows: (rows, columns)."""
+        if self._whole is not None:
+            return self._scaled(self._whole[rows, columns], columns)
+        return self.rows(rows)(columns)
+
+    def rows(self, rows: slice | Tensor) -> Callable[[slice], Tensor]:
+        """Some rows, for one tile after another: a function of the columns."""
+        if self._whole is not None and isinstance(rows, slice):
+            return lambda columns: self.tile(rows, columns)
+        places = torch.arange(*rows.indices(self.head.shape[0])) if isinstance(rows, slice) else rows
+        part = self._map(places)
+        return lambda columns: self._scaled(part[:, columns], columns)
+
+    def _scaled(self, weights: Tensor, columns: slice) -> Tensor:
+        return weights if self._scale is None else weights * self._scale[columns].to(weights.dtype)
+
+    def _map(self, rows: Tensor) -> AttentionMap:
+        if self.head.kind == "hard":  # its map remembers winners, which no one else can give
+            return self.head.map(rows)
+        with self._lock:
+            known = self._state[rows] if self._state is not None and bool(self._known[rows].all()) else None
+        found = self.head.map(rows, known)
+        if known is None and self.head.state is None:
+            self._remember(rows, found.state.value)
+        return found
+
+    def _remember(self, rows: Tensor, state: Tensor) -> None:
+        with self._lock:
+            if self._state is None:
+                self._state = state.new_zeros(self.head.shape[0])
+            self._state[rows] = state
+            self._known[rows] = True

@@ -1,0 +1,1 @@
+"""The viewer's server, for browsers of this machine alone; import from its modules."""

@@ -1,0 +1,100 @@
+"""The addresses of the viewer: the page, its files, and the questions it asks."""
+
+import json
+from asyncio import get_running_loop
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from qkv.errors import QkvError
+from qkv.view.answers.answer import Answer, Numbers
+from qkv.view.answers.desk import Desk
+
+_KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+
+
+def application(desk: Desk, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
+    """The viewer as an ASGI application; it trusts whoever reaches it, so a `Guard` stands before it.
+
+    Args:
+        desk: answers the questions.
+        page: the page that asks them.
+        files: what the page loads, by name; nothing else can be had, and no name reaches the file system.
+        workers: the threads that compute.
+    """
+
+    async def root(request: Request) -> Response:
+        return Response(page, media_type="text/html")
+
+    async def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            raise HTTPException(404)
+        return Response(files[name], headers={"content-type": _KINDS[name.rsplit(".", 1)[-1]]})
+
+    async def api(request: Request) -> Response:
+        question = desk.questions.get(request.path_params["name"])
+        if question is None:
+            raise HTTPException(404)
+        if request.method.replace("HEAD", "GET") != question.method:
+            raise HTTPException(405, headers={"allow": question.method})
+        body = await _json(request) if question.method == "POST" else None
+        name, parameters = request.path_params["name"], request.scope["query_string"].decode("ascii", "replace")
+        try:
+            answer = await get_running_loop().run_in_executor(workers, desk.ask, name, parameters, body)
+        except QkvError as error:
+            raise HTTPException(400, str(error)) from error
+        return _response(answer)
+
+    return Starlette(
+        routes=[
+            Route("/", root),
+            Route("/static/{name}", static),
+            Route("/api/{name}", api, methods=["GET", "POST"]),
+        ],
+        exception_handlers={HTTPException: _failed, Exception: _broken},
+    )
+
+
+async def _json(request: Request) -> Any:
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "Questions are asked in application/json.")
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "The question is no JSON.") from error
+
+
+def _response(answer: Answer) -> Response:
+    if isinstance(answer, Numbers):
+        headers = {
+            "x-qkv-shape": f"{answer.rows},{answer.columns}",
+            "x-qkv-state": answer.state,
+            "x-qkv-range": f"{answer.low!r},{answer.high!r}",
+        }
+        return Response(answer.content, headers=headers, media_type="application/octet-stream")
+    return _spoken(answer.content)
+
+
+def _spoken(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    # ASCII, so that no token in it is more than text on the way.
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return Response(text, status, headers=dict(headers or {}), media_type="application/json")
+
+
+_MESSAGES = {404: "There is nothing here.", 405: "This is asked in another way."}
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _spoken({"error": _MESSAGES.get(error.status_code, error.detail)}, error.status_code, error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _spoken({"error": "The server failed to answer; its log says why."}, 500)

@@ -1,0 +1,187 @@
+r"""Texts with labels: one label for each line, or one tag for each word in columns.
+
+A labeled file has `label<TAB>text` on each line. A tagged file is in the columns that CoNLL's tasks use: one word on
+each line, first its text, last its tag, tabs or single spaces between, and an empty line after each sentence. Columns
+between the two are not read. Lines that begin with `# ` in a file of tabs are comments, as in CoNLL-U.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from qkv.data.corpus import LONGEST_LINE, read_lines
+from qkv.errors import ConfigError, DataError, complaint
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Labeled:
+    """A text, its label, and the line (from 1) they came from.
+
+    Example:
+        >>> Labeled("a stirring film", "good", 1).label
+        'good'
+    """
+
+    text: str
+    label: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A sentence's words, the tag of each, and the line (from 1) of the first.
+
+    Example:
+        >>> Tagged(("Ada", "wrote"), ("PERSON", "O"), 1).tags
+        ('PERSON', 'O')
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+
+
+def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
+    """Read one file whose lines are a label, one tab and a text.
+
+    Args:
+        path: the file; `.gz` is unpacked.
+        longest: how many characters a line may have.
+
+    Returns:
+        One text per line, in order.
+
+    Raises:
+        DataError: a file that cannot be read, is empty or not UTF-8, a line without exactly two filled columns.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "films.tsv")
+        ...     _ = path.write_text("good\\ta stirring film\\n")
+        ...     read_labeled(path)
+        [Labeled(text='a stirring film', label='good', line=1)]
+    """
+    found = []
+    for number, line in enumerate(read_lines(path, longest=longest, blank=True), start=1):
+        columns = line.split("\t")
+        where = f"{path}:{number}"
+        if len(columns) != 2:
+            got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+            mend = "Write label<TAB>text; a tab inside the text must become a space."
+            raise DataError(complaint(where, "2 columns, label and text, with one tab between them", got, mend))
+        label, text = columns[0].strip(), columns[1]
+        if not label or not text.strip():
+            got = "an empty label" if not label else "an empty text"
+            raise DataError(complaint(where, "a label and a text", got, "Fill it or delete the line."))
+        found.append(Labeled(text, label, number))
+    return found
+
+
+def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
+    """Read one file of words in columns, an empty line after each sentence.
+
+    Args:
+        path: the file; `.gz` is unpacked.
+        longest: how many characters a line may have.
+
+    Returns:
+        The sentences, in order.
+
+    Raises:
+        DataError: a file that cannot be read, holds no words or is not UTF-8; a line without two filled columns, or
+            with another number of columns than the first.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "names.conll")
+        ...     _ = path.write_text("Ada B-PER\\nwrote O\\n\\nYes O\\n")
+        ...     [sentence.words for sentence in read_tagged(path)]
+        [('Ada', 'wrote'), ('Yes',)]
+    """
+    lines = read_lines(path, longest=longest, blank=True)
+    tabs = any("\t" in line for line in lines)
+    found = list(_sentences(lines, str(path), "\t" if tabs else " "))
+    if not found:
+        mend = "Write one word on each line: word, then tag."
+        raise DataError(complaint(str(path), "words with their tags", "none", mend))
+    return found
+
+
+def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels, sorted.
+
+    Raises:
+        DataError: fewer than two, which leave nothing to learn.
+
+    Example:
+        >>> labels_of(["good", "bad", "good"])
+        ('bad', 'good')
+    """
+    found = tuple(sorted(set(labels)))
+    if len(found) < 2:
+        got = f'only "{found[0]}"' if found else "none"
+        mend = "Is the label in the first column, or the tag in the last?"
+        raise DataError(complaint("labels", "at least two different labels", got, mend))
+    return found
+
+
+def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[T]]:
+    """Divide items at random.
+
+    Args:
+        items: all of them.
+        count: how many to hold out.
+        seed: decides which.
+
+    Returns:
+        Those to train on and those held out, each in the order given.
+
+    Raises:
+        ConfigError: nothing would be left to train on.
+
+    Example:
+        >>> train, held = hold_out_some([1, 2, 3, 4], 1, seed=0)
+        >>> len(train), len(held)
+        (3, 1)
+    """
+    if not 0 < count < len(items):
+        got = f"{len(items):,} for {count:,} to hold out"
+        raise ConfigError(complaint("data", "enough examples to hold some out", got, "Give more, or --valid-data."))
+    held = set(Random(f"hold out:{seed}").sample(range(len(items)), count))
+    return [x for n, x in enumerate(items) if n not in held], [x for n, x in enumerate(items) if n in held]
+
+
+def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:
+    words: list[str] = []
+    tags: list[str] = []
+    start, width = 1, 0
+    for number, line in enumerate([*lines, ""], start=1):
+        if not line.strip():
+            if words:
+                yield Tagged(tuple(words), tuple(tags), start)
+            words, tags = [], []
+            continue
+        if between == "\t" and line.startswith("# "):
+            continue
+        columns = line.rstrip(" ").split(between)
+        width = width or len(columns)
+        _check_columns(columns, width, f"{name}:{number}")
+        start = start if words else number
+        words.append(columns[0])
+        tags.append(columns[-1])
+
+
+def _check_columns(columns: list[str], width: int, where: str) -> None:
+    if len(columns) < 2 or not columns[0].strip() or not columns[-1].strip():
+        got = "one column" if len(columns) < 2 else "an empty column"
+        mend = "Write word, then tag, with a tab or one space between; leave a line empty after each sentence."
+        raise DataError(complaint(where, "a word and its tag", got, mend))
+    if len(columns) != width:
+        got = f"{len(columns)}"
+        raise DataError(complaint(where, f"{width} columns, as above", got, "Give every word the same columns."))

@@ -1,0 +1,89 @@
+"""Labeled and tagged files: what is read, and what is refused with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from qkv.data.labeled import Labeled, Tagged, hold_out_some, labels_of, read_labeled, read_tagged
+from qkv.errors import ConfigError, DataError
+
+
+def _file(folder: Path, content: str | bytes, name: str = "data") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_labels_come_before_their_texts(tmp_path: Path) -> None:
+    path = _file(tmp_path, "1\tgood  film \r\n0\tbad\n")
+    assert read_labeled(path) == [Labeled("good  film ", "1", 1), Labeled("bad", "0", 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("1\tgood\nbad\n", 2, "expected 2 columns, label and text, with one tab between them; got 1 column"),
+        ("1\ta\tb\n", 1, "got 3 columns"),
+        ("\tgood\n", 1, "got an empty label"),
+        ("1\t \n", 1, "got an empty text"),
+        ("1\tgood\n\n", 2, "got 1 column"),
+        (b"1\t\xff\n", 1, "valid UTF-8"),
+    ],
+)
+def test_a_bad_labeled_line_is_named(tmp_path: Path, content: str | bytes, line: int, message: str) -> None:
+    path = _file(tmp_path, content)
+    with pytest.raises(DataError) as raised:
+        read_labeled(path)
+    assert str(raised.value).startswith(f"{path}:{line}: ")
+    assert message in str(raised.value)
+
+
+def test_sentences_end_at_empty_lines_and_at_the_end(tmp_path: Path) -> None:
+    path = _file(tmp_path, "\nAda B-PER\nwrote O\n\n\nYes O")
+    assert read_tagged(path) == [Tagged(("Ada", "wrote"), ("B-PER", "O"), 2), Tagged(("Yes",), ("O",), 6)]
+
+
+def test_columns_between_are_not_read_and_comments_are_skipped(tmp_path: Path) -> None:
+    path = _file(tmp_path, "# text = Ada\nAda\tNNP\tI-NP\tB-PER\n#\t#\tO\tO\n")
+    assert read_tagged(path) == [Tagged(("Ada", "#"), ("B-PER", "O"), 2)]
+
+
+def test_a_hash_is_a_word_where_columns_are_spaces(tmp_path: Path) -> None:
+    assert read_tagged(_file(tmp_path, "# SYM\n")) == [Tagged(("#",), ("SYM",), 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "message"),
+    [
+        ("Ada B-PER\nwrote\n", 2, "expected a word and its tag; got one column"),
+        ("Ada\tNNP\tO\nwrote\tO\n", 2, "expected 3 columns, as above; got 2"),
+        ("Ada\t\n", 1, "got an empty column"),
+        ("Ada  O\n B O\n", 2, "got an empty column"),
+    ],
+)
+def test_a_bad_tagged_line_is_named(tmp_path: Path, content: str, line: int, message: str) -> None:
+    path = _file(tmp_path, content)
+    with pytest.raises(DataError) as raised:
+        read_tagged(path)
+    assert str(raised.value).startswith(f"{path}:{line}: ")
+    assert message in str(raised.value)
+
+
+def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected words with their tags; got none"):
+        read_tagged(_file(tmp_path, "\n\n"))
+
+
+def test_one_label_leaves_nothing_to_learn() -> None:
+    with pytest.raises(DataError, match='expected at least two different labels; got only "1"'):
+        labels_of(["1", "1"])
+
+
+def test_what_is_held_out_is_decided_by_the_seed() -> None:
+    items = list(range(50))
+    train, held = hold_out_some(items, 10, seed=1)
+    assert sorted(train + held) == items
+    assert (train, held) == hold_out_some(items, 10, seed=1)
+    assert held != hold_out_some(items, 10, seed=2)[1]
+    with pytest.raises(ConfigError, match="enough examples to hold some out"):
+        hold_out_some([1], 1, seed=0)

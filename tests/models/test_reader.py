@@ -1,0 +1,118 @@
+"""Models that read: padding, batches and equations."""
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.errors import ConfigError, ShapeError
+from qkv.functional import attention
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.nn.pooling import Pool
+from qkv.recording import record
+from qkv.scores.sums import Additive
+
+ENCODERS = ("transformer", "gru", "lstm", "rnn", "none")
+
+
+def _config(encoder: str, pool: str = "attention") -> ReaderConfig:
+    return ReaderConfig(30, 3, encoder, pool, width=16, layers=2, heads=2, feed_forward=16)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pool", ["attention", "mean"])
+def test_a_text_is_scored_alike_alone_and_in_any_batch(encoder: str, pool: str) -> None:
+    torch.manual_seed(0)
+    model = TextClassifier(_config(encoder, pool)).double().eval()
+    lengths = torch.tensor([7, 3, 1, 5])
+    ids = torch.randint(4, 30, (4, 7))
+    together = model(ids, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(ids[row : row + 1, :length], torch.tensor([length]))
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_what_stands_in_the_padding_changes_no_bit(encoder: str) -> None:
+    torch.manual_seed(0)
+    model = TextClassifier(_config(encoder)).eval()
+    lengths, ids = torch.tensor([4, 2]), torch.randint(4, 30, (2, 6))
+    other = ids.clone()
+    other[0, 4:], other[1, 2:] = 29, 10**6
+    assert torch.equal(model(ids, lengths), model(other, lengths))
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_tags_are_those_of_the_text_alone(encoder: str) -> None:
+    torch.manual_seed(0)
+    model = TextTagger(_config(encoder)).double().eval()
+    ids, lengths = torch.randint(4, 30, (2, 6)), torch.tensor([6, 4])
+    words = torch.tensor([[0, 2, 5], [1, 3, 0]])
+    together = model(ids, lengths, words)
+    alone = model(ids[1:, :4], lengths[1:], words[1:, :2])
+    torch.testing.assert_close(together[1:, :2], alone, rtol=1e-10, atol=1e-12)
+
+
+def test_pooling_is_its_equation() -> None:
+    torch.manual_seed(0)
+    pool = Pool(5).double()
+    nn.init.normal_(pool.query)
+    h = torch.randn(2, 7, 5, dtype=torch.float64)
+    alpha = (torch.tanh(h @ pool.key.weight.T + pool.query) @ pool.vector).softmax(-1)
+    torch.testing.assert_close(pool(h), (alpha[..., None] * h).sum(1))
+
+
+def test_pooling_goes_through_the_seam() -> None:
+    model = TextClassifier(_config("gru")).eval()
+    ids, lengths = torch.randint(4, 30, (2, 6)), torch.tensor([6, 4])
+    with record(model) as trace, torch.no_grad():
+        model(ids, lengths)
+    weights = trace.weights(model.attention_layer)
+    assert weights.shape == (2, 1, 6)
+    assert (weights[1, :, 4:] == 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1))
+
+
+def test_the_learned_query_sees_the_same_as_a_call_of_attention() -> None:
+    pool, h = Pool(4), torch.randn(1, 3, 4)
+    nn.init.normal_(pool.query)
+    direct = attention(pool.query[None, None], h, h, score=Additive(pool.vector, None, pool.key.weight))
+    torch.testing.assert_close(pool(h), direct[:, 0])
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_an_empty_text_has_finite_scores(encoder: str) -> None:
+    model = TextClassifier(_config(encoder)).eval()
+    assert model(torch.zeros(2, 3, dtype=torch.int64), torch.tensor([0, 3])).isfinite().all()
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_every_parameter_learns(encoder: str) -> None:
+    torch.manual_seed(0)
+    model = TextClassifier(_config(encoder))
+    nn.functional.cross_entropy(
+        model(torch.randint(4, 30, (8, 6)), torch.full((8,), 6)), torch.arange(8) % 3
+    ).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"encoder": "grv"}, 'Did you mean "gru"?'),
+        ({"width": 15}, "model.width: expected a divisor of model.width; got 2 parts of width 15"),
+        ({"encoder": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
+        ({"word_dropout": 1.0}, "model.word_dropout: expected a share in [0, 1)"),
+        ({"labels": 0}, "model.labels: expected at least 1"),
+    ],
+)
+def test_bad_settings_are_named(given: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ReaderConfig(**{"size": 9, "labels": 2, **given})
+    assert message in str(raised.value)
+
+
+def test_ids_beyond_the_vocabulary_are_named() -> None:
+    with pytest.raises(ShapeError, match="source: expected numbers from 0 to 29; got 30"):
+        TextClassifier(_config("gru"))(torch.tensor([[30]]), torch.tensor([1]))

@@ -9,6 +9,14 @@ from qkv.nn.scores import xavier_uniform
 
 
 @final
+class Given(nn.Module):
+    """What projections are given: a module that does nothing, so that a forward hook can see it."""
+
+    def forward(self, query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None) -> None:
+        """Take the inputs of queries, of keys and of values, (..., N, width) each; None where others come."""
+
+
+@final
 class Projections(nn.Module):
     """W^Q, W^K and W^V of all heads, side by side.
 
@@ -32,6 +40,7 @@ class Projections(nn.Module):
         self.sizes = sizes
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
+        self.given = Given()
         self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
@@ -55,10 +64,12 @@ class Projections(nn.Module):
 
     def query(self, x: Tensor) -> Tensor:
         """(..., N, width) to (..., N, size)."""
+        self.given(x)
         return self._apply_part(0, x)
 
     def memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values; in one product where both come from one tensor."""
+        self.given(None, key, value)
         layer = self.layers[0]
         if key is value and self.one and isinstance(layer, nn.Linear):
             rows = slice(self.sizes[0], None)
@@ -70,6 +81,7 @@ class Projections(nn.Module):
     def together(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one input, in one product."""
         if self.one:
+            self.given(x, x, x)
             q, k, v = self.layers[0](x).tensor_split((self.sizes[0], self.sizes[0] + self.sizes[1]), -1)
             return q, k, v
         return self.query(x), *self.memory(x, x)

@@ -1,0 +1,17 @@
+"""What a running model attends to: recorded while it runs, looked at afterwards, kept in a file."""
+
+from typing import TYPE_CHECKING
+
+from qkv._lazy import lazy
+
+if TYPE_CHECKING:
+    from qkv.recording.recorder import record
+    from qkv.recording.trace import Trace
+
+__all__ = ["Trace", "record"]
+
+__getattr__ = lazy(__name__, {"Trace": "qkv.recording.trace", "record": "qkv.recording.recorder"})
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,97 @@
+"""One call of an attention, as it was recorded."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import UnsupportedError, complaint
+from qkv.functional import attention_with_weights
+from qkv.states import RowState
+
+
+class Given(NamedTuple):
+    """What the projections of a layer were last given, detached.
+
+    Attributes:
+        query, key, value: (B, N, width).
+        moment: which change of the batch came last before the keys were given.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    moment: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an attention: what it was given, detached.
+
+    Args:
+        query, key, value: as the layer was given them.
+        options: score, normalizer, mask, bias and enable_gqa, where given.
+        state: of the rows, (..., Q); None where the backend that ran gave none.
+        moment: which change of the batch came last before it (see `Lineage`); −1 where the model says nothing of rows.
+        own: whether queries and keys come from one sequence.
+        given: what the projections before it were given; None where there are none.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: Mapping[str, Any]
+    state: RowState | None = None
+    moment: int = -1
+    own: bool = False
+    given: Given | None = None
+    _versions: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_versions", self._now())
+
+    @torch.no_grad()
+    def weights(self) -> Tensor:
+        """The weights (..., Q, K) that this call applied, dropout aside.
+
+        Raises:
+            UnsupportedError: as `check`.
+        """
+        self.check()
+        # Weights do not depend on values: one column is enough to ask for them.
+        column = self.value[..., :1] if self.value.shape[-1] else self.value
+        return attention_with_weights(self.query, self.key, column, **self.options)[1]
+
+    def check(self) -> None:
+        """See that nothing that was recorded has changed: tensors and parameters are not copied.
+
+        Raises:
+            UnsupportedError: a tensor was changed in place since, as an optimizer does with parameters.
+        """
+        if self._versions != self._now():
+            mend = "Look at a trace before the optimizer's next step, or save it first."
+            raise UnsupportedError(complaint("trace", "tensors as they were recorded", "one changed in place", mend))
+
+    def _now(self) -> tuple[int, ...]:
+        tensors = [self.query, self.key, self.value, *tensors_in(self.options.values())]
+        return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+
+
+def tensors_in(values: Iterable[object]) -> list[Tensor]:
+    """The tensors that values hold: their own fields, and those of values within them.
+
+    Example:
+        >>> from qkv.masks.patterns import causal, lengths
+        >>> tensors_in([lengths(torch.tensor([3])) & causal(), 2.0])
+        [tensor([3])]
+    """
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif is_dataclass(value) and not isinstance(value, type):
+            found += tensors_in(getattr(value, part.name) for part in fields(value))
+    return found

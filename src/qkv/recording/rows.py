@@ -1,0 +1,100 @@
+"""What of a recorded call belongs to one row of its batch."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.masks.base import Both, Dense, Either, Inverse, Mask, as_mask
+from qkv.masks.patterns import Causal, Documents, Lengths, Window
+from qkv.normalizers.base import Normalizer
+from qkv.recording.calls import Call
+from qkv.scores.base import Score
+from qkv.shapes import show
+from qkv.states import RowState
+
+_PER_ITEM = (Causal, Lengths, Window, Documents)
+Owner = TypeVar("Owner", bound=Score | Normalizer | Bias)
+
+
+class Item(NamedTuple):
+    """One item of a call: (H, Q, D), (G, K, E), (G, K, V), its options, and its row state (H, Q)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: Mapping[str, Any]
+    state: RowState | None
+
+
+def item_of(call: Call, row: int) -> Item:
+    """Take one row of a call's batch; a call without heads gets one.
+
+    Args:
+        call: of (B, H, Q, D) and so on, or (B, Q, D).
+        row: its place in the call's batch.
+
+    Returns:
+        The item.
+
+    Raises:
+        ShapeError: the call has more dimensions, or none for the batch.
+        UnsupportedError: a mask of a class of the caller's own, which cannot be divided.
+    """
+    rank = max(tensor.ndim for tensor in (call.query, call.key, call.value)) - 2
+    if rank not in (1, 2):
+        got = show(tuple(call.query.shape))
+        raise ShapeError(complaint("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that reads batches."))
+    tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
+    query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
+    state = None if call.state is None else call.state.value[row]
+    options = {name: _option(name, option, row, rank) for name, option in call.options.items()}
+    kept = None if call.state is None or state is None else RowState(call.state.kind, state.reshape(query.shape[:2]))
+    return Item(query, key, value, options, kept)
+
+
+def _option(name: str, option: Any, row: int, rank: int) -> Any:
+    if name == "mask":
+        return _mask(as_mask(option), row, rank)
+    if isinstance(option, Score | Normalizer | Bias):
+        return _owner(option, row, rank)
+    return _item(option, row, rank + 2) if isinstance(option, Tensor) else option
+
+
+def _item(tensor: Tensor, row: int, rank: int) -> Tensor:
+    """The item of a tensor that has its batch first, where it has one: dimensions align from the right."""
+    return tensor if tensor.ndim < rank else tensor[0 if tensor.shape[0] == 1 else row]
+
+
+def _owner(owner: Owner, row: int, rank: int) -> Owner:
+    found = {name: (getattr(owner, name), own) for name, own, _ in owner.parameters}
+    changes = {
+        name: _item(parameter, row, rank + own)
+        for name, (parameter, own) in found.items()
+        if isinstance(parameter, Tensor) and parameter.ndim >= rank + own
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
+def _mask(mask: Mask, row: int, rank: int) -> Mask:
+    match mask:
+        case Both(left, right) | Either(left, right):
+            return type(mask)(_mask(left, row, rank), _mask(right, row, rank))
+        case Inverse(inner):
+            return Inverse(_mask(inner, row, rank))
+        case Dense(tensor):
+            return Dense(_item(tensor, row, rank + 2))
+        case _ if not isinstance(mask, _PER_ITEM):
+            mend = "Write it out as a bool tensor, or combine those of qkv.masks."
+            raise UnsupportedError(complaint("mask", "one of qkv.masks", type(mask).__name__, mend))
+    own = 1 if isinstance(mask, Documents) else 0
+    given = {part.name: getattr(mask, part.name) for part in fields(mask)}
+    changes: dict[str, Any] = {
+        name: tensor[0 if tensor.shape[0] == 1 else row]
+        for name, tensor in given.items()
+        if isinstance(tensor, Tensor) and tensor.ndim > own
+    }
+    return replace(mask, **changes) if changes else mask

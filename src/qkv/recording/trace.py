@@ -1,0 +1,170 @@
+"""What was recorded of a model: for each layer its calls, and what can be asked of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.errors import ConfigError, ShapeError, complaint, nearest
+from qkv.recording.around import Around
+from qkv.recording.calls import Call
+from qkv.recording.lineage import Lineage
+from qkv.recording.scenes import Part, scene_of
+from qkv.view.scene import Scene
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What was recorded.
+
+    Args:
+        calls: by the name of the layer, its path in the model, in order.
+        heads: the heads to show; None for all.
+        lineage: where the rows of the batch came from.
+        surroundings: the projections around each layer, where it has some.
+    """
+
+    calls: Mapping[str, list[Call]] = field(default_factory=dict)
+    heads: tuple[int, ...] | None = None
+    lineage: Lineage = field(default_factory=Lineage)
+    surroundings: Mapping[str, Around] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the recorded layers."""
+        return list(self.calls)
+
+    def weights(self, layer: str) -> Tensor:
+        """The weights of a layer, queries of all its calls one after another.
+
+        A decoder that attends once per step has called the layer once per target token: the steps are gathered. Where
+        keys grew from step to step, as in self-attention with a cache, keys that were not there yet have weight 0.
+
+        Args:
+            layer: its path in the model.
+
+        Returns:
+            (..., Q, K), Q counted over the calls; of the heads asked for.
+
+        Raises:
+            ConfigError: the layer was not recorded, or was not run; or it lacks a head.
+            ShapeError: rows left the batch between calls.
+        """
+        parts = [self._of_heads(call.weights(), layer) for call in self._calls(layer)]
+        if len({part.shape[:-2] for part in parts}) > 1:
+            expected, got = "the same rows in all calls", "rows that left the batch"
+            raise ShapeError(complaint(layer, expected, got, "Ask for one row: trace.alignment(layer, row)."))
+        return _joined(parts)
+
+    def alignment(self, layer: str, row: int = 0, *, reading: int = -1, places: Sequence[int] = ()) -> Tensor:
+        """What one row of a batch attended to, step by step, also while other rows leave or are reordered.
+
+        Args:
+            layer: its path in the model.
+            row: counted in the batch as it was read.
+            reading: which batch, where several were read one after another; the last by default.
+            places: of a hypothesis of a beam, where it stood at each step: `hypothesis.places`.
+
+        Returns:
+            (T, S): the mean over the heads asked for.
+
+        Raises:
+            ConfigError: the layer was not recorded, or was not run; or it lacks a head.
+            ShapeError: there is no such row, or it was there more than once, as in a beam.
+        """
+        parts = self._parts(layer, row, reading, places)
+        weights = _joined([self._of_heads(call.weights(), layer)[place] for call, place, _ in parts])
+        return weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights
+
+    def scene(
+        self,
+        row: int = 0,
+        tokens: Mapping[str, Sequence[str]] | None = None,
+        *,
+        title: str = "attention",
+        reading: int = -1,
+        places: Sequence[int] = (),
+        notes: Mapping[str, Sequence[str]] | None = None,
+    ) -> Scene:
+        """Everything recorded of one row, for the viewer.
+
+        Layers that look from one sequence at another have the sequences "target" and "source"; so have those beside
+        them in the model. Where there is no such layer the one sequence is "text".
+
+        Args:
+            row: counted in the batch as it was read.
+            tokens: of each sequence, padding left out or not; positions are numbered where there are none.
+            title: a line above it.
+            reading: which batch, where several were read one after another; the last by default.
+            places: of a hypothesis of a beam, where it stood at each step: `hypothesis.places`.
+            notes: for each token of a sequence "unknown", "copied" or "".
+
+        Returns:
+            The scene; layers that were not run are not in it.
+
+        Raises:
+            ShapeError: there is no such row; tokens that are not one for each position.
+            ConfigError: nothing was recorded.
+        """
+        run = [layer for layer in self.calls if self.calls[layer]]
+        if not run:
+            mend = "Run the model inside the `with` block."
+            raise ConfigError(complaint("trace", "a layer that was run", "none", mend))
+        parts = {layer: self._parts(layer, row, reading, places) for layer in run}
+        return scene_of(parts, self.surroundings, tokens or {}, notes or {}, title)
+
+    def _parts(self, layer: str, row: int, reading: int, places: Sequence[int]) -> list[Part]:
+        """The calls in which a row took part, and its place in each."""
+        calls = self._calls(layer)
+        wanted = self.lineage.reading(calls[-1].moment) + 1 + reading if reading < 0 else reading
+        calls = [call for call in calls if self.lineage.reading(call.moment) == wanted]
+        parts = []
+        for step, call in enumerate(calls):
+            own = places[step] if step < len(places) else None
+            place = self._place(call.moment, row, own, bool(places))
+            if place is not None and place < call.query.shape[0]:
+                source = place if call.given is None else self._place(call.given.moment, row, own, bool(places))
+                parts.append(Part(call, place, source))
+        if not parts:
+            mend = "Rows count from 0, in the order of the batch."
+            raise ShapeError(complaint("row", f"a row that ran through {layer}", str(row), mend))
+        return parts
+
+    def _place(self, moment: int, row: int, own: int | None, beam: bool) -> int | None:
+        """Where a row of the batch stood at a moment."""
+        rows = self.lineage.rows(moment)
+        if rows is None or self.lineage.moments[moment].start:
+            return row if row >= 0 else None
+        if beam:
+            return own
+        places = [place for place, root in enumerate(rows) if root == row]
+        if len(places) > 1:
+            mend = "Say which hypothesis: places=hypothesis.places."
+            got = f"row {row}, {len(places)} times"
+            raise ShapeError(complaint("row", "a row that is in the batch once", got, mend))
+        return places[0] if places else None
+
+    def _calls(self, layer: str) -> list[Call]:
+        if not self.calls.get(layer):
+            mend = "Run the model inside the `with` block." if layer in self.calls else nearest(layer, self.calls)
+            raise ConfigError(complaint("layer", "a recorded layer that was run", repr(layer), mend))
+        return self.calls[layer]
+
+    def _of_heads(self, weights: Tensor, layer: str) -> Tensor:
+        if self.heads is None:
+            return weights
+        count = weights.shape[-3] if weights.ndim > 3 else 0
+        if not all(0 <= head < count for head in self.heads):
+            expected = f"heads from 0 to {count - 1} of {layer}" if count else f"None: {layer} has no heads"
+            raise ConfigError(complaint("heads", expected, str(self.heads), "None shows all there are."))
+        return weights[..., list(self.heads), :, :]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One after another along the queries, keys that were not there yet with weight 0."""
+    keys = max(part.shape[-1] for part in parts)
+    return torch.cat([F.pad(part, (0, keys - part.shape[-1])) for part in parts], -2)

@@ -1,24 +1,26 @@
-"""AdamW, which parameters it decays, and its state by parameter name."""
+"""Which optimizer moves which parameters, what decays, and its state by parameter name."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.train.muon import Muon
 from qkv.train.settings import Settings
 
 _PREFIX = "optimizer."
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
-def build_optimizer(model: nn.Module, settings: Settings) -> AdamW:
-    """Make AdamW for a model; biases, norms, embeddings and vectors are not decayed.
+def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
+    """Make the optimizer of a model; biases, norms, embeddings and vectors are not decayed.
 
     Args:
         model: whose parameters that require a gradient are trained.
-        settings: betas and weight decay; the learning rate is set at each update.
+        settings: which, betas and weight decay; the learning rate is set at each update.
 
     Returns:
         The optimizer, with the decayed parameters as its first group.
@@ -27,7 +29,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> AdamW:
         ConfigError: nothing can be trained.
 
     Source:
-        Loshchilov and Hutter 2019, algorithm 2.
+        Loshchilov and Hutter 2019, algorithm 2 (AdamW).
 
     Example:
         >>> groups = build_optimizer(nn.Linear(2, 3), Settings()).param_groups
@@ -39,12 +41,21 @@ def build_optimizer(model: nn.Module, settings: Settings) -> AdamW:
     if not trained:
         mend = "Let some of them require a gradient."
         raise ConfigError(complaint("model", "parameters to train", "none", mend))
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for name, p in trained if name not in spared], "weight_decay": settings.weight_decay},
         {"params": [p for name, p in trained if name in spared], "weight_decay": 0.0},
     ]
+    if settings.optimizer == "muon":
+        return _muon(groups[0], groups[1], settings)
     # The fused form does the same arithmetic in one pass; it needs floating-point parameters, as ours are.
     return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=1e-9, fused=True)
+
+
+def _muon(decayed: dict[str, Any], spared: dict[str, Any], settings: Settings) -> Muon:
+    matrices = [p for p in decayed["params"] if p.ndim == 2]
+    rest = {**decayed, "params": [p for p in decayed["params"] if p.ndim != 2]}
+    others = [group for group in (rest, spared) if group["params"]]
+    return Muon({**decayed, "params": matrices}, others, lr=settings.learning_rate, betas=settings.betas)
 
 
 def undecayed(model: nn.Module) -> set[str]:
@@ -71,7 +82,7 @@ def undecayed(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if id(parameter) in spared}
 
 
-def optimizer_state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Read the optimizer's moments by parameter name.
 
     Args:
@@ -88,7 +99,7 @@ def optimizer_state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     }
 
 
-def set_optimizer_state(model: nn.Module, optimizer: AdamW, tensors: Mapping[str, Tensor]) -> None:
+def set_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put the optimizer's moments back.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import Optimizer
 
 from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load
@@ -59,7 +59,7 @@ class Session:
     """
 
     job: Job
-    optimizer: AdamW
+    optimizer: Optimizer
     feed: Feed
     state: State
     origin: Path | None = None

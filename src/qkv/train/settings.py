@@ -8,6 +8,7 @@ from qkv.errors import ConfigError, complaint, nearest
 
 Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant"]
 Precision = Literal["float32", "bfloat16", "auto"]
+Rule = Literal["adamw", "muon"]
 
 
 @final
@@ -19,6 +20,7 @@ class Settings:
         steps: number of updates of the weights.
         tokens: size of a batch, in tokens, padding included.
         accumulate: number of batches whose gradients are added up for one update.
+        optimizer: "muon" moves matrices by orthogonalized momentum and the rest as "adamw" does.
         learning_rate: its peak.
         schedule: what follows the warm-up, see `qkv.train.schedules`.
         warmup: number of updates in which the learning rate rises to its peak.
@@ -49,6 +51,7 @@ class Settings:
     steps: int = 10_000
     tokens: int = 4096
     accumulate: int = 1
+    optimizer: Rule = "adamw"
     learning_rate: float = 1e-3
     schedule: Schedule = "inverse-sqrt"
     warmup: int = 400
@@ -79,6 +82,7 @@ class Settings:
         _between("weight_decay", self.weight_decay, 0, math.inf, "0 turns it off.", zero=True)
         _between("label_smoothing", self.label_smoothing, 0, 1, "0 turns it off.", zero=True)
         _between("clip", self.clip, 0, math.inf, "0 turns it off.", zero=True)
+        _one_of("optimizer", self.optimizer, get_args(Rule))
         _one_of("schedule", self.schedule, get_args(Schedule))
         _one_of("precision", self.precision, get_args(Precision))
 

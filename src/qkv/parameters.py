@@ -90,8 +90,7 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
         qkv.errors.ConfigError: bandwidth: expected a number above 0; got -1.0. Widths are above 0.
     """
     if isinstance(number, Tensor):
-        readable = number.device.type == "cpu" and not torch.compiler.is_compiling() and _plain(number)
-        good = not readable or bool((number > limit).all())
+        good = not readable(number) or bool((number > limit).all())
     else:
         good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit
     if not good:
@@ -99,6 +98,13 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
         raise ConfigError(complaint(argument, f"a number above {limit:g}", got, mend))
 
 
-def _plain(tensor: Tensor) -> bool:
-    """Whether a tensor holds readable values, and is no stand-in of a transformation such as vmap."""
+def readable(tensor: Tensor) -> bool:
+    """Whether a tensor's values can be read without waiting: on the CPU, outside tracing and transformations.
+
+    Example:
+        >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
+        (True, False)
+    """
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

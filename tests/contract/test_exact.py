@@ -110,6 +110,7 @@ SMALL = [
     ("learned", "mean", "weight"),
     ("scaled_dot", "softmax_sink", "sink"),
     ("additive", "entmax_learned", "alpha"),
+    ("triangle", "entmax_learned", "alpha"),
     ("additive", "sigmoid_bias", "sigmoid_bias"),
 ]
 

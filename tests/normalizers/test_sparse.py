@@ -70,6 +70,43 @@ def test_a_number_is_as_exact_as_a_tensor() -> None:
         assert near(Entmax(alpha)(s), Entmax(torch.tensor(alpha, dtype=torch.float64))(s), 4000)
 
 
+def hard_rows(keys: int, dtype: torch.dtype) -> Tensor:
+    """Rows that need many steps: everything alike, a long tail, gaps of every size, one key far above."""
+    at = torch.linspace(0, 1, keys, dtype=torch.float64)
+    rows = [torch.randn(keys, dtype=torch.float64) * scale for scale in (0.003, 0.1, 1.0, 5.0)]
+    rows += [-(10 ** (7 * at - 6)), -3 * at, -at.sqrt(), (at + 1e-9).log(), -(at > 0).double() / 2]
+    return torch.stack(rows).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("alpha", [1.001, 1.3, 1.5, 1.9, 1.9999, 2.0])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_rows_sum_to_one_but_for_rounding(alpha: float, dtype: torch.dtype, as_tensor: bool) -> None:
+    """Each weight is t^p: a rounding of the threshold is one of p·t^(p−1) in each."""
+    unit = torch.finfo(dtype).eps
+    for keys in (1, 2, 40, 3000):
+        z = hard_rows(keys, dtype)
+        weights = Entmax(torch.tensor(alpha, dtype=torch.float64) if as_tensor else alpha)(z)
+        assert weights.dtype == dtype
+        slopes = torch.where(weights > 0, weights ** (2 - alpha) / (alpha - 1), 0.0).sum(-1)
+        assert ((weights.sum(-1) - 1).abs() <= (8 + 2 * slopes) * unit).all()
+
+
+def test_above_two_the_largest_weights_are_those_of_the_halved_interval() -> None:
+    """There a weight's slope is infinite where it appears: sums may be off by the rounding of the scores."""
+    for alpha in (2.2, 3.0):
+        z = hard_rows(40, torch.float64)
+        assert torch.allclose(Entmax(alpha)(z), entmax.entmax_bisect(z, alpha, -1, n_iter=100), atol=1e-7)
+
+
+def test_what_is_not_a_number_stays_visible() -> None:
+    z = torch.tensor([[0.0, torch.nan, 1.0], [0.0, 1.0, 2.0]])
+    for normalizer in (Entmax(), Entmax(1.3), Entmax(torch.tensor(1.7)), Entmax(3.0), Sparsemax()):
+        weights = normalizer(z)
+        assert weights[0].isnan().any(), normalizer
+        assert weights[1].isfinite().all(), normalizer
+
+
 def test_two_is_sparsemax_and_towards_one_is_softmax() -> None:
     s = draw(20, 9)
     assert near(Entmax(2.0)(s), Sparsemax()(s), 4000)

@@ -284,11 +284,12 @@ def _entmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
     q = torch.where(inside, w.clamp(min=torch.finfo(w.dtype).tiny) ** (2 - alpha), torch.zeros_like(w))
     g_scores, total = _projected(w, q, pull, alpha)
     own = w / (alpha - 1) ** 2 - torch.special.xlogy(w, w) / (alpha - 1)
-    c = -own.sum(-1, keepdim=True) / total
-    g_alpha = ((own + q * c) * pull.weights).sum(-1, keepdim=True)
+    # Σ(own + qC)g = Σ own(g − level) is one sum of differences; two sums would cancel.
+    level = (q * pull.weights).sum(-1, keepdim=True) / total
+    g_alpha = (own * (pull.weights - level)).sum(-1, keepdim=True)
     if pull.state is not None:
         tau = threshold(row.scores, w, alpha).unsqueeze(-1)
-        slope = tau / (alpha - 1) - (alpha - 1) * c
+        slope = tau / (alpha - 1) + (alpha - 1) * own.sum(-1, keepdim=True) / total
         g_alpha = g_alpha + torch.where(tau == torch.inf, 0, slope * pull.state.unsqueeze(-1))
     return g_scores, g_alpha
 

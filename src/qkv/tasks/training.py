@@ -7,15 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qkv.checkpoint.folder import load
-from qkv.checkpoint.rotation import latest_complete
 from qkv.data.fingerprints import fingerprint
-from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, complaint, nearest
 from qkv.models.recurrent import RecurrentConfig
 from qkv.models.transformer import TransformerConfig
 from qkv.tasks.choice import as_device, build_model, model_settings, model_table
 from qkv.tasks.parallel import Files, Parallel, Words, read_training
+from qkv.tasks.runs import learnt_tokenizer
 from qkv.tasks.settings import build, plain
 from qkv.tasks.translation import TranslationTask
 from qkv.train.loop import train as run_training
@@ -108,7 +106,7 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
         mend = "For example --out runs/first; the same command again resumes."
         raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
     place = as_device(device)
-    text = read_training(settings.data, settings.tokenizer, settings.training.seed, _learnt(out))
+    text = read_training(settings.data, settings.tokenizer, settings.training.seed, learnt_tokenizer(out))
     # The model's first weights are part of what the seed decides.
     seed_everything(settings.training.seed)
     model = build_model(model_table(settings.model), text.tokenizer).to(place)
@@ -127,14 +125,6 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
     return run_training(
         task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
     )
-
-
-def _learnt(out: Path) -> Tokenizer | None:
-    """The tokenizer of a run that is to be gone on with."""
-    if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
-        return None
-    tokenizer = load(found, trainer=False).tokenizer
-    return None if tokenizer is None else Tokenizer.from_json(tokenizer)
 
 
 def _config(settings: Settings, text: Parallel) -> dict[str, Any]:

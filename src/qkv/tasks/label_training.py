@@ -1,0 +1,179 @@
+"""`qkv train classify` and `qkv train tag`: from settings to a trained run folder."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.tasks.choice import as_device
+from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
+from qkv.tasks.labeling import LabelModel, LabelTask
+from qkv.tasks.parallel import Words
+from qkv.tasks.runs import learnt_tokenizer
+from qkv.tasks.settings import build, plain
+from qkv.train.loop import train as run_training
+from qkv.train.outcome import Outcome
+from qkv.train.seeds import seed_everything
+from qkv.train.settings import Settings as Training
+
+_TABLES = ("data", "tokenizer", "model", "training")
+_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
+_TRAINING: Mapping[str, object] = MappingProxyType(
+    {
+        "steps": 2000,
+        "tokens": 2048,
+        "schedule": "cosine",
+        "warmup": 100,
+        "weight_decay": 0.1,
+        "validate_every": 100,
+        "log_every": 25,
+        "patience": 10,
+    }
+)
+"""What suits some thousand sentences on a laptop; chosen on the validation part of SST-2."""
+_WORDS: Mapping[Kind, Mapping[str, object]] = MappingProxyType(
+    {"classify": {"kind": "word", "size": 30_000}, "tag": {"kind": "bpe", "size": 4000}}
+)
+"""Words carry a text's label; a tag may hang on how a word ends."""
+
+
+@dataclass(frozen=True)
+class LabelSettings:
+    """All settings of a training on labels.
+
+    Args:
+        data: the files.
+        tokenizer: how text becomes tokens.
+        model: its sizes.
+        training: how to train.
+    """
+
+    data: LabeledFiles
+    tokenizer: Words
+    model: ReaderConfig
+    training: Training
+
+
+def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> LabelSettings:
+    """Build settings from nested names and values, checking all of them.
+
+    Args:
+        kind: "classify" or "tag".
+        tables: `data`, `tokenizer`, `model`, `training`; what is left out has its default.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: an unknown name, with the nearest valid one; or a value that does not fit.
+
+    Example:
+        >>> load_label_settings("tag", {"model": {"encoder": "lstm"}}).tokenizer.kind
+        'bpe'
+    """
+    for name, table in tables.items():
+        if name not in _TABLES or not isinstance(table, Mapping):
+            mend = nearest(name, _TABLES) if name not in _TABLES else f"Write [{name}] and its settings below."
+            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
+    model = tables.get("model", {})
+    for name in ("size", "labels"):
+        if name in model:
+            mend = "The vocabulary and the labels are learnt from the text."
+            raise ConfigError(complaint(f"model.{name}", "a known setting", "one that follows from others", mend))
+    return LabelSettings(
+        build(LabeledFiles, tables.get("data", {}), "data"),
+        build(Words, {**_WORDS[kind], **tables.get("tokenizer", {})}, "tokenizer"),
+        build(ReaderConfig, {"size": 1, "labels": 1, **model}, "model"),
+        build(Training, {**_TRAINING, **tables.get("training", {})}, "training"),
+    )
+
+
+def show_label_settings(settings: LabelSettings) -> dict[str, Any]:
+    """The settings as nested names and values, which `load_label_settings` takes back."""
+    return {**plain(settings), "model": _model_table(settings.model)}
+
+
+def train_labels(
+    kind: Kind, settings: LabelSettings, out: Path | None, device: str = "cpu", *, tensorboard: bool = False
+) -> Outcome:
+    """Train a model that labels texts or words, or go on with a run.
+
+    Args:
+        kind: "classify" or "tag".
+        settings: files, tokens, model, training.
+        out: the run folder.
+        device: where to compute.
+        tensorboard: whether to log for TensorBoard too.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        QkvError: bad input of any kind; nothing that was saved is lost.
+    """
+    if out is None:
+        mend = "For example --out runs/first; the same command again resumes."
+        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    place = as_device(device)
+    seed = settings.training.seed
+    text = read_for_training(kind, settings.data, settings.tokenizer, seed, learnt_tokenizer(out))
+    # The model's first weights are part of what the seed decides.
+    seed_everything(seed)
+    table = _model_table(settings.model)
+    model = build_reader(kind, table, text.tokenizer.size, text.labels, text.tokenizer.unk).to(place)
+    _announce(text, sum(parameter.numel() for parameter in model.parameters()))
+    task = LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, settings.training.label_smoothing)
+    config = _config(kind, settings, text)
+    tokens = text.tokenizer.to_json()
+    return run_training(
+        task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
+    )
+
+
+def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
+    """Make a model of its settings, weights drawn anew.
+
+    Args:
+        kind: "classify" or "tag".
+        table: its sizes.
+        size: pieces in the vocabulary.
+        labels: the names of the labels.
+        unknown: the id of the unknown token.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: a setting that does not fit.
+    """
+    config = build(ReaderConfig, {**table, "size": size, "labels": len(labels)}, "model")
+    return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
+
+
+def _model_table(config: ReaderConfig) -> dict[str, Any]:
+    return {name: item for name, item in plain(config).items() if name not in ("size", "labels")}
+
+
+def _config(kind: Kind, settings: LabelSettings, text: LabeledText) -> dict[str, Any]:
+    """What defines the run: the text itself rather than where its files lie."""
+    return {
+        "task": kind,
+        "labels": list(text.labels),
+        "longest": settings.data.longest,
+        "text": {"train": text.fingerprint, "valid": text.valid_fingerprint},
+        "tokenizer": plain(settings.tokenizer),
+        "model": _model_table(settings.model),
+        "training": plain(settings.training),
+    }
+
+
+def _announce(text: LabeledText, parameters: int) -> None:
+    print(  # noqa: T201
+        f"{len(text.train):,} texts to train on, {len(text.valid):,} to validate on; {len(text.labels)} labels; "
+        f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
+        file=sys.stderr,
+    )

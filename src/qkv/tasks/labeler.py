@@ -1,0 +1,231 @@
+"""Trained models that label: a label for each text, or for each word, with probabilities and what was looked at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import CheckpointError, ConfigError, DataError, complaint
+from qkv.models.reader import TextClassifier
+from qkv.recording import record
+from qkv.tasks.choice import as_device
+from qkv.tasks.label_training import build_reader
+from qkv.tasks.labeled_text import Item, Kind, encode_words
+from qkv.tasks.labeling import LabelModel, predict
+from qkv.tasks.runs import Trained, expect_task, open_run, put_weights
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """The label of a text.
+
+    Args:
+        text: as given.
+        label: the likeliest.
+        probabilities: of all labels by name, the likeliest first.
+        tokens: as the model sees them.
+        weights: what share of the text's vector each token gave (S,); None where not asked for.
+    """
+
+    text: str
+    label: str
+    probabilities: dict[str, float]
+    tokens: tuple[str, ...]
+    weights: Tensor | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Tagging:
+    """The labels of a text's words.
+
+    Args:
+        words: as given.
+        tags: the likeliest label of each.
+        probabilities: of each of these labels.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+@final
+class Classifier:
+    """A model that classifies texts, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train classify`.
+        device: where to compute.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or cannot be used.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/films").classify(["a stirring , funny film"])  # doctest: +SKIP
+        ['1']
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        expect_task(trained, "classify", "a model that classifies")
+        self.tokenizer = trained.tokenizer
+        self.model, self.labels, self.longest = _rebuilt("classify", trained, device)
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Classifier":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+        """
+        return cls(open_run(run), device)
+
+    def classify(self, texts: Sequence[str]) -> list[str]:
+        """Label texts.
+
+        Args:
+            texts: one or more.
+
+        Returns:
+            The likeliest label of each.
+
+        Raises:
+            DataError: a text that is too long.
+        """
+        return [found.label for found in self.classify_fully(texts)]
+
+    def classify_fully(self, texts: Sequence[str], *, attention: bool = False) -> list[Classification]:
+        """Label texts, with probabilities.
+
+        Args:
+            texts: one or more; an empty one is labeled too, by nothing but the bias.
+            attention: whether to say what each token gave.
+
+        Returns:
+            One classification for each text, in order.
+
+        Raises:
+            DataError: a text that is too long.
+        """
+        items = [self._item(text, number) for number, text in enumerate(texts, start=1)]
+        found = predict(self.model, items, self.tokenizer.pad) if items else []
+        return [
+            self._classification(text, item, scores[0], attention)
+            for text, item, scores in zip(texts, items, found, strict=True)
+        ]
+
+    def attention(self, ids: Sequence[int]) -> Tensor:
+        """What share of the text's vector each token gave (S,)."""
+        device = self.model.output.weight.device
+        model = cast("TextClassifier", self.model)
+        with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
+            model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
+        return trace.weights(model.attention_layer)[0, 0].float().cpu()
+
+    def _item(self, text: str, number: int) -> Item:
+        return _item(tuple(self.tokenizer.encode(text)), (0,), self.longest, number)
+
+    def _classification(self, text: str, item: Item, scores: Tensor, attention: bool) -> Classification:
+        shares = scores.double().softmax(-1)
+        order = shares.argsort(descending=True, stable=True).tolist()
+        probabilities = {self.labels[place]: float(shares[place]) for place in order}
+        weights = self.attention(item.ids) if attention and item.ids else None
+        pieces = tuple(self.tokenizer.pieces(item.ids))
+        return Classification(text, self.labels[order[0]], probabilities, pieces, weights)
+
+
+@final
+class Tagger:
+    """A model that tags words, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train tag`.
+        device: where to compute.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or cannot be used.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/names").tag([["Ada", "wrote"]])  # doctest: +SKIP
+        [('B-PER', 'O')]
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        expect_task(trained, "tag", "a model that tags")
+        self.tokenizer = trained.tokenizer
+        self.model, self.labels, self.longest = _rebuilt("tag", trained, device)
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Tagger":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+        """
+        return cls(open_run(run), device)
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+        """Tag sentences.
+
+        Args:
+            sentences: the words of each.
+
+        Returns:
+            The likeliest tag of each word.
+
+        Raises:
+            DataError: a sentence that is too long.
+        """
+        return [found.tags for found in self.tag_fully(sentences)]
+
+    def tag_fully(self, sentences: Sequence[Sequence[str]]) -> list[Tagging]:
+        """Tag sentences, with probabilities.
+
+        Args:
+            sentences: the words of each; there may be none.
+
+        Returns:
+            One tagging for each sentence, in order.
+
+        Raises:
+            DataError: a sentence that is too long.
+        """
+        encoded = [encode_words(words, self.tokenizer) for words in sentences]
+        items = [_item(ids, begins, self.longest, number) for number, (ids, begins) in enumerate(encoded, start=1)]
+        found = predict(self.model, items, self.tokenizer.pad) if items else []
+        return [self._tagging(words, scores) for words, scores in zip(sentences, found, strict=True)]
+
+    def _tagging(self, words: Sequence[str], scores: Tensor) -> Tagging:
+        best = scores.double().softmax(-1).max(-1)
+        tags = tuple(self.labels[place] for place in best.indices.tolist())
+        return Tagging(tuple(words), tags, tuple(best.values.tolist()))
+
+
+def _item(ids: tuple[int, ...], begins: tuple[int, ...], longest: int, number: int) -> Item:
+    if len(ids) > longest:
+        mend = f"Divide it, or train with --longest {len(ids)}."
+        raise DataError(complaint(f"text {number}", f"at most {longest} tokens", f"{len(ids)}", mend))
+    return Item(ids, begins, (), number)
+
+
+def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[LabelModel, tuple[str, ...], int]:
+    """The model of a checkpoint, the names of its labels, and the most tokens it takes."""
+    config: dict[str, Any] = dict(trained.contents.config)
+    labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
+    good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    if not good or not isinstance(longest, int) or not isinstance(table, dict):
+        mend = "It was written by another version: train again, or install that version."
+        raise CheckpointError(complaint(str(trained.folder), "labels and sizes in config.json", "others", mend))
+    names = tuple(str(label) for label in cast("list[object]", labels))
+    try:
+        model = build_reader(kind, table, trained.tokenizer.size, names, trained.tokenizer.unk)
+    except ConfigError as error:
+        raise CheckpointError(f"{trained.folder}: {error}") from None
+    put_weights(model, trained)
+    return model.to(as_device(str(device))).eval(), names, longest

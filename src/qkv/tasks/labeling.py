@@ -1,0 +1,150 @@
+"""Training a model that labels texts or words: the task that `qkv.train` sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.metrics.matches import accuracy, macro_f1
+from qkv.metrics.spans import names_spans, span_f1
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.tasks.labeled_text import Item
+
+LabelModel = TextClassifier | TextTagger
+_NO_LABEL = -100
+_BATCH_TOKENS = 8192
+
+
+class LabelBatch(NamedTuple):
+    """Texts as tensors.
+
+    Attributes:
+        ids: pieces (B, S), int64.
+        lengths: (B,), int64.
+        begins: first pieces of words (B, W), int64, 0 in the padding.
+        labels: of words (B, W), int64, −100 in the padding.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    begins: Tensor
+    labels: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class LabelTask:
+    """Labeled texts, a model and how it is judged.
+
+    Args:
+        model: what is trained.
+        tokenizer: text to pieces.
+        labels: the names of the labels.
+        train, valid: examples.
+        smoothing: of the labels in training.
+    """
+
+    model: LabelModel
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    train: Sequence[Item]
+    valid: Sequence[Item]
+    smoothing: float
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Texts of about equal length together."""
+        return token_batches([Example(item.ids, (), item.line) for item in self.train], tokens, seed, epoch)
+
+    def collate(self, places: Sequence[int]) -> LabelBatch:
+        """Stack texts, on the model's device."""
+        return stack([self.train[place] for place in places], self.tokenizer.pad, self._device())
+
+    def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
+        """The cross entropy of each label, smoothed."""
+        scores = label_scores(self.model, batch)
+        loss = F.cross_entropy(
+            scores.float().flatten(0, -2),
+            batch.labels.flatten(),
+            ignore_index=_NO_LABEL,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+        return loss, int((batch.labels != _NO_LABEL).sum())
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Where texts stand in the user's file."""
+        return [self.train[place].line for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Accuracy, F1 and loss on the validation texts."""
+        found = predict(self.model, self.valid, self.tokenizer.pad)
+        predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in found]
+        truth = [[self.labels[number] for number in item.labels] for item in self.valid]
+        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64) for item in self.valid])
+        loss = float(F.cross_entropy(torch.cat(found).double(), right))
+        return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
+
+    def _device(self) -> torch.device:
+        return self.model.output.weight.device
+
+
+def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:
+    """Score labels; the one code for training and for `qkv evaluate`.
+
+    Args:
+        predicted: the labels of each text, or of its words.
+        truth: the right ones.
+
+    Returns:
+        Accuracy and macro F1 over all labels; F1 of spans first, where labels name spans.
+    """
+    ours, theirs = ([label for text in side for label in text] for side in (predicted, truth))
+    figures = [accuracy(ours, theirs), macro_f1(ours, theirs)]
+    return [span_f1(predicted, truth), *figures] if names_spans(sorted(set(theirs))) else figures
+
+
+@torch.no_grad()
+def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tensor]:
+    """Score all labels of texts, in batches of about equal length; the batch changes no answer.
+
+    Args:
+        model: in evaluation mode.
+        items: the texts; their labels do not count.
+        padding: the id that fills up shorter ones.
+
+    Returns:
+        For each text the scores (words, labels), on the CPU.
+    """
+    batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
+    results = []
+    for batch in batches:
+        stacked = stack([items[place] for place in batch], padding, model.output.weight.device)
+        scores = label_scores(model, stacked).cpu()
+        results.append([scores[row, : len(items[place].begins)] for row, place in enumerate(batch)])
+    return restore_order(batches, results)
+
+
+def stack(items: Sequence[Item], padding: int, device: torch.device) -> LabelBatch:
+    """Stack texts as tensors.
+
+    Example:
+        >>> stack([Item((5, 6), (0,), (1,), 1)], 0, torch.device("cpu")).labels
+        tensor([[1]])
+    """
+    ids, lengths = collate_sources([item.ids for item in items], padding)
+    begins, _ = collate_sources([item.begins for item in items], 0)
+    labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
+    return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels)))
+
+
+def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
+    """Scores before the softmax (B, W, labels); a text to classify counts as one word."""
+    if isinstance(model, TextClassifier):
+        return model(batch.ids, batch.lengths)[:, None]  # type: ignore[no-any-return]
+    return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

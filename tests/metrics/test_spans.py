@@ -1,0 +1,43 @@
+"""Spans of tags by CoNLL's rules."""
+
+import pytest
+
+from qkv.errors import DataError
+from qkv.metrics.spans import Span, names_spans, span_f1, spans
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("", []),
+        ("O O", []),
+        ("B-A", [Span("A", 0, 1)]),
+        ("B-A B-A", [Span("A", 0, 1), Span("A", 1, 2)]),
+        ("I-A I-A", [Span("A", 0, 2)]),
+        ("B-A I-B", [Span("A", 0, 1), Span("B", 1, 2)]),
+        ("B-A O I-A", [Span("A", 0, 1), Span("A", 2, 3)]),
+        ("O B-A I-A I-A O B-B", [Span("A", 1, 4), Span("B", 5, 6)]),
+    ],
+)
+def test_spans_are_read_as_conlleval_reads_them(tags: str, expected: list[Span]) -> None:
+    assert spans(tags.split()) == expected
+
+
+def test_f1_counts_spans_that_are_right_in_kind_and_ends() -> None:
+    truth = [["B-A", "I-A", "O", "B-B"], ["O", "B-A"]]
+    found = [["B-A", "I-A", "O", "B-A"], ["O", "B-A"]]
+    assert span_f1(truth, truth).value == 100
+    assert span_f1(found, truth).value == pytest.approx(100 * 2 * 2 / 6)
+    assert span_f1([["O"]], [["O"]]).value == 100
+    assert span_f1([["O"]], [["B-A"]]).value == 0
+
+
+def test_labels_that_name_no_spans() -> None:
+    assert not names_spans(["O"])
+    assert not names_spans(["B-"])
+    assert names_spans(["I-x", "O"])
+
+
+def test_missing_tags_are_named() -> None:
+    with pytest.raises(DataError, match="predictions: expected 2 tags; got 1 in sentence 1"):
+        span_f1([["O"]], [["O", "O"]])

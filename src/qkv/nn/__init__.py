@@ -6,6 +6,7 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.nn.attention import Attention
+    from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias, build_bias
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.cache import Memory, Rows
     from qkv.nn.causal import CausalBlock
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from qkv.nn.dropout import Dropout
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
+    from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
     from qkv.nn.positions import PositionEmbedding, Rotary, rotary, sinusoidal
     from qkv.nn.scores import (
         AdditiveScore,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdditiveScore",
+    "AlibiBias",
     "Attention",
+    "BiasModule",
     "BilinearScore",
     "CausalBlock",
     "ConcatScore",
@@ -38,15 +42,21 @@ __all__ = [
     "FeedForward",
     "FixedScore",
     "KernelScore",
+    "LearnedEntmax",
+    "LearnedSigmoid",
     "Memory",
     "MultiHeadAttention",
     "NonLocalBlock",
+    "NormalizerModule",
     "PositionEmbedding",
+    "RelativeBias",
     "Residual",
     "Rotary",
     "Rows",
     "ScaledDotScore",
     "ScoreModule",
+    "SinkSoftmax",
+    "build_bias",
     "build_score",
     "rotary",
     "sinusoidal",
@@ -56,7 +66,9 @@ __getattr__ = lazy(
     __name__,
     {
         "AdditiveScore": "qkv.nn.scores",
+        "AlibiBias": "qkv.nn.biases",
         "Attention": "qkv.nn.attention",
+        "BiasModule": "qkv.nn.biases",
         "BilinearScore": "qkv.nn.scores",
         "CausalBlock": "qkv.nn.causal",
         "ConcatScore": "qkv.nn.distance_scores",
@@ -68,15 +80,21 @@ __getattr__ = lazy(
         "FeedForward": "qkv.nn.blocks",
         "FixedScore": "qkv.nn.scores",
         "KernelScore": "qkv.nn.distance_scores",
+        "LearnedEntmax": "qkv.nn.normalizers",
+        "LearnedSigmoid": "qkv.nn.normalizers",
         "Memory": "qkv.nn.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
+        "NormalizerModule": "qkv.nn.normalizers",
         "PositionEmbedding": "qkv.nn.positions",
+        "RelativeBias": "qkv.nn.biases",
         "Residual": "qkv.nn.blocks",
         "Rotary": "qkv.nn.positions",
         "Rows": "qkv.nn.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
+        "SinkSoftmax": "qkv.nn.normalizers",
+        "build_bias": "qkv.nn.biases",
         "build_score": "qkv.nn.scores",
         "rotary": "qkv.nn.positions",
         "sinusoidal": "qkv.nn.positions",

@@ -1,0 +1,132 @@
+"""What positions do to scores, as modules that own the parameters: ALiBi, and learned relative biases."""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.biases import Bias, alibi, relative
+from qkv.errors import ConfigError, complaint, nearest
+
+BIASES = ("alibi", "relative")
+
+
+class BiasModule(nn.Module, ABC):
+    """Parameters of a bias; `attention(..., bias=module.value())` learns them."""
+
+    @abstractmethod
+    def value(self, offset: int = 0) -> Bias:
+        """The bias with the parameters as they are now.
+
+        Args:
+            offset: the position of the first query among the keys; with a cache, the number of keys before it.
+        """
+
+    def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
+        """The bias written out, (H, Q, K) or (Q, K): for study and tests."""
+        device = next((x.device for x in (*self.parameters(), *self.buffers())), None)
+        rows_Q1, columns_K = torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
+        return self.value(offset).tile(rows_Q1, columns_K)
+
+
+@final
+class AlibiBias(BiasModule):
+    """−m·|i − j| with a slope m for each head: 2^(−8/H), 2^(−16/H), …, down to 2^(−8).
+
+    Args:
+        heads: H; where it is no power of two, every second slope of twice the next lower power fills up.
+        learned: whether the slopes learn, from there; their logarithms are the parameters, so that they stay above 0.
+
+    Raises:
+        ConfigError: fewer than one head.
+
+    Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
+
+    Example:
+        >>> AlibiBias(heads=2)(1, 3, offset=2)
+        tensor([[[-0.1250, -0.0625, -0.0000]],
+        <BLANKLINE>
+                [[-0.0078, -0.0039, -0.0000]]])
+    """
+
+    def __init__(self, heads: int, *, learned: bool = False) -> None:
+        super().__init__()
+        if heads < 1:
+            raise ConfigError(complaint("heads", "at least 1", f"{heads}", "It is the number of query heads."))
+        logarithms = torch.tensor(alibi_slopes(heads)).log()
+        if learned:
+            self.log_slopes = nn.Parameter(logarithms)
+        else:
+            self.register_buffer("log_slopes", logarithms, persistent=False)
+
+    def value(self, offset: int = 0) -> Bias:
+        """ALiBi with the slopes as they are now."""
+        return alibi(self.log_slopes.exp(), offset=offset)
+
+
+@final
+class RelativeBias(BiasModule):
+    """A learned number for each distance j − i from −W to W; farther ones share those at the ends. All start at 0.
+
+    Args:
+        reach: W.
+        heads: H, for numbers of each head's own; None for one set.
+
+    Raises:
+        ConfigError: a reach below 1.
+
+    Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
+        et al. 2020, "T5", section 2.1 (scalars added to the scores).
+
+    Example:
+        >>> RelativeBias(reach=2, heads=4)(5, 7).shape
+        torch.Size([4, 5, 7])
+    """
+
+    def __init__(self, reach: int, heads: int | None = None) -> None:
+        super().__init__()
+        if reach < 1:
+            raise ConfigError(complaint("reach", "at least 1", f"{reach}", "It is the farthest distance told apart."))
+        self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
+
+    def value(self, offset: int = 0) -> Bias:
+        """The relative bias with the table as it is now."""
+        return relative(self.table, offset=offset)
+
+
+def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
+    """Make a bias by its name.
+
+    Args:
+        name: "alibi" or "relative".
+        heads: H.
+        reach: W, of "relative".
+
+    Raises:
+        ConfigError: an unknown name.
+
+    Example:
+        >>> type(build_bias("alibi", heads=8)).__name__
+        'AlibiBias'
+    """
+    match name:
+        case "alibi":
+            return AlibiBias(heads)
+        case "relative":
+            return RelativeBias(reach, heads)
+        case _:
+            raise ConfigError(complaint("bias", "the name of a bias", f'"{name}"', nearest(name, BIASES)))
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slopes of the paper for so many heads.
+
+    Example:
+        >>> alibi_slopes(4), alibi_slopes(3)
+        ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
+    return slopes + between[: heads - power]

@@ -144,6 +144,25 @@ class Answer:
     gradients: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Quotient:
+    """A gradient's error in units of the criterion's limit, the gradient, and what its backend is allowed of it."""
+
+    error: float
+    gradient: Tensor
+    reported: float
+
+    @property
+    def widened(self) -> float:
+        """How much wider the limit is for so few numbers."""
+        return next((factor for few, factor in WIDER if self.gradient.numel() < few), 1.0)
+
+    @property
+    def share(self) -> float:
+        """The error in units of what is allowed: 1 is the limit."""
+        return self.error / self.widened / self.reported
+
+
 class Trial:
     """A case with its inputs and its judge; backends are called to answer it."""
 
@@ -206,18 +225,22 @@ class Trial:
 
     def ratios(self, backend: str) -> tuple[float, float]:
         """The error of output and gradients in units of the limit."""
+        forward, gradients = self.quotients(backend)
+        return forward, max(quotient.share for quotient in gradients)
+
+    def quotients(self, backend: str) -> tuple[float, list["Quotient"]]:
+        """The error of the output, and of each gradient, in units of the limit."""
         answer = self.answer(backend, self.case.dtype)
         rows = self.settled
         v = self.inputs.leaves["value"].abs().max().item()
         outputs = (answer.output[rows], self.truth.output[rows], self.literal.output[rows])
-        forward = self.ratio(*outputs, v)
-        worst = max(
-            self.ratio(x, self.truth.gradients[name], self.literal.gradients[name], self.scale(name))
-            / REPORTED.get((backend, self.case.dtype), 1.0)
-            / next((factor for few, factor in WIDER if x.numel() < few), 1.0)
+        reported = REPORTED.get((backend, self.case.dtype), 1.0)
+        truth, literal = self.truth.gradients, self.literal.gradients
+        gradients = [
+            Quotient(self.ratio(x, truth[name], literal[name], self.scale(name)), x, reported)
             for name, x in answer.gradients.items()
-        )
-        return forward, worst
+        ]
+        return self.ratio(*outputs, v), gradients
 
     def scale(self, leaf: str) -> float:
         """The largest gradient; where that is 0 by symmetry, the largest of all."""

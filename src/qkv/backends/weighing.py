@@ -258,7 +258,8 @@ def _entmax15_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
 
 def _entmax(row: Row) -> Tensor:
     assert row.parameter is not None
-    alpha = row.parameter[..., 0, 0] if row.parameter.ndim else row.parameter
+    # Powers with a number for an exponent are three times as fast as with a tensor.
+    alpha = row.parameter[..., 0, 0] if row.parameter.ndim else row.parameter.item()
     return Entmax(alpha)(row.scores, row.visible)
 
 

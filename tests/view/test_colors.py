@@ -1,9 +1,10 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import colormaps
 
-from qkv.view.colors import color, ink
+from qkv.view.colors import RAMPS, color, ink
 
 
 def luminance(rgb):
@@ -11,9 +12,10 @@ def luminance(rgb):
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
-def test_the_scale_is_cividis():
-    ours = np.array([color(step / 255) for step in range(256)])
-    theirs = colormaps["cividis"](np.arange(256))[:, :3] * 255
+@pytest.mark.parametrize("name", RAMPS)
+def test_the_scales_are_those_of_matplotlib(name):
+    ours = np.array([color(step / 255, RAMPS[name]) for step in range(256)])
+    theirs = colormaps[name](np.arange(256))[:, :3] * 255
     assert np.abs(ours - theirs).max() < 6
 
 

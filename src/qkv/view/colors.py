@@ -1,4 +1,4 @@
-"""The one color scale of all views: cividis, even in lightness and safe for color-blind readers."""
+"""The color scales of all views: cividis, even in lightness and safe for color-blind readers, and viridis."""
 
 # Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
 _HEX = """
@@ -6,16 +6,29 @@ _HEX = """
 5a5f6e 61656f 686a71 6f7073 767676 7d7c78 848279 8c8878 938e78 9b9476 a39a74
 aba072 b4a76f bcae6c c4b468 cdbb63 d5c25e dec958 e7d150 f0d846 f9e03a fee838
 """
-RAMP: tuple[tuple[int, int, int], ...] = tuple(
-    (int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16)) for code in _HEX.split()
-)
+# Source: van der Walt and Smith 2015, matplotlib's default.
+_VIRIDIS_HEX = """
+440154 470d60 48186a 482374 472d7b 453781 424086 3e4989 3b528b 375b8d 33638d
+2f6b8e 2c728e 297a8e 26828e 23898e 21918c 1f988b 1fa088 22a785 28ae80 32b67a
+3fbc73 4ec36b 5ec962 70cf57 84d44b 98d83e addc30 c2df23 d8e219 ece51b fde725
+"""
+Ramp = tuple[tuple[int, int, int], ...]
 
 
-def color(fraction: float) -> tuple[int, int, int]:
+def _ramp(codes: str) -> Ramp:
+    return tuple((int(code[:2], 16), int(code[2:4], 16), int(code[4:], 16)) for code in codes.split())
+
+
+RAMP: Ramp = _ramp(_HEX)
+RAMPS: dict[str, Ramp] = {"cividis": RAMP, "viridis": _ramp(_VIRIDIS_HEX)}
+
+
+def color(fraction: float, ramp: Ramp = RAMP) -> tuple[int, int, int]:
     """Give the color of a place on the scale.
 
     Args:
         fraction: 0 (dark blue) to 1 (yellow).
+        ramp: which scale, one of `RAMPS`.
 
     Returns:
         Red, green and blue, each 0 to 255.
@@ -24,10 +37,10 @@ def color(fraction: float) -> tuple[int, int, int]:
         >>> color(0.0), color(1.0)
         ((0, 34, 78), (254, 232, 56))
     """
-    place = fraction * (len(RAMP) - 1)
-    below = min(int(place), len(RAMP) - 2)
+    place = fraction * (len(ramp) - 1)
+    below = min(int(place), len(ramp) - 2)
     part = place - below
-    red, green, blue = (round(a + (b - a) * part) for a, b in zip(RAMP[below], RAMP[below + 1], strict=True))
+    red, green, blue = (round(a + (b - a) * part) for a, b in zip(ramp[below], ramp[below + 1], strict=True))
     return red, green, blue
 
 

@@ -1,6 +1,23 @@
-// The color scale, as Python gave it.
+// The color scales, as Python gave them, and where a value lies on them.
+
+import { clamp } from "./numbers.js";
 
 /** @typedef {[number, number, number]} Color red, green, blue, 0 to 255 */
+/** @typedef {{ low: number, high: number, log: boolean }} Scale */
+
+export const DECADES = 5; // that a logarithmic scale spans, down from its highest value
+const STEPS = 1024;
+
+/**
+ * Where a value lies on a scale.
+ * @param {Scale} scale
+ * @param {number} value
+ * @returns {number} 0 to 1
+ */
+export function placeOf({ low, high, log }, value) {
+  if (log) return value > 0 ? clamp(1 + Math.log10(value / high) / DECADES, 0, 1) : 0;
+  return clamp((value - low) / (high - low), 0, 1);
+}
 
 /**
  * Give the color of a place on the scale.
@@ -15,6 +32,44 @@ export function colorAt(ramp, place) {
   const mix = (/** @type {0 | 1 | 2} */ channel) =>
     Math.round(ramp[below][channel] + (ramp[below + 1][channel] - ramp[below][channel]) * part);
   return [mix(0), mix(1), mix(2)];
+}
+
+/**
+ * Paint values onto a canvas of their own, one pixel each; what is not a number stays transparent.
+ * @param {{ rows: number, columns: number, values: Float32Array }} grid
+ * @param {Color[]} ramp
+ * @param {Scale} scale
+ * @param {HTMLCanvasElement} [canvas]
+ * @returns {HTMLCanvasElement}
+ */
+export function painted({ rows, columns, values }, ramp, scale, canvas = document.createElement("canvas")) {
+  [canvas.width, canvas.height] = [columns, rows];
+  if (values.length === 0) return canvas;
+  const colors = table(ramp);
+  const image = new ImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  values.forEach((value, at) => {
+    if (!Number.isNaN(value)) pixels[at] = colors[Math.round(placeOf(scale, value) * (STEPS - 1))];
+  });
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** @type {Map<Color[], Uint32Array>} */
+const tables = new Map();
+
+/**
+ * @param {Color[]} ramp
+ * @returns {Uint32Array} as pixels lie in memory
+ */
+function table(ramp) {
+  const known = tables.get(ramp);
+  if (known) return known;
+  const bytes = new Uint8ClampedArray(4 * STEPS);
+  for (let step = 0; step < STEPS; step++) bytes.set([...colorAt(ramp, step / (STEPS - 1)), 255], 4 * step);
+  const made = new Uint32Array(bytes.buffer);
+  tables.set(ramp, made);
+  return made;
 }
 
 /**

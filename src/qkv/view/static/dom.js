@@ -46,3 +46,32 @@ export function byId(id) {
   if (!node) throw new Error(`the page has no #${id}`);
   return node;
 }
+
+/** Let the page's button switch between light and dark. */
+export function themed() {
+  byId("theme").addEventListener("click", () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    root.dataset.theme = dark === "dark" ? "light" : "dark";
+    dispatchEvent(new Event("themed"));
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themed")));
+}
+
+const INKS = /** @type {const} */ (["ink", "quiet", "line", "accent", "card", "mesh"]);
+
+/**
+ * The page's colors as a canvas takes them, in light or dark as it is now.
+ * @param {HTMLElement} home
+ * @returns {Record<typeof INKS[number], string>}
+ */
+export function inks(home) {
+  const probe = element("i");
+  home.append(probe);
+  const found = INKS.map((name) => {
+    probe.style.color = `var(--${name})`;
+    return [name, getComputedStyle(probe).color];
+  });
+  probe.remove();
+  return Object.fromEntries(found);
+}

@@ -1,8 +1,9 @@
 // The heat map: one pixel per weight, enlarged by the browser, under a cursor that the arrow keys move.
 
-import { colorAt } from "./colors.js";
+import { painted } from "./colors.js";
 import { element, token } from "./dom.js";
-import { figure, fraction, weight } from "./sentence.js";
+import { figure } from "./numbers.js";
+import { fraction, weight } from "./sentence.js";
 
 /** @typedef {import("./sentence.js").Sentence} Sentence */
 /** @typedef {import("./sentence.js").Focus} Focus */
@@ -22,6 +23,7 @@ import { figure, fraction, weight } from "./sentence.js";
  */
 export function heatmap(sentence, ramp, listener) {
   const [rows, width] = [sentence.target.length, sentence.source.length];
+  const [low, high] = sentence.scale;
   const labels = sentence.source.map((text) => element("li", {}, token(text)));
   const columns = element("ol", { class: "columns", "aria-hidden": "true" }, ...labels);
   const bands = { row: element("div", { class: "band" }), column: element("div", { class: "band" }) };
@@ -35,7 +37,7 @@ export function heatmap(sentence, ramp, listener) {
       "aria-roledescription": "heat map",
       "aria-label": `${rows} target rows, ${width} source columns. Arrow keys walk the cells.`,
     },
-    painted(sentence, ramp),
+    painted({ rows, columns: width, values: sentence.weights }, ramp, { low, high, log: sentence.log ?? false }),
     element("div", { class: "mesh" }),
     bands.row,
     bands.column,
@@ -79,23 +81,6 @@ export function heatmap(sentence, ramp, listener) {
     if (next) cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   return { columns, map, show };
-}
-
-/**
- * @param {Sentence} sentence
- * @param {import("./colors.js").Color[]} ramp
- * @returns {HTMLCanvasElement}
- */
-function painted(sentence, ramp) {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [sentence.source.length, sentence.target.length];
-  if (sentence.weights.length === 0) return canvas;
-  const image = new ImageData(canvas.width, canvas.height);
-  sentence.weights.forEach((value, place) => {
-    image.data.set([...colorAt(ramp, fraction(sentence, value)), 255], 4 * place);
-  });
-  canvas.getContext("2d")?.putImageData(image, 0, 0);
-  return canvas;
 }
 
 /**

@@ -19,8 +19,8 @@ const THICKEST = 9;
  * @returns {{ sources: HTMLElement, links: SVGElement, targets: HTMLElement, show: (focus: Focus | null) => void }}
  */
 export function links(sentence, pitch, listener) {
-  const sources = side(sentence.source, "sources", (source) => ({ target: null, source }), listener);
-  const targets = side(sentence.target, "targets", (target) => ({ target, source: null }), listener);
+  const sources = side(sentence, "source", (source) => ({ target: null, source }), listener);
+  const targets = side(sentence, "target", (target) => ({ target, source: null }), listener);
   const height = Math.max(sentence.source.length * pitch.source, sentence.target.length * pitch.target);
   const width = innerWidth < 760 ? NARROW : WIDTH;
   const drawing = shape("svg", { width, height, class: "links", "aria-hidden": "true" });
@@ -47,21 +47,22 @@ export function links(sentence, pitch, listener) {
 }
 
 /**
- * @param {string[]} texts
- * @param {string} kind
+ * @param {Sentence} sentence
+ * @param {"source" | "target"} name
  * @param {(place: number) => Focus} focus
  * @param {import("./heatmap.js").Listener} listener
  * @returns {HTMLElement}
  */
-function side(texts, kind, focus, listener) {
-  const items = texts.map((text, place) => {
-    const item = element("li", {}, token(text));
+function side(sentence, name, focus, listener) {
+  const items = sentence[name].map((text, place) => {
+    const note = sentence.notes?.[name][place];
+    const item = element("li", note ? { "data-note": note, title: note } : {}, token(text));
     item.addEventListener("pointerenter", () => listener.hover(focus(place)));
     item.addEventListener("pointerleave", () => listener.hover(null));
     item.addEventListener("click", () => listener.keep(focus(place), false));
     return item;
   });
-  return element("ol", { class: kind, "aria-label": kind }, ...items);
+  return element("ol", { class: `${name}s`, "aria-label": `${name}s` }, ...items);
 }
 
 /**

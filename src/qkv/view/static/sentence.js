@@ -1,5 +1,8 @@
 // What a sentence is, and what can be asked of its weights.
 
+import { placeOf } from "./colors.js";
+import { floats } from "./numbers.js";
+
 /**
  * @typedef {object} Described a sentence as the page's data holds it
  * @property {string[]} source labels of the S source tokens
@@ -22,6 +25,8 @@
  * @property {string[]} target
  * @property {[number, number]} scale
  * @property {Float32Array} weights (T, S), row by row
+ * @property {boolean} [log] whether colors follow the logarithm
+ * @property {Record<"source" | "target", string[]>} [notes] a word for tokens that are special
  */
 
 /**
@@ -30,8 +35,7 @@
  * @returns {Sentence}
  */
 export function decoded({ source, target, scale, weights }) {
-  const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-  return { source, target, scale, weights: new Float32Array(bytes.buffer) };
+  return { source, target, scale, weights: floats(weights) };
 }
 
 /**
@@ -51,8 +55,8 @@ export function weight(sentence, t, s) {
  * @param {number} value
  * @returns {number} 0 to 1
  */
-export function fraction({ scale: [low, high] }, value) {
-  return Math.min(1, Math.max(0, (value - low) / (high - low)));
+export function fraction({ scale: [low, high], log = false }, value) {
+  return placeOf({ low, high, log }, value);
 }
 
 /**
@@ -69,14 +73,4 @@ export function strongest(sentence, focus, count) {
     .map((name, place) => ({ name, value: weight(sentence, target ?? place, source ?? place) }))
     .sort((a, b) => b.value - a.value)
     .slice(0, count);
-}
-
-/**
- * A weight for people.
- * @param {number} value
- * @returns {string}
- */
-export function figure(value) {
-  if (value === 0) return "0";
-  return Math.abs(value) < 0.0005 ? value.toExponential(1) : value.toFixed(3);
 }

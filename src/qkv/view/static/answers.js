@@ -1,0 +1,90 @@
+// What the views ask, as paths; and tokens, which long sequences give piece by piece.
+
+/**
+ * @typedef {object} Grid
+ * @property {number} rows
+ * @property {number} columns
+ * @property {number} low
+ * @property {number} high
+ * @property {string} state "exact" or "sampled"
+ * @property {Float32Array} values row by row
+ */
+
+/**
+ * @typedef {object} Source where answers come from
+ * @property {boolean} live
+ * @property {(path: string, signal?: AbortSignal) => Promise<any>} json
+ * @property {(path: string, body?: object) => Promise<any>} post
+ * @property {(path: string, signal?: AbortSignal) => Promise<Grid>} grid
+ */
+
+/** @typedef {{ text: string, shown: string, note: string }} Token */
+/** @typedef {{ length: number, at: (place: number) => Token | undefined, need: (start: number, stop: number) => Promise<void> }} Sequence */
+
+const PIECE = 4096;
+
+/**
+ * A path with its parameters, in the order given.
+ * @param {string} name
+ * @param {Record<string, string | number>} parameters
+ * @returns {string}
+ */
+export function path(name, parameters) {
+  const pairs = Object.entries(parameters).map(([key, value]) => `${key}=${encodeURIComponent(value)}`);
+  return `api/${name}?${pairs.join("&")}`;
+}
+
+/**
+ * @param {Source} source
+ * @param {string} name
+ * @param {Token[] | { length: number }} given
+ * @returns {Sequence}
+ */
+export function sequence(source, name, given) {
+  if (Array.isArray(given)) return { length: given.length, at: (place) => given[place], need: async () => {} };
+  /** @type {Map<number, Token[]>} */
+  const pieces = new Map();
+  /** @type {Map<number, Promise<void>>} */
+  const asked = new Map();
+  const ask = async (/** @type {number} */ piece) => {
+    const [start, stop] = [piece * PIECE, Math.min(given.length, (piece + 1) * PIECE)];
+    pieces.set(piece, await source.json(path("tokens", { sequence: name, start, stop })));
+  };
+  return {
+    length: given.length,
+    at: (place) => pieces.get(Math.floor(place / PIECE))?.[place % PIECE],
+    need: async (start, stop) => {
+      for (let piece = Math.floor(start / PIECE); piece * PIECE < Math.min(stop, given.length); piece++) {
+        if (!asked.has(piece)) asked.set(piece, ask(piece));
+        await asked.get(piece);
+      }
+    },
+  };
+}
+
+/**
+ * A token's label, or its position while it is not known.
+ * @param {Sequence} tokens
+ * @param {number} place
+ * @returns {string}
+ */
+export function nameOf(tokens, place) {
+  return tokens.at(place)?.shown ?? `#${place}`;
+}
+
+/**
+ * Let only the last of several promises speak.
+ * @returns {<T>(promise: Promise<T>, then: (value: T) => void, failed: (error: Error) => void) => Promise<void>}
+ */
+export function latest() {
+  let turn = 0;
+  return async (promise, then, failed) => {
+    const mine = ++turn;
+    try {
+      const value = await promise;
+      if (mine === turn) then(value);
+    } catch (error) {
+      if (mine === turn && error instanceof Error && error.name !== "AbortError") failed(error);
+    }
+  };
+}

@@ -1,0 +1,25 @@
+// Answers that a saved page carries.
+
+import { floats } from "./numbers.js";
+
+/** @typedef {import("./answers.js").Source} Source */
+
+/**
+ * @param {Record<string, any>} answers by the path that the running viewer would be asked
+ * @returns {Source}
+ */
+export function embedded(answers) {
+  const known = async (/** @type {string} */ path) => {
+    if (Object.hasOwn(answers, path)) return answers[path];
+    throw new Error("This saved page does not hold that: it needs the running viewer, `qkv view`.");
+  };
+  return {
+    live: false,
+    json: known,
+    post: known,
+    grid: async (path) => {
+      const { shape, state, range, base64 } = await known(path);
+      return { rows: shape[0], columns: shape[1], low: range[0], high: range[1], values: floats(base64), state };
+    },
+  };
+}

@@ -1,0 +1,48 @@
+// The equation of one cell, with its numbers filled in.
+
+import { latest, nameOf, path } from "./answers.js";
+import { button } from "./controls.js";
+import { element, token } from "./dom.js";
+import { figure, short } from "./numbers.js";
+
+/**
+ * Build the card; it is hidden until a cell is chosen.
+ * @param {import("./shell.js").Page} page
+ * @param {() => void} closed is told when the reader lets the cell go
+ * @returns {{ card: HTMLElement, show: (state: import("./shell.js").State) => void }}
+ */
+export function equation(page, closed) {
+  const card = element("section", { class: "equation", "aria-label": "The equation of the chosen cell" });
+  const run = latest();
+  let shown = "";
+  const show = (/** @type {import("./shell.js").State} */ { layer, head, query, key }) => {
+    card.hidden = query === undefined || key === undefined;
+    const asked = card.hidden ? "" : path("cell", { layer, head, query, key });
+    if (asked === shown) return;
+    shown = asked;
+    if (card.hidden) return;
+    const { queries, keys, equation } = page.layers[Number(layer)];
+    const title = element(
+      "h2",
+      {},
+      token(nameOf(page.sequences[queries], Number(query)), "chip"),
+      " looks at ",
+      token(nameOf(page.sequences[keys], Number(key)), "chip"),
+    );
+    const lines = element("dl", { "aria-busy": "true" });
+    card.replaceChildren(element("header", {}, title, button("×", "Let the cell go", closed)), element("p", { class: "formula" }, equation), lines);
+    const fill = (/** @type {any} */ answer) => {
+      lines.removeAttribute("aria-busy");
+      lines.replaceChildren(...answer.lines.flatMap(line));
+      card.append(element("p", { class: "result" }, "weight ", element("output", {}, figure(answer.weight))));
+    };
+    run(page.source.json(asked), fill, ({ message }) => lines.replaceWith(element("p", { class: "trouble" }, message)));
+  };
+  return { card, show };
+}
+
+/** @param {{ equation: string, filled: string, value: number | null }} line @returns {HTMLElement[]} */
+function line({ equation, filled, value }) {
+  const result = value === undefined ? [] : [" = ", element("output", {}, short(value))];
+  return [element("dt", {}, equation), element("dd", {}, filled ? `= ${filled}` : "", ...result)];
+}

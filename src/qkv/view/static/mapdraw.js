@@ -1,0 +1,163 @@
+// Drawing what a viewport shows: tiles, tracks beside them, tokens where there is room, numbers where there is not.
+
+import { clamp, count } from "./numbers.js";
+import { SIZE } from "./tiles.js";
+
+/** @typedef {{ left: number, top: number, width: number, height: number }} Box */
+/** @typedef {import("./viewport.js").Viewport} Viewport */
+/** @typedef {Record<"ink" | "quiet" | "line" | "accent" | "card" | "mesh", string>} Inks */
+
+const READABLE = 11; // pixels for a cell from which on tokens are written
+
+/**
+ * The level whose cells are at least a pixel of the screen.
+ * @param {number} scale
+ * @param {number} levels
+ * @returns {number}
+ */
+export function levelAt(scale, levels) {
+  return clamp(Math.ceil(Math.log2(1 / (scale * devicePixelRatio)) - 1e-9), 0, levels - 1);
+}
+
+/**
+ * The tiles in sight, nearest to the middle first.
+ * @param {Viewport} view
+ * @param {Box} plot
+ * @param {{ rows: number, columns: number }} size
+ * @param {number} level
+ * @returns {import("./tiles.js").Place[]}
+ */
+export function inSight(view, plot, size, level) {
+  const side = SIZE * 2 ** level;
+  const last = { row: Math.ceil(size.rows / side) - 1, column: Math.ceil(size.columns / side) - 1 };
+  const end = { row: (view.y + plot.height / view.scale) / side, column: (view.x + plot.width / view.scale) / side };
+  const places = [];
+  for (let row = Math.floor(view.y / side); row <= Math.min(last.row, end.row); row++) {
+    for (let column = Math.floor(view.x / side); column <= Math.min(last.column, end.column); column++) {
+      places.push({ level, row, column });
+    }
+  }
+  const middle = { row: (view.y / side + end.row) / 2 - 0.5, column: (view.x / side + end.column) / 2 - 0.5 };
+  const far = (/** @type {{ row: number, column: number }} */ { row, column }) => Math.hypot(row - middle.row, column - middle.column);
+  return places.sort((a, b) => far(a) - far(b));
+}
+
+/**
+ * Put a tile, or the part of a coarser one that lies there, onto the canvas.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {Viewport} view
+ * @param {Box} plot
+ * @param {import("./tiles.js").Place} place
+ * @param {(place: import("./tiles.js").Place) => HTMLCanvasElement | undefined} image
+ * @param {number} levels
+ */
+export function drawTile(pen, view, plot, place, image, levels) {
+  for (let level = place.level; level < levels; level++) {
+    const shift = 2 ** (level - place.level);
+    const there = { level, row: Math.floor(place.row / shift), column: Math.floor(place.column / shift) };
+    const picture = image(there);
+    if (!picture) continue;
+    const part = SIZE / shift; // cells of the coarser tile that lie here
+    const [x, y] = [(place.column % shift) * part, (place.row % shift) * part];
+    const [width, height] = [Math.min(part, picture.width - x), Math.min(part, picture.height - y)];
+    const cell = view.scale * 2 ** level;
+    const left = plot.left + ((there.column * SIZE + x) * 2 ** level - view.x) * view.scale;
+    const top = plot.top + ((there.row * SIZE + y) * 2 ** level - view.y) * view.scale;
+    if (width > 0 && height > 0) pen.drawImage(picture, x, y, width, height, left, top, width * cell, height * cell);
+    return;
+  }
+}
+
+/**
+ * A line between cells, where they are large.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {Viewport} view
+ * @param {Box} box of the cells themselves
+ * @param {string} color
+ */
+export function drawMesh(pen, view, box, color) {
+  if (view.scale < 8) return;
+  pen.strokeStyle = color;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (let x = Math.ceil(view.x) - view.x; x * view.scale <= box.width; x++) {
+    pen.moveTo(box.left + x * view.scale, box.top);
+    pen.lineTo(box.left + x * view.scale, box.top + box.height);
+  }
+  for (let y = Math.ceil(view.y) - view.y; y * view.scale <= box.height; y++) {
+    pen.moveTo(box.left, box.top + y * view.scale);
+    pen.lineTo(box.left + box.width, box.top + y * view.scale);
+  }
+  pen.stroke();
+}
+
+/**
+ * Tokens along one side, or positions where tokens would not be readable.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {{ start: number, scale: number, from: number, to: number, across: number, size: number }} axis cells from
+ *   `start` on lie between the pixels `from` and `to`; text ends at the pixel `across`
+ * @param {boolean} upright whether the axis runs across and text is turned
+ * @param {(place: number) => { text: string, on: boolean, marked: boolean }} label
+ * @param {Inks} inks
+ */
+export function drawAxis(pen, { start, scale, from, to, across, size }, upright, label, inks) {
+  const near = scale >= READABLE;
+  const step = near ? 1 : rounded(64 / scale);
+  pen.font = `${near ? clamp(scale * 0.62, 11, 14) : 11}px system-ui, "Segoe UI", "Noto Sans", sans-serif`;
+  pen.textBaseline = "middle";
+  for (let place = Math.ceil(Math.max(0, start - 0.5) / step) * step; place < size; place += step) {
+    const at = from + (place + 0.5 - start) * scale;
+    if (at > to) return;
+    if (at < from) continue;
+    const { text, on, marked } = near ? label(place) : { text: count(place), on: false, marked: false };
+    pen.save();
+    pen.fillStyle = on ? inks.ink : inks.quiet;
+    if (upright) pen.translate(at, across);
+    else pen.translate(across, at);
+    if (upright && near) pen.rotate(-Math.PI / 2);
+    pen.textAlign = upright ? (near ? "left" : "center") : "right";
+    if (upright && !near) pen.textBaseline = "bottom";
+    if (on) pen.font = pen.font.replace(/^(?!bold)/, "600 ");
+    pen.fillText(marked ? `${text} •` : text, 0, 0);
+    pen.restore();
+  }
+}
+
+/**
+ * A track of numbers along one side, as an area.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {Float32Array} values each of 2^level cells
+ * @param {{ start: number, scale: number, from: number, to: number, base: number, room: number }} axis
+ * @param {number} level
+ * @param {boolean} upright whether the axis runs across
+ * @param {string} color
+ * @returns {number} the largest value
+ */
+export function drawTrack(pen, values, { start, scale, from, to, base, room }, level, upright, color) {
+  const largest = values.reduce((most, value) => (value > most ? value : most), 0);
+  if (largest === 0) return 0;
+  const cell = scale * 2 ** level;
+  pen.fillStyle = color;
+  pen.beginPath();
+  for (let place = Math.max(0, Math.floor(start / 2 ** level)); place < values.length; place++) {
+    const begin = from + (place * 2 ** level - start) * scale;
+    if (begin > to) break;
+    const [left, right] = [Math.max(from, begin), Math.min(to, begin + cell)];
+    const length = (Math.max(0, values[place]) / largest) * room;
+    const gap = cell > 6 ? 1 : 0;
+    if (upright) pen.rect(left, base, right - left - gap, length);
+    else pen.rect(base, left, length, right - left - gap);
+  }
+  pen.fill();
+  return largest;
+}
+
+/**
+ * The next of 1, 2, 5, 10, 20, … that is no smaller.
+ * @param {number} least
+ * @returns {number}
+ */
+function rounded(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  return ([1, 2, 5, 10].find((step) => step * power >= least) ?? 10) * power;
+}

@@ -1,0 +1,52 @@
+// Numbers for people.
+
+/**
+ * A weight.
+ * @param {number} value
+ * @returns {string}
+ */
+export function figure(value) {
+  if (value === 0) return "0";
+  return Math.abs(value) < 0.0005 ? value.toExponential(1) : value.toFixed(3);
+}
+
+/**
+ * Any number, in few characters, with a real minus sign; what is hidden has none.
+ * @param {number | null | undefined} value
+ * @returns {string}
+ */
+export function short(value) {
+  if (value === null || value === undefined) return "−∞";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? "−∞" : "NaN";
+  const size = Math.abs(value);
+  const text = size === 0 ? "0" : size < 0.005 || size >= 10000 ? size.toExponential(1) : size >= 100 ? size.toFixed(0) : size.toFixed(2);
+  return value < 0 ? `−${text}` : text;
+}
+
+/**
+ * A count or a position.
+ * @param {number} value
+ * @returns {string}
+ */
+export function count(value) {
+  return value.toLocaleString("en");
+}
+
+/**
+ * @param {number} value
+ * @param {number} low
+ * @param {number} high
+ * @returns {number}
+ */
+export function clamp(value, low, high) {
+  return Math.max(low, Math.min(high, value));
+}
+
+/**
+ * Little-endian float32 from base64.
+ * @param {string} text
+ * @returns {Float32Array}
+ */
+export function floats(text) {
+  return new Float32Array(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer);
+}

@@ -1,0 +1,59 @@
+// How much of a map is computed exactly, and the button that stops it.
+
+import { path } from "./answers.js";
+import { button } from "./controls.js";
+import { element } from "./dom.js";
+
+const EVERY = 400; // milliseconds between questions
+
+/**
+ * @param {import("./shell.js").Page} page
+ * @param {() => void} further is told when more is exact
+ * @param {() => void} changed is told when the line appears or goes, which moves what lies around it
+ * @returns {{ home: HTMLElement, watch: (state: import("./shell.js").State) => void, close: () => void }}
+ */
+export function progress(page, further, changed) {
+  const bar = document.createElement("progress");
+  const text = element("span", { class: "badge" });
+  const stop = button("Cancel", "Stop computing", () => tell());
+  const home = element("div", { class: "progress", role: "status" }, text, bar, stop);
+  home.hidden = true;
+  /** @type {import("./shell.js").State} */
+  let state = {};
+  let [timer, done, verb] = [0, -1, "cancel"];
+  const tell = async () => {
+    await page.source.post(path(verb, { layer: state.layer, head: state.head })).catch(() => {});
+    ask();
+  };
+  const ask = async () => {
+    clearTimeout(timer);
+    const { layer, head, how, quantity } = state;
+    const asked = state;
+    const answer = await page.source.json(path("progress", { layer, head, how, quantity })).catch(() => ({ done: 1, state: "exact" }));
+    if (asked !== state) return;
+    const exact = answer.state === "exact";
+    const hidden = home.hidden;
+    home.hidden = exact;
+    bar.value = answer.done;
+    bar.setAttribute("aria-label", "exactly computed");
+    text.textContent = `sampled · ${Math.floor(100 * answer.done)} % exact`;
+    verb = answer.state === "cancelled" ? "resume" : "cancel";
+    stop.textContent = verb === "resume" ? "Resume" : "Cancel";
+    stop.setAttribute("aria-label", verb === "resume" ? "Go on computing" : "Stop computing");
+    if (exact ? !hidden || done !== 1 : answer.done - done > 0.05) further();
+    done = answer.done;
+    if (hidden !== home.hidden) changed();
+    if (!exact) timer = setTimeout(ask, EVERY);
+  };
+  return {
+    home,
+    watch: (next) => {
+      [state, done, home.hidden] = [next, -1, true];
+      ask();
+    },
+    close: () => {
+      state = {};
+      clearTimeout(timer);
+    },
+  };
+}

@@ -1,0 +1,209 @@
+// The page around the views: which one is shown, of which layer and head, and the address that says so.
+
+import { alignments } from "./between.js";
+import { sequence } from "./answers.js";
+import { segmented, select } from "./controls.js";
+import { byId, element, themed } from "./dom.js";
+import { graph } from "./graph.js";
+import { heads } from "./heads.js";
+import { map } from "./map.js";
+import { clamp } from "./numbers.js";
+import { steps } from "./steps.js";
+import { whatif } from "./whatif.js";
+
+/** @typedef {Record<string, string>} State what the address says: view, layer, head, query, key, … */
+/** @typedef {{ name: string, kind: string, queries: string, keys: string, heads: number, rows: number, columns: number, score: string, normalizer: string, mask: string, equation: string, has_inputs: boolean, has_output: boolean, value_width: number }} Layer */
+/** @typedef {{ show: (state: State) => void, close?: () => void }} View */
+
+/**
+ * @typedef {object} Page what views are given
+ * @property {import("./answers.js").Source} source
+ * @property {Layer[]} layers
+ * @property {Record<string, import("./answers.js").Sequence>} sequences
+ * @property {(state: State) => import("./colors.js").Color[]} ramp
+ * @property {(changes: Record<string, string | number | null>) => void} go changes the address, and so the page
+ * @property {(changes: Record<string, string | number | null>) => void} note changes the address alone
+ * @property {(text: string) => void} say to a screen reader
+ */
+
+/** @type {Record<string, { title: string, sentence: string, open: (home: HTMLElement, page: Page) => View, controls: string[] }>} */
+const VIEWS = {
+  steps: {
+    title: "Steps",
+    sentence: "Follow one token through the computation: every line is one step of the equation, with the numbers it really had.",
+    open: steps,
+    controls: ["layer", "head"],
+  },
+  map: {
+    title: "Map",
+    sentence: "Every row is a token that looks, every column a token that is looked at; the brighter a cell, the more of the row's attention it gets.",
+    open: map,
+    controls: ["layer", "head", "quantity", "how", "colors", "log"],
+  },
+  alignment: {
+    title: "Alignment",
+    sentence: "Each line joins a token to one it attended to; the thicker the line, the larger the weight.",
+    open: alignments,
+    controls: ["layer", "head", "quantity", "colors", "log"],
+  },
+  graph: {
+    title: "Graph",
+    sentence: "Where does a token draw from, layer below layer? The strongest paths are drawn, and what they leave out is counted.",
+    open: graph,
+    controls: [],
+  },
+  whatif: {
+    title: "What if",
+    sentence: "Change the query or the mechanism and compare: the same token, the same keys, before and after.",
+    open: whatif,
+    controls: ["layer", "head"],
+  },
+  heads: {
+    title: "Heads",
+    sentence: "All heads at a glance, each with what it measurably does: many do nothing that has a name.",
+    open: heads,
+    controls: ["colors", "log"],
+  },
+};
+const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "mean", colors: "cividis", log: "0" };
+
+/**
+ * Show a scene.
+ * @param {import("./answers.js").Source} source
+ * @param {Record<string, import("./colors.js").Color[]>} ramps
+ */
+export async function start(source, ramps) {
+  themed();
+  const main = element("main", { class: "scene" });
+  byId("page").replaceChildren(main);
+  const scene = await source.json("api/scene").catch((error) => {
+    main.append(element("p", { class: "trouble" }, error.message));
+  });
+  if (!scene) return;
+  if (scene.layers.length === 0) return void main.append(element("p", { class: "trouble" }, "No attention was recorded."));
+  document.title = `${scene.title} · Attention`;
+  byId("summary").textContent = scene.title;
+  /** @type {State} */
+  let state = {};
+  /** @type {View | undefined} */
+  let view;
+  let shown = "";
+  const tabs = element("nav", { class: "tabs", "aria-label": "Views" });
+  const lead = element("p", { class: "lead" });
+  const controls = element("div", { class: "controls" });
+  const home = element("div", { class: "home" });
+  main.append(tabs, lead, controls, home);
+
+  /** @type {Page} */
+  const page = {
+    source,
+    layers: scene.layers,
+    sequences: Object.fromEntries(Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)])),
+    ramp: ({ colors }) => ramps[colors] ?? ramps.cividis,
+    go: (changes) => {
+      page.note(changes);
+      follow();
+    },
+    note: (changes) => {
+      state = { ...state, ...texts(changes) };
+      history.replaceState(null, "", address(state));
+    },
+    say: (text) => {
+      byId("live").textContent = text;
+    },
+  };
+  const follow = () => {
+    state = checked({ ...USUAL, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) }, scene.layers);
+    const chosen = VIEWS[state.view];
+    keepFocus(controls, () => controls.replaceChildren(...chosen.controls.map((name) => CONTROLS[name](state, page))));
+    controls.hidden = chosen.controls.length === 0;
+    tabs.replaceChildren(...Object.entries(VIEWS).map(([name, { title }]) => tab(name, title, state)));
+    lead.textContent = chosen.sentence;
+    if (shown !== state.view) {
+      view?.close?.();
+      home.replaceChildren();
+      home.className = `home view-${state.view}`;
+      view = chosen.open(home, page);
+      shown = state.view;
+    }
+    view?.show(state);
+  };
+  addEventListener("hashchange", follow);
+  addEventListener("resize", () => view?.show(state));
+  follow();
+}
+
+/** @type {Record<string, (state: State, page: Page) => HTMLElement>} */
+const CONTROLS = {
+  layer: ({ layer }, { layers, go }) =>
+    select("Layer", Object.fromEntries(layers.map(({ name }, place) => [place, name])), layer, (to) => go({ layer: to, head: null, query: null, key: null, at: null })),
+  head: ({ layer, head }, { layers, go }) =>
+    select("Head", Object.fromEntries(Array.from({ length: layers[Number(layer)].heads }, (_, at) => [at, String(at)])), head, (to) => go({ head: to })),
+  quantity: ({ quantity }, { go }) =>
+    segmented("Quantity", { weight: "weight", contribution: "contribution" }, quantity, (to) => go({ quantity: to })),
+  how: ({ how }, { go }) => segmented("Cells seen from afar", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
+  colors: ({ colors }, { go }) => segmented("Colors", { cividis: "cividis", viridis: "viridis" }, colors, (to) => go({ colors: to })),
+  log: ({ log }, { go }) => segmented("Color scale", { 0: "linear", 1: "log" }, log, (to) => go({ log: to })),
+};
+
+/**
+ * @param {string} name
+ * @param {string} title
+ * @param {State} state
+ * @returns {HTMLElement}
+ */
+function tab(name, title, state) {
+  const link = element("a", { href: address({ ...state, view: name }) }, title);
+  if (name === state.view) link.setAttribute("aria-current", "page");
+  return link;
+}
+
+/**
+ * @param {State} state
+ * @returns {string} `#view=…`, without what is as usual
+ */
+function address(state) {
+  const usual = /** @type {State} */ (USUAL);
+  const said = Object.entries(state).filter(([name, value]) => value !== undefined && (name === "view" || value !== usual[name]));
+  return `#${new URLSearchParams(said)}`;
+}
+
+/**
+ * Only what the scene has.
+ * @param {State} state
+ * @param {Layer[]} layers
+ * @returns {State}
+ */
+function checked(state, layers) {
+  const within = (/** @type {string} */ value, /** @type {number} */ size) => String(clamp(Math.floor(Number(value)) || 0, 0, size - 1));
+  const layer = within(state.layer, layers.length);
+  const { heads, rows, columns } = layers[Number(layer)];
+  const places = Object.entries({ query: rows, key: columns }).filter(([name]) => name in state);
+  return {
+    ...state,
+    view: Object.hasOwn(VIEWS, state.view) ? state.view : USUAL.view,
+    layer,
+    head: within(state.head, heads),
+    ...Object.fromEntries(places.map(([name, size]) => [name, within(state[name], size)])),
+  };
+}
+
+/**
+ * @param {Record<string, string | number | null>} changes null takes away
+ * @returns {State}
+ */
+function texts(changes) {
+  return /** @type {State} */ (Object.fromEntries(Object.entries(changes).map(([name, value]) => [name, value === null ? undefined : String(value)])));
+}
+
+/**
+ * Build controls anew, and leave the keyboard where it was.
+ * @param {HTMLElement} home
+ * @param {() => void} build
+ */
+function keepFocus(home, build) {
+  const all = () => /** @type {HTMLElement[]} */ ([...home.querySelectorAll("button, select, input")]);
+  const place = all().findIndex((control) => control === document.activeElement);
+  build();
+  if (place >= 0) all()[place]?.focus();
+}

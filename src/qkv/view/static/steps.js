@@ -1,0 +1,84 @@
+// The computation of one token, step by step, with its numbers.
+
+import { latest, nameOf, path } from "./answers.js";
+import { ribbon } from "./controls.js";
+import { element, token } from "./dom.js";
+import { short } from "./numbers.js";
+import { strip } from "./vectors.js";
+
+/** @typedef {{ name: string, symbol: string, equation: string, kind: string, labels?: string[], values: any, places?: number[], shape?: [number, number], scale?: string, note?: string }} Stage */
+
+/**
+ * @param {HTMLElement} home
+ * @param {import("./shell.js").Page} page
+ * @returns {import("./shell.js").View}
+ */
+export function steps(home, page) {
+  const picker = element("div");
+  const flow = element("ol", { class: "flow" });
+  home.append(picker, flow);
+  const run = latest();
+  let shown = "";
+  return {
+    show: (state) => {
+      const { layer, head, query = "0", colors } = state;
+      const asked = path("steps", { layer, head, query });
+      if (`${asked} ${colors}` === shown) return;
+      shown = `${asked} ${colors}`;
+      const { queries, equation } = page.layers[Number(layer)];
+      const focused = picker.contains(document.activeElement);
+      picker.replaceChildren(ribbon(page.sequences[queries], "token", Number(query), (place) => page.go({ query: place })));
+      if (focused) /** @type {HTMLElement | null} */ (picker.querySelector(".ribbon"))?.focus();
+      flow.setAttribute("aria-busy", "true");
+      const fill = (/** @type {{ stages: Stage[] }} */ { stages }) => {
+        flow.removeAttribute("aria-busy");
+        flow.replaceChildren(element("li", { class: "whole" }, element("p", { class: "formula" }, equation)), ...stages.map((each) => stage(each, page.ramp(state))));
+      };
+      run(page.source.json(asked), fill, ({ message }) => flow.replaceChildren(element("li", { class: "trouble" }, message)));
+    },
+  };
+}
+
+/**
+ * @param {Stage} given
+ * @param {import("./colors.js").Color[]} ramp
+ * @returns {HTMLElement}
+ */
+function stage({ name, symbol, equation, kind, labels = [], values, shape, scale, note }, ramp) {
+  const numbers = /** @type {(number | null)[]} */ (Array.isArray(values) ? values.flat() : [values]);
+  const rows = shape ? shape[0] : 1;
+  const columns = numbers.length / rows;
+  const label = (/** @type {number} */ place) => {
+    if (kind === "matrix") return `${labels[Math.floor(place / columns)] ?? Math.floor(place / columns)} [${place % columns}]`;
+    return labels[place] ?? `[${place}]`;
+  };
+  const weights = scale === "weight";
+  const body =
+    kind === "number"
+      ? element("output", { class: "number" }, short(numbers[0]))
+      : strip({ values: numbers, rows, label, ramp: weights ? ramp : undefined, name }).node;
+  const named = kind === "row" && labels.length === numbers.length ? [keys(labels, numbers, weights)] : kind === "matrix" && labels.length === rows ? [] : [];
+  return element(
+    "li",
+    { class: `step ${kind}` },
+    element("div", { class: "what" }, element("h3", {}, element("b", {}, symbol), name), element("p", { class: "formula" }, equation), ...(note ? [element("p", { class: "note" }, note)] : [])),
+    element("div", { class: "numbers" }, body, ...named),
+  );
+}
+
+/**
+ * The largest values of a row with their tokens.
+ * @param {string[]} labels
+ * @param {(number | null)[]} values
+ * @param {boolean} weights
+ * @returns {HTMLElement}
+ */
+function keys(labels, values, weights) {
+  const found = values
+    .map((value, place) => ({ value, text: labels[place] }))
+    .filter(({ value }) => value !== null)
+    .sort((a, b) => Number(b.value) - Number(a.value))
+    .slice(0, 5)
+    .map(({ value, text }) => element("span", { class: "pair" }, token(text, "chip"), element("output", {}, short(value))));
+  return element("p", { class: "largest" }, weights ? "largest weights" : "largest", " ", ...found);
+}

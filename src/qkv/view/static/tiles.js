@@ -1,0 +1,106 @@
+// Tiles of the level pyramid: asked for when they are seen, nearest to the middle first, kept up to a bound.
+
+import { path } from "./answers.js";
+import { painted } from "./colors.js";
+
+export const SIZE = 256; // cells along a tile
+const KEPT = 128; // tiles: at most 64 MiB of weights and pixels
+const AT_ONCE = 6;
+
+/** @typedef {{ level: number, row: number, column: number }} Place */
+/** @typedef {{ grid: import("./answers.js").Grid, level: number, canvas: HTMLCanvasElement, painting: string, old: boolean }} Tile */
+
+/**
+ * @typedef {object} Tiles
+ * @property {(place: Place) => Tile | undefined} get what is here already
+ * @property {(tile: Tile, ramp: import("./colors.js").Color[], scale: import("./colors.js").Scale) => HTMLCanvasElement} paint
+ * @property {(places: Place[]) => void} want ask for these, and no longer for others
+ * @property {(level: number) => [number, number]} range lowest and highest value seen at a level
+ * @property {() => void} refresh ask for sampled tiles again
+ * @property {() => void} close
+ */
+
+/**
+ * @param {import("./answers.js").Source} source
+ * @param {{ layer: string, head: string }} where
+ * @param {{ how: string, quantity: string }} what
+ * @param {{ arrived: () => void, failed: (error: Error) => void }} listener
+ * @returns {Tiles}
+ */
+export function tiles(source, where, what, listener) {
+  /** @type {Map<string, Tile>} */
+  const kept = new Map();
+  /** @type {Map<string, AbortController>} */
+  const running = new Map();
+  /** @type {Set<string>} */
+  const failed = new Set();
+  /** @type {Place[]} */
+  let wanted = [];
+  const nameOf = (/** @type {Place} */ { level, row, column }) => path("tile", { ...where, level, row, column, ...what });
+
+  const load = async (/** @type {Place} */ place, /** @type {string} */ name) => {
+    const stop = new AbortController();
+    running.set(name, stop);
+    try {
+      const grid = await source.grid(name, stop.signal);
+      kept.delete(name);
+      kept.set(name, { grid, level: place.level, canvas: document.createElement("canvas"), painting: "", old: false });
+      for (const oldest of kept.keys()) {
+        if (kept.size <= KEPT) break;
+        kept.delete(oldest);
+      }
+      listener.arrived();
+    } catch (error) {
+      if (!(error instanceof Error) || error.name === "AbortError") return;
+      failed.add(name);
+      listener.failed(error);
+    } finally {
+      running.delete(name);
+      pump();
+    }
+  };
+  const pump = () => {
+    for (const place of wanted) {
+      if (running.size >= AT_ONCE) return;
+      const name = nameOf(place);
+      const here = kept.get(name);
+      if ((!here || here.old) && !running.has(name) && !failed.has(name)) load(place, name);
+    }
+  };
+  return {
+    get: (place) => {
+      const name = nameOf(place);
+      const tile = kept.get(name);
+      if (tile) {
+        kept.delete(name); // the last used is the last to go
+        kept.set(name, tile);
+      }
+      return tile;
+    },
+    paint: (tile, ramp, scale) => {
+      const painting = `${ramp[0]} ${scale.low} ${scale.high} ${scale.log}`;
+      if (tile.painting !== painting) painted(tile.grid, ramp, scale, tile.canvas);
+      tile.painting = painting;
+      return tile.canvas;
+    },
+    want: (places) => {
+      wanted = places;
+      const names = new Set(places.map(nameOf));
+      for (const [name, stop] of running) if (!names.has(name)) stop.abort();
+      pump();
+    },
+    range: (level) => {
+      const grids = [...kept.values()].filter((tile) => tile.level === level).map(({ grid }) => grid);
+      return [Math.min(0, ...grids.map(({ low }) => low)), Math.max(0, ...grids.map(({ high }) => high))];
+    },
+    refresh: () => {
+      for (const tile of kept.values()) tile.old ||= tile.grid.state !== "exact";
+      failed.clear();
+      pump();
+    },
+    close: () => {
+      wanted = [];
+      for (const stop of running.values()) stop.abort();
+    },
+  };
+}

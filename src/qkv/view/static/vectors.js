@@ -1,0 +1,96 @@
+// Vectors, rows and small matrices as colored cells; hovering or the arrow keys show the numbers.
+
+import { colorAt } from "./colors.js";
+import { element } from "./dom.js";
+import { clamp, short } from "./numbers.js";
+
+const WRITTEN = 12; // so many numbers or fewer are written into their cells
+const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: to be told apart by all eyes
+
+/**
+ * @typedef {object} Numbers
+ * @property {(number | null)[]} values row by row; null where there is none, as behind a mask
+ * @property {number} [rows]
+ * @property {(place: number) => string} [label] of a value
+ * @property {import("./colors.js").Color[]} [ramp] for weights; without it numbers have signs
+ * @property {number} [largest] at the end of the scale; the largest of the values by default
+ * @property {string} name
+ * @property {(place: number | null) => void} [pointed] is told which value is pointed at
+ */
+
+/** @typedef {{ node: HTMLElement, point: (place: number | null) => void }} Strip */
+
+/**
+ * @param {Numbers} numbers
+ * @returns {Strip}
+ */
+export function strip({ values, rows = 1, label, ramp, largest, name, pointed }) {
+  const columns = Math.max(1, values.length / rows);
+  const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(value ?? 0)), 0);
+  const canvas = drawn(values, rows, columns, (value) => (ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1))));
+  const cursor = element("i", { class: "at" });
+  const written = rows === 1 && columns <= WRITTEN;
+  const cells = element("div", { class: "cells", tabindex: 0, role: "application", "aria-roledescription": "numbers" }, canvas, cursor);
+  cells.setAttribute("aria-label", `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Arrow keys walk."}`);
+  cells.style.setProperty("--columns", String(columns));
+  cells.style.setProperty("--rows", String(rows));
+  if (written) cells.append(...values.map((value) => element("span", {}, short(value))));
+  const said = element("output", { class: "said" });
+  const node = element("div", { class: `strip${written ? " written" : ""}${ramp ? " weights" : ""}` }, cells, said);
+  /** @type {number | null} */
+  let current = null;
+  const point = (/** @type {number | null} */ place) => {
+    current = place;
+    cursor.hidden = place === null;
+    said.textContent = place === null || place >= values.length ? "" : `${label ? label(place) : `[${place}]`}  ${short(values[place])}`;
+    if (place === null) return;
+    cursor.style.setProperty("--row", String(Math.floor(place / columns)));
+    cursor.style.setProperty("--column", String(place % columns));
+    said.style.setProperty("--column", String((place % columns) / columns));
+  };
+  const tell = (/** @type {number | null} */ place) => {
+    point(place);
+    pointed?.(place);
+  };
+  cells.addEventListener("pointermove", (event) => {
+    const box = cells.getBoundingClientRect();
+    const [column, row] = [((event.clientX - box.left) / box.width) * columns, ((event.clientY - box.top) / box.height) * rows];
+    tell(clamp(Math.floor(row), 0, rows - 1) * columns + clamp(Math.floor(column), 0, columns - 1));
+  });
+  cells.addEventListener("pointerleave", () => tell(null));
+  cells.addEventListener("blur", () => tell(null));
+  cells.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -values.length, End: values.length }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    tell(current === null ? 0 : clamp(current + step, 0, values.length - 1));
+  });
+  point(null);
+  return { node, point };
+}
+
+/**
+ * @param {number} part −1 to 1
+ * @returns {number[]} red, green, blue, alpha
+ */
+function signed(part) {
+  return [...(part < 0 ? BELOW : ABOVE), Math.round(235 * Math.min(1, Math.abs(part)) ** 0.7)];
+}
+
+/**
+ * @param {(number | null)[]} values
+ * @param {number} rows
+ * @param {number} columns
+ * @param {(value: number) => number[]} color
+ * @returns {HTMLCanvasElement}
+ */
+function drawn(values, rows, columns, color) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [columns, rows];
+  const image = new ImageData(columns, rows);
+  values.forEach((value, at) => {
+    if (value !== null && !Number.isNaN(value)) image.data.set(color(value), 4 * at);
+  });
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+  return canvas;
+}

@@ -1,0 +1,165 @@
+// What if: the same token under another mechanism, beside the one that was recorded or a third.
+
+import { latest, nameOf, path } from "./answers.js";
+import { button, ribbon, select, slider } from "./controls.js";
+import { element } from "./dom.js";
+import { short } from "./numbers.js";
+import { strip } from "./vectors.js";
+import { compared } from "./compare.js";
+
+/** @typedef {{ name: string, parameters: { name: string, default: number, low: number, high: number, step?: number }[] }} Kind */
+/** @typedef {{ name: string, parameters?: Record<string, number> }} Choice */
+/** @typedef {{ score?: Choice, normalizer?: Choice, mask?: Choice, temperature?: number, vector?: number[] }} Change */
+/** @typedef {{ scores: Kind[], normalizers: Kind[], masks: Kind[], recorded: Record<"score" | "normalizer" | "mask", Choice> }} Mechanisms */
+
+const PARTS = /** @type {const} */ ({ score: "scores", normalizer: "normalizers", mask: "masks" });
+
+/**
+ * @param {HTMLElement} home
+ * @param {import("./shell.js").Page} page
+ * @returns {import("./shell.js").View}
+ */
+export function whatif(home, page) {
+  const picker = element("div");
+  const panel = element("section", { class: "panel", "aria-label": "Changes" });
+  const result = element("section", { class: "comparison", "aria-live": "off" });
+  home.append(picker, element("div", { class: "split whatif-split" }, panel, result));
+  const [asking, answering] = [latest(), latest()];
+  const trouble = (/** @type {Error} */ { message }) => result.replaceChildren(element("p", { class: "trouble", role: "alert" }, message));
+  let [shown, timer] = ["", 0];
+  /** @type {{ before: Change, after: Change }} */
+  let changes = { before: {}, after: {} };
+  /** @type {number[]} */
+  let vector = [];
+
+  const show = (/** @type {import("./shell.js").State} */ state) => {
+    const { layer, head, query = "0" } = state;
+    changes = { before: parsed(state.before), after: parsed(state.after) };
+    const asked = `${layer} ${head} ${query} ${state.colors}`;
+    if (asked === shown) return;
+    shown = asked;
+    const tokens = page.sequences[page.layers[Number(layer)].queries];
+    const focused = picker.contains(document.activeElement);
+    picker.replaceChildren(ribbon(tokens, "token", Number(query), (place) => page.go({ query: place, after: JSON.stringify({ ...changes.after, vector: undefined }) })));
+    if (focused) /** @type {HTMLElement | null} */ (picker.querySelector(".ribbon"))?.focus();
+    const both = Promise.all([page.source.json(path("mechanisms", { layer, head })), page.source.json(path("steps", { layer, head, query }))]);
+    const fill = (/** @type {[Mechanisms, { stages: { symbol: string, values: number[] }[] }]} */ [mechanisms, { stages }]) => {
+      vector = stages.find(({ symbol }) => symbol === "q")?.values ?? [];
+      build(mechanisms, state);
+      ask(state);
+    };
+    asking(both, fill, trouble);
+  };
+  const change = (/** @type {import("./shell.js").State} */ state, /** @type {"before" | "after"} */ side, /** @type {Change} */ to) => {
+    changes[side] = { ...changes[side], ...to };
+    page.note(Object.fromEntries(Object.entries(changes).map(([name, all]) => [name, Object.keys(all).length > 0 ? JSON.stringify(all) : null])));
+    clearTimeout(timer);
+    timer = setTimeout(() => ask(state), 60);
+  };
+  const build = (/** @type {Mechanisms} */ mechanisms, /** @type {import("./shell.js").State} */ state) => {
+    const rebuild = () => build(mechanisms, state);
+    const side = (/** @type {"before" | "after"} */ name, /** @type {string} */ title) =>
+      element("fieldset", {}, element("legend", {}, title), ...mechanism(mechanisms, changes[name], (to, anew) => {
+        change(state, name, to);
+        if (anew) rebuild();
+      }));
+    const reset = button("as recorded", "Undo all changes", () => {
+      changes = { before: {}, after: {} };
+      change(state, "after", {});
+      rebuild();
+    });
+    panel.replaceChildren(
+      side("before", "before"),
+      side("after", "after"),
+      element("fieldset", {}, element("legend", {}, "query, after"), ...entries(vector, changes.after.vector, (to) => change(state, "after", { vector: to }))),
+      reset,
+    );
+  };
+  const ask = (/** @type {import("./shell.js").State} */ { layer, head, query = "0" }) => {
+    const where = { layer: Number(layer), head: Number(head), query: Number(query) };
+    const one = (/** @type {Change} */ to) => page.source.post("api/whatif", { ...where, ...to });
+    const wanted = Object.keys(changes.before).length === 0 ? [one(changes.after)] : [one(changes.after), one(changes.before)];
+    const fill = (/** @type {any[]} */ [after, before]) => {
+      const failed = after.error ?? before?.error;
+      if (failed) return trouble(new Error(failed));
+      const tokens = page.sequences[page.layers[Number(layer)].keys];
+      result.replaceChildren(compared({ after, before, label: (place) => nameOf(tokens, place), ramp: page.ramp({ colors: "cividis" }) }));
+    };
+    answering(Promise.all(wanted), fill, trouble);
+  };
+  return { show, close: () => clearTimeout(timer) };
+}
+
+/**
+ * @param {string | undefined} text
+ * @returns {Change}
+ */
+function parsed(text) {
+  try {
+    const found = JSON.parse(text ?? "{}");
+    return typeof found === "object" && found !== null ? found : {};
+  } catch {
+    return {};
+  }
+}
+
+/**
+ * The controls of one mechanism.
+ * @param {Mechanisms} mechanisms
+ * @param {Change} current
+ * @param {(to: Change, anew: boolean) => void} change
+ * @returns {HTMLElement[]}
+ */
+function mechanism(mechanisms, current, change) {
+  const parts = Object.entries(PARTS).flatMap(([part, plural]) => {
+    const name = /** @type {keyof typeof PARTS} */ (part);
+    const kinds = mechanisms[plural];
+    const recorded = mechanisms.recorded[name];
+    const chosen = current[name] ?? recorded;
+    const options = { ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])), "": `as recorded (${recorded.name})` };
+    const pick = (/** @type {string} */ to) => {
+      const parameters = Object.fromEntries(kinds.find((kind) => kind.name === to)?.parameters.map((each) => [each.name, each.default]) ?? []);
+      change({ [name]: to ? { name: to, parameters } : undefined }, true);
+    };
+    const sliders = (kinds.find((kind) => kind.name === chosen.name)?.parameters ?? []).map((range) => {
+      const value = Number(chosen.parameters?.[range.name] ?? range.default);
+      return slider(range.name, { ...range, value }, (to) => change({ [name]: { name: chosen.name, parameters: { ...chosen.parameters, [range.name]: to } } }, false));
+    });
+    return [select(part, options, current[name]?.name ?? "", pick), ...sliders];
+  });
+  const heat = slider("temperature (log₂)", { low: -4, high: 4, step: 0.1, value: Math.log2(current.temperature ?? 1) }, (to) => change({ temperature: to === 0 ? undefined : 2 ** to }, false));
+  return [...parts, heat];
+}
+
+/**
+ * The entries of the query: choose one, move it.
+ * @param {number[]} recorded
+ * @param {number[] | undefined} changed
+ * @param {(vector: number[] | undefined) => void} change
+ * @returns {HTMLElement[]}
+ */
+function entries(recorded, changed, change) {
+  const now = changed?.length === recorded.length ? [...changed] : [...recorded];
+  const reach = Math.max(1, ...recorded.map(Math.abs)) * 3;
+  let place = 0;
+  const [picture, knob] = [element("div"), element("div")];
+  const paint = () => {
+    const shown = strip({ values: now, name: "query", pointed: (at) => at !== null && (pointed = at) });
+    let pointed = 0;
+    shown.node.addEventListener("click", () => choose(pointed));
+    shown.node.addEventListener("keydown", ({ key }) => key === "Enter" && choose(pointed));
+    picture.replaceChildren(shown.node);
+  };
+  const choose = (/** @type {number} */ at) => {
+    place = at;
+    const moved = (/** @type {number} */ to) => {
+      now[place] = to;
+      paint();
+      change(now.every((value, at) => value === recorded[at]) ? undefined : [...now]);
+    };
+    knob.replaceChildren(slider(`entry ${place}, recorded ${short(recorded[place])}`, { low: -reach, high: reach, value: now[place] }, moved));
+  };
+  paint();
+  if (recorded.length > 0) choose(0);
+  return [picture, knob];
+}

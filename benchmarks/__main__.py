@@ -2,18 +2,22 @@
 
 import argparse
 import runpy
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    names = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
+    files = [*HERE.glob("*.py"), *(path.parent for path in HERE.glob("*/__main__.py"))]
+    names = sorted(path.stem for path in files if not path.stem.startswith("_"))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], help=f"some of {', '.join(names)}; all by default")
     for name in parser.parse_args().names or names:
-        print(f"benchmarks/{name}.py")
-        runpy.run_path(str(HERE / f"{name}.py"), run_name="__main__")
+        print(f"benchmarks.{name}")
+        # Each reads its own command line: none here.
+        sys.argv[1:] = []
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

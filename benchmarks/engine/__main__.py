@@ -1,0 +1,93 @@
+"""Measure rows by name, and write the table into the docs.
+
+    python -m benchmarks.engine                                   every row that is not finished
+    python -m benchmarks.engine --row additive_512 --again        one row, measured again
+    python -m benchmarks.engine --row translation_rnn --data DIR  a row that trains; DIR holds the folder multi30k
+    python -m benchmarks.engine --list                            the names, and which are finished
+    python -m benchmarks.engine --write                           docs/performance.md and the plot, from what is kept
+
+Contenders take turns in one run, on two threads by the clock on the wall; --cpu takes one thread and its processor time
+instead, for a machine that others use. Results go to benchmarks/results/engine.json row by row.
+"""
+
+import argparse
+import fnmatch
+import os
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.engine import store
+from benchmarks.engine.page import write
+from benchmarks.engine.rows import ROWS, Row
+from benchmarks.engine.training import Training
+
+CLOCKS = {False: (2, time.perf_counter, "two threads"), True: (1, time.process_time, "processor time of one thread")}
+"""For `--cpu` or not: threads, clock, and how the page calls it."""
+
+
+def main() -> None:
+    """Read the command line, measure what it names, keep every finished row."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--row", nargs="+", default=["*"], help="names or patterns such as '*_4096'")
+    parser.add_argument("--again", action="store_true", help="measure finished rows again")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets, for the rows that train")
+    parser.add_argument("--cpu", action="store_true", help="processor time of one thread")
+    parser.add_argument("--list", action="store_true", help="list the rows")
+    parser.add_argument("--write", action="store_true", help="write the docs and the plot from what is kept")
+    given = parser.parse_args()
+    names = [name for name in ROWS if any(fnmatch.fnmatch(name, pattern) for pattern in given.row)]
+    if not names:
+        parser.error(f"no row is called {', '.join(given.row)}; --list shows all")
+    if given.list:
+        done = store.read()
+        print("\n".join(f"{'done' if name in done else '    '} {name}" for name in names))
+    elif given.write:
+        write()
+    else:
+        measure(names, again=given.again, cpu=given.cpu, data=given.data)
+
+
+def measure(names: list[str], *, again: bool, cpu: bool, data: Path | None, path: Path = store.RESULTS) -> None:
+    """Measure rows one after another, and keep each as soon as it is finished.
+
+    Args:
+        names: of rows.
+        again: whether those that are finished are measured too.
+        cpu: whether one thread's processor time counts, which other programs hardly change.
+        data: the folder of the data sets.
+        path: where rows are kept.
+    """
+    # OpenMP is read by KeOps, which has no threads of its own to set.
+    threads, clock, kind = CLOCKS[cpu]
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    for name in names:
+        if again or name not in store.read(path):
+            print(name, flush=True)
+            record = _with_data(ROWS[name], data).measure(lambda line: print(line, flush=True), clock)
+            if "skipped" in record:
+                print(f"  skipped: {record['skipped']}")
+            else:
+                store.keep(name, {**record, "clock": kind, **_circumstances()}, path)
+
+
+def _with_data(row: Row, data: Path | None) -> Row:
+    return replace(row, data=data) if isinstance(row, Training) else row
+
+
+def _circumstances() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+if __name__ == "__main__":
+    main()

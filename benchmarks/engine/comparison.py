@@ -1,0 +1,169 @@
+"""A row that compares: rivals and qkv's backends by turns on one problem, each checked against qkv first."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from benchmarks.engine.cases import BOTH, FORWARD, TOLERANCE, Case, difference, make
+from benchmarks.engine.mechanisms import Equation, Size
+from benchmarks.engine.rivals import FULL, offer
+from benchmarks.engine.timing import Patience, Run, by_turns, ratio
+
+from qkv.backends.registry import BACKENDS
+from qkv.errors import UnsupportedError
+from qkv.planner import QUADRATIC_LIMIT
+
+OURS, FLOOR = "qkv", "floor"
+PATIENCE = {True: Patience(), False: Patience(seconds=1.0, least=1, most=21)}
+"""For rivals and qkv itself, and for its other backends."""
+WARM = 256
+"""Up to so many queries a first call is not representative: what it compiles or allocates takes longer than it."""
+HOPELESS = 8.0
+"""A backend that takes so many times as long in its first call as the chosen one is not timed further."""
+
+Say = Callable[[str], None]
+Clock = Callable[[], float]
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """A row.
+
+    Attributes:
+        name: what `--row` takes.
+        mechanism: of `MECHANISMS`.
+        size: of the problem.
+        rivals: of `RIVALS`, beside the full tensor.
+        asked: (pass, rival) -> how many times as fast as the rival qkv is asked to be.
+        passes: `FORWARD`, `BOTH`.
+        outlier: whether one key lies far from all others, so that distances need their safe form.
+        backends: whether every backend that `auto` could have chosen is timed too.
+        floor: makes the bare loop of the same arithmetic, if there is one: pass -> what to call.
+    """
+
+    name: str
+    mechanism: str
+    size: Size
+    rivals: tuple[str, ...] = ()
+    asked: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    passes: tuple[str, ...] = (FORWARD, BOTH)
+    outlier: bool = False
+    backends: bool = False
+    floor: Callable[[Size], Mapping[str, Run]] | None = None
+
+    def measure(self, say: Say, clock: Clock) -> dict[str, Any]:
+        """Time all passes.
+
+        Args:
+            say: takes a line of progress.
+            clock: seconds.
+
+        Returns:
+            What is kept of it, plain.
+        """
+        case = make(self.mechanism, self.size, outlier=self.outlier)
+        held = case.full()[1]
+        return {
+            "kind": "comparison",
+            "mechanism": self.mechanism,
+            "size": self.size._asdict(),
+            "outlier": self.outlier,
+            "full tensor": held,
+            "passes": {what: self._pass(case, what, say, clock) for what in self.passes},
+        }
+
+    def _pass(self, case: Case, what: str, say: Say, clock: Clock) -> dict[str, Any]:
+        plan, dropout = case.plan(what), case.mechanism.dropout
+        runs: dict[str, Run] = {OURS: case.run(case.ours(dropout=dropout), what)}
+        skipped, apart = {}, {}
+        expected = case.run(case.ours(), what)()
+        for rival in (FULL, *self.rivals):
+            made = offer(rival, case, self.mechanism, what, 0.0)
+            if isinstance(made, str):
+                skipped[rival] = made
+                continue
+            apart[rival] = difference(case.run(made, what)(), expected)
+            if not apart[rival] <= TOLERANCE:
+                skipped[rival] = f"its result is another one: {apart[rival]:.1e} of its size away"
+                continue
+            runs[rival] = case.run(made if not dropout else _dropping(rival, case, self.mechanism, what), what)
+        if self.floor is not None and what in (bare := self.floor(self.size)):
+            runs[FLOOR] = bare[what]
+        if self.backends:
+            runs |= _other_backends(case, what, plan.backend, expected, apart)
+        if dropout:
+            for run in runs.values():
+                run()
+        patience = {name: PATIENCE[not name.startswith(f"{OURS},")] for name in runs}
+        times = by_turns(runs, patience, clock)
+        return _summary(times, {"backend": plan.backend, "skipped": skipped, "apart": apart}, self.asked, what, say)
+
+
+def _dropping(rival: str, case: Case, mechanism: str, what: str) -> Equation:
+    made = offer(rival, case, mechanism, what, case.mechanism.dropout)
+    assert not isinstance(made, str)
+    return made
+
+
+def other_backends(case: Case, what: str) -> list[str]:
+    """The backends beside the chosen one that `auto` could have taken."""
+    chosen, pairs = case.plan(what).backend, case.size.queries * case.size.keys
+    return [name for name in BACKENDS if name != chosen and _serves(case, what, name, pairs)]
+
+
+def _serves(case: Case, what: str, name: str, pairs: int) -> bool:
+    if name == "flex" or (BACKENDS[name].quadratic and pairs > QUADRATIC_LIMIT):
+        return False
+    try:
+        case.plan(what, name)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _other_backends(case: Case, what: str, chosen: str, expected: list[Any], apart: dict[str, float]) -> dict[str, Run]:
+    """Those that serve, checked like every contender; a hopeless one is left out."""
+    runs: dict[str, Run] = {}
+    start = time.perf_counter()
+    case.run(case.ours(), what)()
+    least = time.perf_counter() - start
+    for name in other_backends(case, what):
+        run = case.run(case.ours(name), what)
+        if case.size.queries <= WARM:
+            run()
+        start = time.perf_counter()
+        apart[f"{OURS}, {name}"] = difference(run(), expected)
+        if time.perf_counter() - start <= max(HOPELESS * least, 0.05):
+            runs[f"{OURS}, {name}"] = case.run(case.ours(name, case.mechanism.dropout), what)
+    return runs
+
+
+def _summary(
+    times: Mapping[str, list[float]],
+    facts: dict[str, Any],
+    asked: Mapping[tuple[str, str], float],
+    what: str,
+    say: Say,
+) -> dict[str, Any]:
+    kept = {}
+    for name, own in times.items():
+        kept[name] = {"ms": round(statistics.median(own), 4), "turns": len(own)}
+        if name != OURS:
+            kept[name] |= {key: round(x, 3) for key, x in asdict(ratio(own, times[OURS])).items()}
+        if (what, name) in asked:
+            kept[name]["asked"] = asked[what, name]
+        say(f"  {what:18} {name:18} {_shown(kept[name])}")
+    for name, reason in facts["skipped"].items():
+        say(f"  {what:18} {name:18} skipped: {reason}")
+    facts["apart"] = {name: float(f"{x:.2e}") for name, x in facts["apart"].items()}
+    return {**facts, "times": kept}
+
+
+def _shown(kept: Mapping[str, Any]) -> str:
+    line = f"{kept['ms']:11.3f} ms ({kept['turns']} turns)"
+    if "middle" in kept:
+        line += f"  {kept['middle']:8.2f} times qkv [{kept['low']:.2f}, {kept['high']:.2f}]"
+    return line + (f"  (asked: {kept['asked']:g})" if "asked" in kept else "")

@@ -1,0 +1,194 @@
+"""The part of docs/performance.md that is generated: everything between two marker comments, below "Table"."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine import findings, store
+from benchmarks.engine.findings import Cell, Rows
+from benchmarks.engine.mechanisms import Size
+from benchmarks.engine.plot import draw
+from benchmarks.engine.rivals import FULL
+from benchmarks.engine.rows import ROWS, TABLE, TABLE_SIZES
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+PLOT = store.RESULTS.with_suffix(".svg")
+BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
+PASSES = ("forward", "forward + backward")
+
+
+def write(page: Path = PAGE, results: Path = store.RESULTS, plot: Path = PLOT) -> None:
+    """Write the generated part of the page, and the plot.
+
+    Args:
+        page: the rest of it stays as it is; without the markers they are added, below a heading, at its end.
+        results: the kept rows.
+        plot: the picture.
+    """
+    rows = store.read(results)
+    draw(rows, plot)
+    text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
+    page.write_text(insert(text, generated(rows)), encoding="utf-8")
+
+
+def insert(text: str, part: str) -> str:
+    """Put the generated part between the markers of a page.
+
+    Example:
+        >>> insert(insert("# Performance", "old"), "new").count("new"), "old" in insert(insert("", "old"), "new")
+        (1, False)
+    """
+    if BEGIN not in text:
+        text = f"{text.rstrip()}\n\n## Table\n\n{BEGIN}\n{END}\n".lstrip()
+    before, rest = text.split(BEGIN, 1)
+    return f"{before}{BEGIN}\n{part.strip()}\n{END}{rest.split(END, 1)[1]}"
+
+
+def generated(rows: Rows) -> str:
+    """All tables, in the order of a reader's questions."""
+    parts = (_head(rows), _table(rows), _asked(rows), _growth(rows), _training(rows), _open(rows), _skipped(rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _head(rows: Rows) -> str:
+    kinds = sorted({f"{row['machine']}, PyTorch {row['torch']}" for row in rows.values()})
+    days = sorted({row["day"] for row in rows.values()})
+    measured = f"Measured on {'; '.join(kinds)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}." if rows else ""
+    return f"""Made by `python -m benchmarks.engine` and `python -m benchmarks.engine --write`; never typed. {measured}
+
+Contenders take turns in one run. A figure is how many times as long the other one takes as `qkv.attention` with
+`backend="auto"`: the median of the ratios of neighboring turns, in brackets their quartiles. Before it is timed, each
+result is compared with qkv's.
+
+![How many times as fast as the full tensor](../{PLOT.relative_to(ROOT).as_posix()})"""
+
+
+def _table(rows: Rows) -> str:
+    """Mechanism × n × pass, against the full tensor."""
+    head = ["mechanism", "n", *(f"{what}: {column}" for what in PASSES for column in ("backend", "times as fast"))]
+    lines = []
+    for name in TABLE:
+        for n in TABLE_SIZES:
+            if f"{name}_{n}" in rows:
+                kept = rows[f"{name}_{n}"]["passes"]
+                lines.append([name.replace("_", " "), f"{n:,}", *(x for what in PASSES for x in _cell(kept, what, n))])
+    return (
+        f"### Every mechanism, 8 heads × 64, against the full tensor in PyTorch\n\n{_markdown(head, lines)}\n\n"
+        "**✗**: slower than 1.05 times the full tensor above n = 16, an open defect. For `sparsemax` and `entmax` the "
+        "full tensor is the package `entmax`'s; for `additive` at 4,096 it does not fit and goes by chunks of queries."
+    )
+
+
+def _cell(passes: Mapping[str, Any], what: str, n: int) -> list[str]:
+    kept = passes[what]
+    if FULL not in kept["times"]:
+        return [kept["backend"], f"none: {kept['skipped'][FULL]}"]
+    figures = kept["times"][FULL]
+    defect = n > findings.SMALL and figures["middle"] < findings.SLOWEST
+    return [kept["backend"], _spread(figures["middle"], figures["low"], figures["high"]) + (" **✗**" if defect else "")]
+
+
+def _asked(rows: Rows) -> str:
+    """Single problems against all rivals."""
+    table = {f"{name}_{n}" for name in TABLE for n in TABLE_SIZES}
+    head = ["problem", "pass", "rival", "its ms", "qkv's ms", "backend", "times as fast", "asked"]
+    chosen = [c for c in findings.cells(rows) if not c.rival.startswith("qkv") and (c.row not in table or c.asked)]
+    chosen.sort(key=lambda cell: (list(ROWS).index(cell.row), PASSES.index(cell.what)))
+    lines = [
+        [
+            f"`{c.row}`", c.what, c.rival, f"{c.ms:,.2f}", f"{c.ours_ms:,.2f}", c.backend,
+            _spread(c.middle, c.low, c.high), _verdict(c),
+        ]
+        for c in chosen
+    ]  # fmt: skip
+    sizes = [
+        f"`{name}`: {_size(rows[name])}" for name in ROWS if name in rows and name not in table and _size(rows[name])
+    ]
+    return f"### Single problems against all rivals\n\n{_markdown(head, lines)}\n\nSizes: {'; '.join(sizes)}."
+
+
+def _size(row: Mapping[str, Any]) -> str:
+    if "size" not in row:
+        return ""
+    size = row["size"]
+    text = str(Size(**{**size, "leading": tuple(size["leading"])}))
+    return text + (", one key far from all others" if row["outlier"] else "")
+
+
+def _verdict(cell: Cell) -> str:
+    if cell.asked is None:
+        return ""
+    return f"{cell.asked:g}: {'reached' if cell.middle >= cell.asked else '**missed**'}"
+
+
+def _growth(rows: Rows) -> str:
+    chosen = {name: row for name, row in rows.items() if row["kind"] == "growth"}
+    if not chosen:
+        return ""
+    sizes = list(next(iter(chosen.values()))["ms"])
+    head = ["problem", "backend", *(f"{int(n):,}" for n in sizes), "exponent"]
+    lines = [
+        [f"`{name}`", row["backend"], *(f"{row['ms'][n]:,.1f}" for n in sizes), f"{row['exponent']:.2f}"]
+        for name, row in chosen.items()
+    ]
+    return (
+        "### Growth: milliseconds of a forward pass, one head, as many queries as keys\n\n"
+        f"{_markdown(head, lines)}\n\nThe exponent is the slope of log time over log size in the larger half of the "
+        "sizes; 1 is linear, and n log n looks like 1.07 here."
+    )
+
+
+def _training(rows: Rows) -> str:
+    head = ["problem", "tokens/s, auto", "tokens/s, full tensor", "times as fast", "asked", "losses apart, at most"]
+    lines = []
+    for name, row in rows.items():
+        if row["kind"] == "training":
+            speed, faster = row["tokens_per_second"], row["faster"]
+            reached = "reached" if faster["middle"] >= row["asked"] else "**missed**"
+            ratio = _spread(faster["middle"], faster["low"], faster["high"])
+            shown = [f"{speed[side]:,.0f}" for side in ("auto", "reference")]
+            lines.append([f"`{name}`", *shown, ratio, f"{row['asked']:g}: {reached}", f"{row['losses_apart']:.1e}"])
+    return f"### Training the RNN translation model, whole updates\n\n{_markdown(head, lines)}" if lines else ""
+
+
+def _open(rows: Rows) -> str:
+    wrong = [
+        f"- `{c.row}`, {c.what}: `auto` takes {c.backend}; "
+        f"{c.rival.removeprefix('qkv, ')} needs {c.middle:.2f} of its time"
+        for c in findings.wrongly_chosen(rows)
+    ]
+    slow = [f"- `{c.row}`, {c.what}: {c.backend} is {c.middle:.2f} times as fast" for c in findings.slow(rows)]
+    parts = []
+    if slow:
+        parts.append("### Open: slower than the full tensor\n\n" + "\n".join(slow))
+    if wrong:
+        parts.append("### Open: `auto` did not choose the fastest backend\n\n" + "\n".join(wrong))
+    return "\n\n".join(parts)
+
+
+def _skipped(rows: Rows) -> str:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, row in rows.items():
+        for kept in row.get("passes", {}).values():
+            for rival, reason in kept["skipped"].items():
+                names = reasons.setdefault((rival, reason), [])
+                if name not in names:
+                    names.append(name)
+    lines = [
+        f"- {rival}: {reason} ({', '.join(f'`{n}`' for n in names)})" for (rival, reason), names in reasons.items()
+    ]
+    return "### Contenders left out\n\n" + "\n".join(lines) if lines else ""
+
+
+def _spread(middle: float, low: float, high: float) -> str:
+    return f"{_short(middle)} [{_short(low)}, {_short(high)}]"
+
+
+def _short(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}"
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

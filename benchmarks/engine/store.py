@@ -1,0 +1,34 @@
+"""Where finished rows are kept: one JSON file, written whole after each row, so that a stopped run goes on."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "results" / "engine.json"
+
+
+def read(path: Path = RESULTS) -> dict[str, Any]:
+    """The rows that are finished, by name.
+
+    Args:
+        path: the file; it need not exist.
+    """
+    rows: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return rows
+
+
+def keep(name: str, record: dict[str, Any], path: Path = RESULTS) -> None:
+    """Add a finished row, or replace it; what other runs have added meanwhile stays.
+
+    Args:
+        name: of the row.
+        record: what was measured.
+        path: the file.
+    """
+    rows = {**read(path), name: record}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    lines = [f"{json.dumps(key)}: {json.dumps(rows[key])}" for key in sorted(rows)]
+    fresh.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    os.replace(fresh, path)

@@ -1,0 +1,90 @@
+"""How contenders are timed: by turns in one run, so that a slow moment of the machine meets all of them."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+Run = Callable[[], object]
+
+TURN_MS = 3.0
+"""A contender that is faster than this is called several times in one turn, after one call that is not timed."""
+
+REST = 0.005
+"""Seconds before each turn, in which the threads of the contender before come to rest."""
+
+
+@final
+@dataclass(frozen=True)
+class Patience:
+    """How often contenders get their turn.
+
+    Attributes:
+        seconds: what one contender may take altogether.
+        least, most: how many turns it gets at least and at most.
+    """
+
+    seconds: float = 4.0
+    least: int = 2
+    most: int = 41
+
+
+@final
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long one contender takes as another: the median of paired ratios, and their quartiles."""
+
+    middle: float
+    low: float
+    high: float
+
+
+def by_turns(
+    runs: Mapping[str, Run], patience: Mapping[str, Patience], clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Milliseconds of each contender, turn by turn; every contender has warmed up before.
+
+    Args:
+        runs: what to call, by name.
+        patience: how often, by name.
+        clock: seconds.
+
+    Returns:
+        The milliseconds of one call in each turn. A slow contender has fewer turns, the first ones.
+    """
+    times, calls, turns = {}, {}, {}
+    for name, run in runs.items():
+        once = _time(run, 1, clock)
+        calls[name] = max(1, int(TURN_MS / max(once, 1e-3)))
+        allowed, turn_ms = patience[name], once * calls[name] + 1e-3
+        turns[name] = min(allowed.most, max(allowed.least, int(1e3 * allowed.seconds / turn_ms)))
+        times[name] = [once] if calls[name] == 1 else []
+    for _ in range(max(turns.values())):
+        for name, run in runs.items():
+            if len(times[name]) < turns[name]:
+                time.sleep(REST)
+                if calls[name] > 1:
+                    run()
+                times[name].append(_time(run, calls[name], clock))
+    return times
+
+
+def _time(run: Run, calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    for _ in range(calls):
+        run()
+    return 1e3 * (clock() - start) / calls
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """The ratio of two contenders from turns that lie next to each other in time.
+
+    Example:
+        >>> ratio([4.0, 9.0, 8.0], [2.0, 3.0, 2.0, 2.0])
+        Ratio(middle=3.0, low=2.0, high=4.0)
+    """
+    ratios = sorted(a / b for a, b in zip(theirs, ours, strict=False))
+    quarter = len(ratios) // 4
+    low, high = (ratios[0], ratios[-1]) if len(ratios) < 4 else (ratios[quarter], ratios[-1 - quarter])
+    return Ratio(statistics.median(ratios), low, high)

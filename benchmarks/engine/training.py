@@ -1,0 +1,144 @@
+"""A row that trains: the RNN translation model with `auto` attention and with the full tensor, update by update."""
+
+import copy
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from benchmarks.engine.timing import ratio
+from torch import nn
+
+from qkv.tasks.choice import build_model
+from qkv.tasks.parallel import Files, Words, read_training
+from qkv.tasks.translation import TranslationTask
+from qkv.train.optimizer import build_optimizer, clip_gradient, scale_gradient
+from qkv.train.precision import computing
+from qkv.train.settings import Settings
+
+Precision = Literal["float32", "bfloat16"]
+
+ASKED = 2.0
+SETTINGS = Settings(steps=1, tokens=2048, learning_rate=1e-3)
+MODEL = {"kind": "gru", "score": "additive"}
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """A row: Multi30k German to English with a GRU and additive attention.
+
+    Attributes:
+        name: what `--row` takes.
+        precision: what the model computes in.
+        data: the folder that holds `multi30k`.
+        updates: how many are timed; the first ones of either side warm up.
+    """
+
+    name: str
+    precision: Precision = "float32"
+    data: Path | None = None
+    updates: int = 40
+
+    def measure(self, say: Callable[[str], None], clock: Callable[[], float]) -> dict[str, Any]:
+        """Train both models by turns on the same batches with the same seeds.
+
+        Args:
+            say: takes a line of progress.
+            clock: seconds.
+
+        Returns:
+            What is kept of it, plain; only why not, where there is no data.
+        """
+        if self.data is None:
+            return {"kind": "training", "skipped": "needs --data FOLDER, which holds multi30k/train.de and train.en"}
+        task = _task(self.data / "multi30k")
+        epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
+        sides = {backend: _Side(task, backend, self.precision, clock) for backend in ("auto", "reference")}
+        for step, places in enumerate(islice(epoch, self.updates + WARMING)):
+            for side in sides.values():
+                side.update(step, places)
+        return _record(sides["auto"], sides["reference"], say)
+
+
+WARMING = 3
+
+
+@final
+class _Side:
+    """One of the two models, its optimizer, and what was measured of it."""
+
+    def __init__(
+        self, task: TranslationTask, backend: str, precision: Literal["float32", "bfloat16"], clock: Callable[[], float]
+    ) -> None:
+        self._model = copy.deepcopy(task.model)
+        _attend_with(self._model, backend)
+        self._task = TranslationTask(
+            self._model, task.tokenizer, task.train, task.valid, task.valid_examples, task.smoothing, task.longest
+        )
+        self._optimizer = build_optimizer(self._model, SETTINGS)
+        self._precision, self._clock = precision, clock
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.tokens: list[int] = []
+
+    def update(self, step: int, places: Sequence[int]) -> None:
+        """One update; the seed decides what dropout drops."""
+        torch.manual_seed(step)
+        parameters = list(self._model.parameters())
+        batch = self._task.collate(places)
+        start = self._clock()
+        self._optimizer.zero_grad(set_to_none=True)
+        with computing(self._precision, torch.device("cpu")):
+            loss, count = self._task.objective(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        scale_gradient(parameters, 1 / count)
+        clip_gradient(parameters, SETTINGS.clip)
+        self._optimizer.step()
+        self.seconds.append(self._clock() - start)
+        self.losses.append(float(loss.detach()) / count)
+        self.tokens.append(count)
+
+
+def _attend_with(model: nn.Module, backend: str) -> None:
+    for module in model.modules():
+        if hasattr(module, "backend"):
+            module.backend = backend
+
+
+def _task(folder: Path) -> TranslationTask:
+    text = read_training(
+        Files(folder / "train.de", folder / "train.en", None, folder / "val.de", folder / "val.en"), Words(), 0
+    )
+    torch.manual_seed(0)
+    model = build_model(MODEL, text.tokenizer).train()
+    return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)
+
+
+def _record(ours: _Side, theirs: _Side, say: Callable[[str], None]) -> dict[str, Any]:
+    faster = ratio(theirs.seconds[WARMING:], ours.seconds[WARMING:])
+    apart = max(abs(a - b) / b for a, b in zip(ours.losses, theirs.losses, strict=True))
+    record = {
+        "kind": "training",
+        "updates": len(ours.seconds) - WARMING,
+        "tokens_per_second": {"auto": _speed(ours), "reference": _speed(theirs)},
+        "faster": {key: round(x, 3) for key, x in asdict(faster).items()},
+        "asked": ASKED,
+        "losses": {"auto": _rounded(ours.losses), "reference": _rounded(theirs.losses)},
+        "losses_apart": float(f"{apart:.2e}"),
+    }
+    say(f"  tokens/s {record['tokens_per_second']}, {faster.middle:.2f} times [{faster.low:.2f}, {faster.high:.2f}]")
+    say(f"  losses at most {apart:.1e} apart, from {ours.losses[0]:.3f} to {ours.losses[-1]:.3f}")
+    return record
+
+
+def _speed(side: _Side) -> float:
+    speeds = [count / seconds for count, seconds in zip(side.tokens, side.seconds, strict=True)][WARMING:]
+    return round(statistics.median(speeds), 1)
+
+
+def _rounded(losses: Sequence[float]) -> list[float]:
+    return [round(loss, 5) for loss in losses]

@@ -12,6 +12,7 @@ class Hypothesis:
         score: the sum of the log-probabilities of `ids`, and of the end mark where the sequence is finished; in nats.
         finished: whether the model ended the sequence itself; False where the limit cut it.
         log_probabilities: the parts of `score` in order, the end mark's last.
+        ranked: by what a beam search ranked it: `score` normalized by length; None where nothing was ranked.
 
     Example:
         >>> Hypothesis(ids=(7, 9), score=-0.75, log_probabilities=(-0.25, -0.25, -0.25)).finished
@@ -22,3 +23,4 @@ class Hypothesis:
     score: float
     finished: bool = True
     log_probabilities: tuple[float, ...] = ()
+    ranked: float | None = None

@@ -1,6 +1,7 @@
 """What a model must serve to be decoded."""
 
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from torch import Tensor
 
@@ -50,3 +51,70 @@ class Stepper(Protocol[State]):
             The state of R rows.
         """
         ...
+
+
+@runtime_checkable
+class BeamStepper(Stepper[State], Protocol[State]):
+    """A model that keeps several futures of one source without keeping the source several times."""
+
+    def fork(self, state: State, rows: Tensor, width: int) -> State:
+        """Take rows of a state, and let each become `width` rows beside each other that have the same past.
+
+        Args:
+            state: a state that was not forked.
+            rows: indices into its rows (R,), int64.
+            width: W, at least 1.
+
+        Returns:
+            The state of R·W rows.
+        """
+        ...
+
+    def regroup(self, state: State, rows: Tensor) -> State:
+        """Take rows of a forked state: each group of W continues rows of one group that was.
+
+        Args:
+            state: of R·W rows, from `fork`.
+            rows: indices into them, groups of W whose members lie in one old group, the groups in their old order.
+
+        Returns:
+            The state of as many rows as there are indices.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Repeating:
+    """Any model as a `BeamStepper`, each source kept once for each of its futures.
+
+    Args:
+        model: what predicts.
+    """
+
+    model: Stepper[Any]
+
+    def start(self, source: Tensor, lengths: Tensor) -> Any:
+        """Read the source."""
+        return self.model.start(source, lengths)
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Predict the next token."""
+        return self.model.step(tokens, state)
+
+    def select(self, state: Any, rows: Tensor) -> Any:
+        """Take rows."""
+        return self.model.select(state, rows)
+
+    def fork(self, state: Any, rows: Tensor, width: int) -> Any:
+        """Take each row several times."""
+        return self.model.select(state, rows.repeat_interleave(width))
+
+    def regroup(self, state: Any, rows: Tensor) -> Any:
+        """Take rows."""
+        return self.model.select(state, rows)
+
+
+def as_beam_stepper(model: Stepper[State]) -> BeamStepper[State]:
+    """The model itself where it can fork, else one that repeats its sources."""
+    return model if isinstance(model, BeamStepper) else Repeating(model)

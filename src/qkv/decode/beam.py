@@ -1,0 +1,316 @@
+"""The best sequences that a beam of hypotheses finds, for a whole batch at once."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper
+from qkv.decode.ranking import Ranking, log_coverage
+from qkv.decode.trail import Trail
+from qkv.decode.walk import as_limits
+from qkv.errors import ConfigError, QkvError, complaint
+
+
+@final
+@dataclass(frozen=True)
+class Beam:
+    """How a beam search goes.
+
+    Args:
+        width: how many hypotheses go on at each step, W.
+        n_best: how many are returned for each source, from 1 to W.
+        ranking: how finished hypotheses compare.
+        stop: "proved" goes on until no hypothesis that still runs could enter the n best; "filled" until W are
+            finished, which is sooner but may miss a better one.
+
+    Raises:
+        ConfigError: a number outside its range, or an unknown name.
+
+    Example:
+        >>> Beam(width=5, ranking=Ranking(0.6, "wu")).n_best
+        1
+    """
+
+    width: int = 5
+    n_best: int = 1
+    ranking: Ranking = field(default_factory=Ranking)
+    stop: Literal["proved", "filled"] = "proved"
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ConfigError(complaint("width", "at least 1", f"{self.width}", "5 suits most models."))
+        if not 1 <= self.n_best <= self.width:
+            mend = "Widen the beam, or ask for fewer."
+            raise ConfigError(complaint("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", mend))
+        if self.stop not in ("proved", "filled"):
+            mend = "Only the first is sure to miss nothing."
+            raise ConfigError(complaint("stop", '"proved" or "filled"', repr(self.stop), mend))
+
+
+@torch.no_grad()
+def beam(
+    model: Stepper[State],
+    source: Tensor,
+    lengths: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    limit: int | Tensor,
+    search: Beam = Beam(),
+    attended: Callable[[State], Tensor] | None = None,
+) -> list[list[Hypothesis]]:
+    """Keep the W likeliest beginnings at each step, and return the best of those that ended.
+
+    At each step all continuations of a source's W beginnings compete by log-probability. Those among the W best that
+    end are finished; the W best of the others go on. Finished ones are ranked by `search.ranking`; of equal ones the
+    first to finish comes first. Where fewer than n end within the limit, the best of those that still run follow.
+
+    What a source gives does not depend on the rest of the batch, its order or its padding, unless two scores differ by
+    less than the rounding of the model's own products. Sources that are done leave the batch.
+
+    Args:
+        model: what predicts; a module should be in evaluation mode.
+        source: token ids (B, S), int64.
+        lengths: tokens in each row (B,), int64.
+        bos: the begin mark, the first token the model is given.
+        eos: the end mark.
+        limit: the most tokens of a hypothesis, the end mark included; one number, or one for each row (B,).
+        search: how wide, how many, how ranked, when to stop.
+        attended: reads from a state what the newest token of each row attended to (R, S); for the coverage penalty.
+
+    Returns:
+        For each row its n best hypotheses, the best first; fewer where the vocabulary allows no more.
+
+    Raises:
+        ShapeError: `limit` fits neither form.
+        ConfigError: a coverage penalty without `attended`.
+        QkvError: the model's scores are not numbers.
+
+    Source: Graves 2012, "Sequence Transduction with Recurrent Neural Networks", algorithm 1; Wu et al. 2016, section 7.
+
+    Example:
+        >>> class Fixed:  # the next token's probabilities, whatever came before
+        ...     def start(self, source, lengths):
+        ...         return source
+        ...     def step(self, tokens, state):
+        ...         return torch.tensor([0.0, 0.5, 0.3, 0.2]).log().expand(len(tokens), -1), state
+        ...     def select(self, state, rows):
+        ...         return state[rows]
+        >>> source, lengths = torch.tensor([[5]]), torch.tensor([1])
+        >>> search = Beam(width=9, n_best=3, ranking=Ranking(length_penalty=0.0))
+        >>> (found,) = beam(Fixed(), source, lengths, bos=0, eos=1, limit=3, search=search)
+        >>> [(one.ids, round(math.exp(one.score), 2)) for one in found]
+        [((), 0.5), ((2,), 0.15), ((3,), 0.1)]
+    """
+    if search.ranking.coverage and attended is None:
+        mend = "Use a model with attention, or coverage=0."
+        raise ConfigError(complaint("coverage", "0 where nothing tells what was attended to", "more", mend))
+    limits = as_limits(limit, source)
+    run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist())
+    sources = (limits > 0).nonzero().squeeze(1)
+    if sources.numel():
+        state = model.start(source, lengths)
+        if sources.numel() < source.shape[0]:
+            state = model.select(state, sources)
+        run.to_the_end(_Front.first(state, source, lengths, sources, bos))
+    return [run.best(row) for row in range(source.shape[0])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Front(Generic[State]):
+    """The beginnings that go on: w for each of R sources.
+
+    Attributes:
+        state: the model's, R·w rows.
+        tokens: the newest (R·w,).
+        totals: log-probabilities (R, w), float64; −inf where a source has fewer beginnings.
+        places: where each stands in the trail's last step (R·w,).
+        sources: the original row of each source (R,).
+        lengths: of the sources (R,).
+        covered: what each source position was attended with so far (R·w, S).
+    """
+
+    state: State
+    tokens: Tensor
+    totals: Tensor
+    places: Tensor
+    sources: Tensor
+    lengths: Tensor
+    covered: Tensor
+
+    @classmethod
+    def first(cls, state: State, source: Tensor, lengths: Tensor, sources: Tensor, bos: int) -> "_Front[State]":
+        totals = torch.zeros(sources.numel(), 1, dtype=torch.float64, device=source.device)
+        covered = torch.zeros(sources.numel(), source.shape[1], dtype=torch.float64, device=source.device)
+        return cls(state, torch.full_like(sources, bos), totals, sources, sources, lengths[sources], covered)
+
+
+class _Choice(NamedTuple):
+    """What goes on and what ends, each (R, W), the likeliest first; rows count those of the front.
+
+    Where there are fewer, totals are −inf.
+    """
+
+    rows: Tensor
+    tokens: Tensor
+    gains: Tensor
+    totals: Tensor
+    end_rows: Tensor
+    end_gains: Tensor
+    end_totals: Tensor
+
+
+class _Leaf(NamedTuple):
+    """A whole hypothesis: its rank, and where the trail has it."""
+
+    score: float
+    step: int
+    place: int
+    end: tuple[float, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Search(Generic[State]):
+    """One search: its settings, and what it found so far for each original row."""
+
+    model: BeamStepper[State]
+    search: Beam
+    attended: Callable[[State], Tensor] | None
+    eos: int
+    limits: list[int]
+    trail: Trail = field(default_factory=Trail)
+    ended: dict[int, list[_Leaf]] = field(default_factory=dict)
+    cut: dict[int, list[_Leaf]] = field(default_factory=dict)
+
+    def to_the_end(self, front: _Front[State]) -> None:
+        step = 0
+        while True:
+            logits_RN, state = self.model.step(front.tokens, front.state)
+            covered = front.covered + self.attended(state) if self.attended else front.covered
+            front = replace(front, state=state, covered=covered)
+            choice = _choose(logits_RN, front.totals, self.search.width, self.eos)
+            _check(choice.totals, front.sources, step)
+            self._note_ends(front, choice, step)
+            self.trail.note(front.places[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
+            step += 1
+            going = self._going(front, choice, step)
+            if not going:
+                break
+            front = self._next(front, choice, going, step)
+
+    def best(self, row: int) -> list[Hypothesis]:
+        """The n best of a source, those that were cut off last."""
+        leaves = [(leaf, True) for leaf in self.ended.get(row, ())] + [(leaf, False) for leaf in self.cut.get(row, ())]
+        found = [self._hypothesis(leaf, finished) for leaf, finished in leaves[: self.search.n_best]]
+        return found or [Hypothesis((), 0.0, finished=False)]
+
+    def _hypothesis(self, leaf: _Leaf, finished: bool) -> Hypothesis:
+        ids, gains = self.trail.back(leaf.step, leaf.place)
+        parts = (*gains, *leaf.end)
+        return Hypothesis(ids, sum(parts), finished, parts, leaf.score)
+
+    def _note_ends(self, front: _Front[State], choice: _Choice, step: int) -> None:
+        sources, places = front.sources.tolist(), front.places.tolist()
+        for i, j in choice.end_totals.isfinite().nonzero().tolist():
+            row = int(choice.end_rows[i, j])
+            score = self._score(float(choice.end_totals[i, j]), step + 1, front, row, i)
+            leaves = self.ended.setdefault(sources[i], [])
+            leaves.append(_Leaf(score, step, places[row], (float(choice.end_gains[i, j]),)))
+            # Stable: of equal ones the first to finish stays first.
+            leaves.sort(key=lambda leaf: -leaf.score)
+            del leaves[self.search.width :]
+
+    def _note_cut(self, front: _Front[State], choice: _Choice, i: int, step: int) -> None:
+        width, leaves = self.search.width, []
+        for j, total in enumerate(choice.totals[i].tolist()):
+            if total > -math.inf:
+                score = self._score(total, step, front, int(choice.rows[i, j]), i)
+                leaves.append(_Leaf(score, step, i * width + j, ()))
+        self.cut[int(front.sources[i])] = sorted(leaves, key=lambda leaf: -leaf.score)
+
+    def _score(self, total: float, length: int, front: _Front[State], row: int, i: int) -> float:
+        covered = 0.0
+        if self.attended is not None and self.search.ranking.coverage:
+            covered = float(log_coverage(front.covered[row : row + 1], front.lengths[i : i + 1]))
+        return self.search.ranking.score(total, length, covered)
+
+    def _going(self, front: _Front[State], choice: _Choice, step: int) -> list[int]:
+        """Which sources go on after a step; of the others, what was cut off is noted."""
+        going = []
+        for i, (source, best) in enumerate(zip(front.sources.tolist(), choice.totals.amax(1).tolist(), strict=True)):
+            if best > -math.inf and step >= self.limits[source]:
+                self._note_cut(front, choice, i, step)
+            elif best > -math.inf and not self._settled(self.ended.get(source, []), best, self.limits[source]):
+                going.append(i)
+        return going
+
+    def _settled(self, ended: list[_Leaf], best: float, limit: int) -> bool:
+        if self.search.stop == "filled":
+            return len(ended) >= self.search.width
+        enough = len(ended) >= self.search.n_best
+        return enough and ended[self.search.n_best - 1].score >= self.search.ranking.bound(best, limit)
+
+    def _next(self, front: _Front[State], choice: _Choice, going: list[int], step: int) -> _Front[State]:
+        width, device = self.search.width, front.tokens.device
+        kept = torch.tensor(going, dtype=torch.int64, device=device)
+        rows = choice.rows[kept].flatten()
+        state = self.model.fork(front.state, kept, width) if step == 1 else self.model.regroup(front.state, rows)
+        places = (kept[:, None] * width + torch.arange(width, device=device)).flatten()
+        return _Front(
+            state,
+            choice.tokens[kept].flatten(),
+            choice.totals[kept],
+            places,
+            front.sources[kept],
+            front.lengths[kept],
+            front.covered[rows],
+        )
+
+
+def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int) -> _Choice:
+    """Let all continuations of a source compete: the best ones that go on, and the ends among the best of all."""
+    scores = logits_MN if logits_MN.dtype == torch.float64 else logits_MN.float()
+    # W beginnings go on, and one of a row's continuations may be the end: no row can give more than W + 1.
+    top, tokens = scores.topk(min(width + 1, scores.shape[-1]), dim=-1)
+    gains = (top - scores.logsumexp(-1, keepdim=True)).double()
+    sources, each = totals_Rw.shape[0], top.shape[-1]
+    totals = (totals_Rw.view(-1, 1) + gains).view(sources, -1)
+    totals, order = totals.sort(dim=-1, descending=True, stable=True)
+    gains, tokens = gains.view(sources, -1).gather(1, order), tokens.view(sources, -1).gather(1, order)
+    rows = order // each + torch.arange(sources, device=order.device)[:, None] * totals_Rw.shape[1]
+    ends = tokens == eos
+    first = ends.long().argsort(dim=1, stable=True)[:, :width]
+    # A beam wider than all continuations there are repeats the last as one that cannot be.
+    lack = width - first.shape[1]
+    first = torch.cat([first, first[:, -1:].expand(-1, lack)], 1) if lack > 0 else first
+    going = totals.masked_fill(ends, -math.inf).gather(1, first)
+    if lack > 0:
+        going[:, -lack:] = -math.inf
+    return _Choice(
+        rows.gather(1, first),
+        tokens.gather(1, first),
+        gains.gather(1, first),
+        going,
+        rows[:, :width],
+        gains[:, :width],
+        totals.masked_fill(~ends, -math.inf)[:, :width],
+    )
+
+
+def _check(totals: Tensor, sources: Tensor, step: int) -> None:
+    if torch.isnan(totals).any():
+        row = int(sources[torch.isnan(totals).any(1)][0])
+        raise QkvError(
+            complaint(
+                "model",
+                "scores that are numbers",
+                f"NaN for row {row} at step {step}",
+                "The parameters hold NaN or Inf: take an earlier checkpoint.",
+            )
+        )

@@ -1,0 +1,94 @@
+"""How hypotheses of different lengths compare: length normalization and the coverage penalty."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint, nearest
+
+Normalization = Literal["plain", "wu"]
+_NAMES: tuple[str, ...] = get_args(Normalization)
+
+
+@final
+@dataclass(frozen=True)
+class Ranking:
+    """s(Y) = log P(Y) / lp(Y) + cp(Y), with lp = |Y|^α, or Wu's ((5 + |Y|) / 6)^α; |Y| counts the end mark too.
+
+    The coverage penalty is cp = β Σ_i log min(Σ_j p_ij, 1), with p_ij the weight of source position i at target
+    token j: it is 0 where each source token got its share of attention, and less where some got little.
+
+    Args:
+        length_penalty: α, at least 0: 0 compares log-probabilities as they are, 1 their means.
+        normalization: "plain" or "wu".
+        coverage: β, at least 0.
+
+    Raises:
+        ConfigError: an unknown name, or a number below 0.
+
+    Source: Wu et al. 2016, "Google's Neural Machine Translation System", eq. 14.
+
+    Example:
+        >>> Ranking(1.0).score(-3.0, length=4), Ranking(1.0, "wu").score(-3.0, length=4)
+        (-0.75, -2.0)
+    """
+
+    length_penalty: float = 1.0
+    normalization: Normalization = "plain"
+    coverage: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, number in (("length_penalty", self.length_penalty), ("coverage", self.coverage)):
+            if not 0 <= number < math.inf:
+                raise ConfigError(complaint(name, "0 or more", f"{number}", "0 switches it off."))
+        if self.normalization not in _NAMES:
+            got, mend = repr(self.normalization), nearest(str(self.normalization), _NAMES)
+            raise ConfigError(complaint("normalization", '"plain" or "wu"', got, mend))
+
+    def divisor(self, length: int) -> float:
+        """lp of a length, at least 1."""
+        base = length if self.normalization == "plain" else (5 + length) / 6
+        return float(base**self.length_penalty)
+
+    def score(self, total: float, length: int, covered: float = 0.0) -> float:
+        """s(Y).
+
+        Args:
+            total: log P(Y).
+            length: |Y|, the end mark included, at least 1.
+            covered: Σ_i log min(Σ_j p_ij, 1).
+        """
+        return total / self.divisor(length) + self.coverage * covered
+
+    def bound(self, total: float, limit: int) -> float:
+        """The most that s can become for a beginning, however it goes on.
+
+        A log-probability only falls, no longer sequence than the limit divides it by more, and the coverage penalty is
+        never positive.
+
+        Args:
+            total: log P of the beginning.
+            limit: the greatest length.
+        """
+        return total / self.divisor(limit)
+
+
+def log_coverage(weights_RS: Tensor, lengths: Tensor) -> Tensor:
+    """Σ_i log min(Σ_j p_ij, 1) over real source positions.
+
+    Args:
+        weights_RS: for each row the attention that each source position got, summed over target tokens.
+        lengths: real source positions (R,).
+
+    Returns:
+        (R,), float64; 0 for an empty source.
+
+    Example:
+        >>> log_coverage(torch.tensor([[1.5, 0.5, 0.0]]), torch.tensor([2])).exp()
+        tensor([0.5000], dtype=torch.float64)
+    """
+    real = torch.arange(weights_RS.shape[-1], device=lengths.device) < lengths[:, None]
+    return torch.where(real, weights_RS.double().clamp(max=1.0), 1.0).log().sum(-1)

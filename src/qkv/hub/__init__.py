@@ -1,0 +1,1 @@
+"""Checkpoints for other libraries, and from them."""

@@ -1,0 +1,128 @@
+"""A Transformer as a model of CTranslate2."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, UnsupportedError, complaint
+from qkv.models.transformer import TransformerTranslator
+from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.positions import sinusoidal
+
+_SCALES = {"scaled_dot": None, "dot": 1.0}
+
+
+def to_ctranslate2(
+    model: TransformerTranslator, pieces: Sequence[str], out: Path, *, bos: int, eos: int, unk: int, positions: int
+) -> None:
+    """Write a Transformer as CTranslate2 reads it.
+
+    Args:
+        model: what is written.
+        pieces: the vocabulary, in the order of ids.
+        out: the folder to write; made where it is missing, files of an earlier export are replaced.
+        bos, eos, unk: the special pieces.
+        positions: how many positions the table of sinusoids gets: the longest source or target that can be read.
+
+    Raises:
+        ConfigError: the library is not installed.
+        UnsupportedError: a score that CTranslate2 does not compute.
+    """
+    specs = _library()
+    score = model.config.score
+    if score not in _SCALES:
+        mend = "Export to ONNX, which takes any score, or train with --score scaled_dot."
+        raise UnsupportedError(complaint("--to", "a score that CTranslate2 computes", score, mend))
+    spec = specs.TransformerSpec.from_config(
+        (model.config.encoder_layers, model.config.decoder_layers),
+        model.config.heads,
+        pre_norm=model.config.norm_first,
+    )
+    table = sinusoidal(positions, model.config.width).numpy()
+    for side, blocks, norm in (
+        (spec.encoder, model.encoder, model.encoder_norm),
+        (spec.decoder, model.decoder, model.decoder_norm),
+    ):
+        side.scale_embeddings = np.dtype("float32").type(model.config.width**0.5)
+        side.position_encodings.encodings = table
+        embedding = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
+        embedding.weight = _array(model.embed.weight)
+        if isinstance(norm, nn.LayerNorm):
+            _norm(side.layer_norm, norm)
+        for layer, block in zip(side.layer, blocks, strict=True):
+            _block(layer, block, _SCALES[score])
+    _linear(spec.decoder.projection, model.output.weight, model.output.bias)
+    _marks(spec, pieces, bos, eos, unk)
+    out.mkdir(parents=True, exist_ok=True)
+    spec.validate()
+    spec.save(str(out))
+
+
+def _library() -> Any:
+    try:
+        from ctranslate2.specs import transformer_spec
+    except ImportError as error:
+        mend = "Install it: pip install qkv[export]."
+        raise ConfigError(complaint("--to", "an installed library", f"ctranslate2: {error}", mend)) from None
+    return transformer_spec
+
+
+def _marks(spec: Any, pieces: Sequence[str], bos: int, eos: int, unk: int) -> None:
+    spec.register_source_vocabulary(list(pieces))
+    spec.register_target_vocabulary(list(pieces))
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[bos]
+    spec.config.eos_token, spec.config.unk_token = pieces[eos], pieces[unk]
+    spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
+
+
+def _block(layer: Any, block: nn.Module, scale: float | None) -> None:
+    assert isinstance(block, EncoderBlock | DecoderBlock)
+    _attention(layer.self_attention, block.self_attention, scale, one=True)
+    _norm(layer.self_attention.layer_norm, block.around_self.norm)
+    if isinstance(block, DecoderBlock):
+        _attention(layer.attention, block.cross_attention, scale, one=False)
+        _norm(layer.attention.layer_norm, block.around_cross.norm)
+    _feed_forward(layer.ffn, block.feed_forward)
+    _norm(layer.ffn.layer_norm, block.around_feed.norm)
+
+
+def _attention(spec: Any, attention: MultiHeadAttention, scale: float | None, *, one: bool) -> None:
+    (weight, bias), rows = _joint(attention), attention.width
+    if one:
+        _linear(spec.linear[0], weight, bias)
+    else:
+        _linear(spec.linear[0], weight[:rows], bias[:rows])
+        _linear(spec.linear[1], weight[rows:], bias[rows:])
+    assert attention.output is not None
+    _linear(spec.linear[-1], attention.output.weight, attention.output.bias)
+    if scale is not None:
+        spec.queries_scale = np.dtype("float32").type(scale)
+
+
+def _joint(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
+    parts = [attention.projections.part(index) for index in range(3)]
+    weights = [weight for weight, _ in parts if weight is not None]
+    biases = [bias for _, bias in parts if bias is not None]
+    return torch.cat(weights), torch.cat(biases)
+
+
+def _feed_forward(spec: Any, layer: FeedForward) -> None:
+    _linear(spec.linear_0, layer.expand.weight, layer.expand.bias)
+    _linear(spec.linear_1, layer.contract.weight, layer.contract.bias)
+
+
+def _linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
+    spec.weight, spec.bias = _array(weight), _array(bias)
+
+
+def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().float().cpu().contiguous().numpy()

@@ -11,19 +11,23 @@ from qkv.cli.failure import guarded
 @guarded
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")],
-    source: Annotated[Path | None, typer.Option(help="Source sentences, one per line.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Source sentences, one per line, of a translator.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Or one file with source<TAB>target on each line.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the translations to this file.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Or one file as in training: source<TAB>target, label<TAB>text, or words in columns."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write what the model said to this file.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Score a model: sacreBLEU with its signature, chrF and exact match, by the code that training uses.
+    """Score a model by the code that training uses.
+
+    Translations: sacreBLEU with its signature, chrF and exact match. Labels and tags: accuracy and F1.
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
-    from qkv.tasks.evaluation import evaluate_translation
+    from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.parallel import Files
 
-    files = Files(source=source, target=target, data=data)
-    for figure in evaluate_translation(run, files, device, out):
+    for figure in score(run, Files(source=source, target=target, data=data), device, out):
         typer.echo(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}")

@@ -8,7 +8,9 @@ from qkv._version import VERSION
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import evaluate
 from qkv.cli.explain import explain
+from qkv.cli.label import classify, tag
 from qkv.cli.train import train_translate
+from qkv.cli.train_labels import train_classify, train_tag
 from qkv.cli.translate import translate
 
 app = typer.Typer(
@@ -23,7 +25,11 @@ train = typer.Typer(name="train", no_args_is_help=True, help="Train a model from
 app.command()(demo)
 app.add_typer(train)
 train.command("translate")(train_translate)
+train.command("classify")(train_classify)
+train.command("tag")(train_tag)
 app.command()(translate)
+app.command()(classify)
+app.command()(tag)
 app.command()(evaluate)
 app.command()(explain)
 

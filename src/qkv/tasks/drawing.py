@@ -1,10 +1,11 @@
-"""The alignments of translations, in the terminal and in files."""
+"""What trained models attended to, in the terminal and in files."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from qkv.tasks.labeler import Classification
 from qkv.tasks.translator import Translation
 from qkv.view.alignment import Alignment
 from qkv.view.console import terminal as draw_in_terminal
@@ -31,7 +32,25 @@ def draw(translations: Sequence[Translation], file: Path | None, *, terminal: bo
     Raises:
         ConfigError: the file has another suffix, or cannot be written.
     """
-    drawn = alignments(translations)
+    _draw(alignments(translations), file, terminal)
+
+
+def draw_labels(found: Sequence[Classification], file: Path | None, *, terminal: bool) -> None:
+    """Draw what share of a text each word gave to its label.
+
+    Args:
+        found: classifications with their weights.
+        file: where to save it: .html, .svg or .png; None for nowhere.
+        terminal: whether to draw on standard error.
+
+    Raises:
+        ConfigError: the file has another suffix, or cannot be written.
+    """
+    drawn = [Alignment(each.tokens, (each.label,), each.weights[None]) for each in found if each.weights is not None]
+    _draw(drawn, file, terminal)
+
+
+def _draw(drawn: Sequence[Alignment], file: Path | None, terminal: bool) -> None:
     if file is not None:
         save(file, drawn)
     if terminal:

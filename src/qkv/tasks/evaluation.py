@@ -1,10 +1,16 @@
 """Scoring a trained model on files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
+from qkv.errors import ConfigError, complaint
 from qkv.metrics.figure import Figure
+from qkv.tasks.labeled_text import Kind, Text, read_texts
+from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.labeling import judge_labels
 from qkv.tasks.parallel import Files, read_for_scoring
+from qkv.tasks.runs import open_run
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translator
 
@@ -31,3 +37,75 @@ def evaluate_translation(run: Path, files: Files, device: str = "cpu", out: Path
     if out is not None:
         replace_file(out, "".join(f"{line}\n" for line in hypotheses).encode("utf-8"))
     return judge(hypotheses, pairs)
+
+
+def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = None) -> list[Figure]:
+    """Score a model on files of its task.
+
+    Args:
+        run: the folder that training wrote, or one checkpoint in it.
+        files: as the task's training takes them.
+        device: where to compute.
+        out: where to write what the model says, if anywhere.
+
+    Returns:
+        The figures.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        DataError: a file cannot be used; names file and line.
+        ConfigError: files that this task does not take.
+    """
+    match open_run(run).task:
+        case "classify":
+            return evaluate_labels("classify", run, _one_file(files), device, out)
+        case "tag":
+            return evaluate_labels("tag", run, _one_file(files), device, out)
+        case _:
+            return evaluate_translation(run, files, device, out)
+
+
+def _one_file(files: Files) -> Path | None:
+    if files.source is not None or files.target is not None:
+        mend = "Labeled texts are in one file: --data FILE."
+        raise ConfigError(complaint("--source", "--data FILE for a model that labels", "--source or --target", mend))
+    return files.data
+
+
+def evaluate_labels(
+    kind: Kind, run: Path, data: Path | None, device: str = "cpu", out: Path | None = None
+) -> list[Figure]:
+    """Score a model that labels.
+
+    Args:
+        kind: "classify" or "tag".
+        run: the folder that training wrote, or one checkpoint in it.
+        data: a labeled file.
+        device: where to compute.
+        out: where to write the labels, if anywhere: as the file's own, with the labels that were found.
+
+    Returns:
+        The figures.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        DataError: the file cannot be used; names file and line.
+    """
+    texts = read_texts(kind, data)
+    found = _labels(kind, run, texts, device)
+    if out is not None:
+        lines = (line for text, labels in zip(texts, found, strict=True) for line in _written(kind, text, labels))
+        replace_file(out, "".join(f"{line}\n" for line in lines).encode("utf-8"))
+    return judge_labels(found, [text.labels for text in texts])
+
+
+def _labels(kind: Kind, run: Path, texts: Sequence[Text], device: str) -> list[tuple[str, ...]]:
+    if kind == "tag":
+        return Tagger.load(run, device).tag([text.words for text in texts])
+    return [(label,) for label in Classifier.load(run, device).classify([text.words[0] for text in texts])]
+
+
+def _written(kind: Kind, text: Text, labels: Sequence[str]) -> list[str]:
+    if kind == "classify":
+        return [f"{labels[0]}\t{text.words[0]}"]
+    return [*(f"{word}\t{label}" for word, label in zip(text.words, labels, strict=True)), ""]

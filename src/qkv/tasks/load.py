@@ -1,13 +1,27 @@
 """`qkv.load`: a trained model, whatever its task."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
+from qkv.errors import CheckpointError, complaint, nearest
+from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.runs import Trained, open_run
 from qkv.tasks.translator import Translator
 
+_LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Any]] = MappingProxyType(
+    {
+        "classify": Classifier,
+        "tag": Tagger,
+        "translate": lambda trained, device: Translator.load(trained.folder, device),
+    }
+)
 
-def load(run: str | Path, device: str | torch.device = "cpu") -> Translator:
+
+def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
@@ -15,7 +29,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Translator:
         device: where to compute.
 
     Returns:
-        A `Translator`.
+        A `Translator`, `Classifier` or `Tagger`, as the run was trained.
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, altered, or of a task this version does not know.
@@ -25,4 +39,8 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Translator:
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
-    return Translator.load(run, device)
+    trained = open_run(run)
+    if trained.task not in _LOADERS:
+        got, mend = f'"{trained.task}"', nearest(trained.task, _LOADERS)
+        raise CheckpointError(complaint(str(trained.folder), "a task that this version knows", got, mend))
+    return _LOADERS[trained.task](trained, device)

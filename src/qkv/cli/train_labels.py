@@ -1,0 +1,112 @@
+"""`qkv train classify` and `qkv train tag`: from labeled files to a trained model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkv.cli.failure import guarded
+
+_Data = Annotated[Path | None, typer.Option(help="label<TAB>text on each line (.gz too).")]
+_Columns = Annotated[Path | None, typer.Option(help="Words in columns, word first, tag last; .gz too.")]
+_Valid = Annotated[Path | None, typer.Option(help="The same to validate on; a tenth is held out if not given.")]
+_Out = Annotated[Path | None, typer.Option(help="The run folder; the same command again resumes.")]
+_Encoder = Annotated[str | None, typer.Option("--model", help="gru (default), lstm, rnn, transformer or none.")]
+_Pool = Annotated[str | None, typer.Option(help="attention (default) or mean.")]
+_Tokenizer = Annotated[str | None, typer.Option(help="bpe, word or char; learnt from the training text.")]
+_Vocabulary = Annotated[int | None, typer.Option(help="The most pieces of the vocabulary.")]
+_Lowercase = Annotated[bool | None, typer.Option("--lowercase", help="Lower-case all text.")]
+_Longest = Annotated[int | None, typer.Option(help="The most tokens that a text may have (512).")]
+_Steps = Annotated[int | None, typer.Option(help="Number of updates (2000).")]
+_Rate = Annotated[float | None, typer.Option(help="The learning rate's peak (0.001).")]
+_Seed = Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")]
+_Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
+_Config = Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")]
+_Board = Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")]
+_Print = Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")]
+
+
+@guarded
+def train_classify(
+    data: _Data = None,
+    valid_data: _Valid = None,
+    out: _Out = None,
+    model: _Encoder = None,
+    pool: _Pool = None,
+    tokenizer: _Tokenizer = None,
+    vocabulary: _Vocabulary = None,
+    lowercase: _Lowercase = None,
+    longest: _Longest = None,
+    steps: _Steps = None,
+    learning_rate: _Rate = None,
+    seed: _Seed = None,
+    device: _Device = "cpu",
+    config: _Config = None,
+    tensorboard: _Board = False,
+    print_config: _Print = False,
+) -> None:
+    """Train a model that gives each text a label, and shows which words decided.
+
+    Example: qkv train classify --data films.tsv --out runs/films
+    """
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"data": data, "valid_data": valid_data, "longest": longest},
+        "tokenizer": {"kind": tokenizer, "size": vocabulary, "lowercase": lowercase},
+        "model": {"encoder": model, "pool": pool},
+        "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
+    }
+    _train("classify", flags, config, out, device, tensorboard=tensorboard, print_config=print_config)
+
+
+@guarded
+def train_tag(
+    data: _Columns = None,
+    valid_data: _Valid = None,
+    out: _Out = None,
+    model: _Encoder = None,
+    tokenizer: _Tokenizer = None,
+    vocabulary: _Vocabulary = None,
+    lowercase: _Lowercase = None,
+    longest: _Longest = None,
+    steps: _Steps = None,
+    learning_rate: _Rate = None,
+    seed: _Seed = None,
+    device: _Device = "cpu",
+    config: _Config = None,
+    tensorboard: _Board = False,
+    print_config: _Print = False,
+) -> None:
+    """Train a model that gives each word a tag.
+
+    Example: qkv train tag --data train.conll --out runs/names
+    """
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"data": data, "valid_data": valid_data, "longest": longest},
+        "tokenizer": {"kind": tokenizer, "size": vocabulary, "lowercase": lowercase},
+        "model": {"encoder": model},
+        "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
+    }
+    _train("tag", flags, config, out, device, tensorboard=tensorboard, print_config=print_config)
+
+
+def _train(
+    kind: Any,
+    flags: dict[str, dict[str, Any]],
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    *,
+    tensorboard: bool,
+    print_config: bool,
+) -> None:
+    from qkv.tasks.label_training import load_label_settings, show_label_settings, train_labels
+    from qkv.tasks.settings import merge, read_toml, to_toml
+
+    given = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
+    settings = load_label_settings(kind, merge(read_toml(config), given) if config is not None else given)
+    if print_config:
+        typer.echo(to_toml(show_label_settings(settings)))
+        return
+    outcome = train_labels(kind, settings, out, device, tensorboard=tensorboard)
+    if outcome.exit_code:
+        raise typer.Exit(outcome.exit_code)

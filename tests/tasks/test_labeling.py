@@ -1,0 +1,176 @@
+"""Texts and words that are labeled, from files to answers."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from qkv.errors import CheckpointError, ConfigError, DataError
+from qkv.models.reader import ReaderConfig, TextTagger
+from qkv.tasks.evaluation import evaluate_labels
+from qkv.tasks.label_training import load_label_settings, show_label_settings, train_labels
+from qkv.tasks.labeled_text import LabeledFiles, encode_words, read_for_training
+from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.labeling import judge_labels, predict
+from qkv.tasks.load import load
+from qkv.tasks.parallel import Words
+
+_MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
+_TRAINING = {"steps": 60, "warmup": 5, "learning_rate": 0.05, "validate_every": 30, "tokens": 256}
+
+
+def _films(path: Path, count: int = 120, seed: int = 0) -> Path:
+    random = Random(seed)
+    good, bad, rest = ("fine", "great", "lovely"), ("dull", "poor", "awful"), ("a", "film", "story", "the", ",")
+    rows = []
+    for number in range(count):
+        words = [random.choice(rest) for _ in range(random.randint(1, 6))]
+        words.insert(random.randint(0, len(words)), random.choice((bad, good)[number % 2]))
+        rows.append(f"{('bad', 'good')[number % 2]}\t{' '.join(words)}\n")
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
+
+
+def _numbers(path: Path, count: int = 80, seed: int = 0) -> Path:
+    """Digits are NUM, what follows one is AFTER, the rest O: the tag depends on the neighbor."""
+    random = Random(seed)
+    sentences = []
+    for _ in range(count):
+        words = [random.choice(("one", "12", "two", "7", "dog")) for _ in range(random.randint(1, 7))]
+        tags = [
+            "B-NUM" if w.isdigit() else "B-AFTER" if p.isdigit() else "O"
+            for p, w in zip(["", *words], words, strict=False)
+        ]
+        sentences.append("".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)))
+    path.write_text("\n".join(sentences), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("films")
+    tables = {"data": {"data": _films(folder / "films.tsv")}, "model": _MODEL, "training": _TRAINING}
+    train_labels("classify", load_label_settings("classify", tables), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numbers")
+    model = {**_MODEL, "encoder": "gru"}
+    tables = {"data": {"data": _numbers(folder / "n.conll")}, "model": model, "training": _TRAINING}
+    tables["tokenizer"] = {"kind": "char"}
+    train_labels("tag", load_label_settings("tag", tables), folder / "run")
+    return folder / "run"
+
+
+def test_a_classifier_learns_which_words_decide(classifier: Path, tmp_path: Path) -> None:
+    figures = evaluate_labels("classify", classifier, _films(tmp_path / "unseen.tsv", seed=1))
+    assert {figure.name: figure.value for figure in figures} == {"accuracy": 100.0, "macro_f1": 100.0}
+    (found,) = Classifier.load(classifier).classify_fully(["the film , a lovely story"], attention=True)
+    assert found.label == "good"
+    assert list(found.probabilities) == ["good", "bad"]
+    assert sum(found.probabilities.values()) == pytest.approx(1)
+    assert found.weights is not None
+    assert found.tokens[int(found.weights.argmax())] == "lovely"
+
+
+def test_a_tagger_learns_from_neighbors(tagger: Path, tmp_path: Path) -> None:
+    figures = evaluate_labels("tag", tagger, _numbers(tmp_path / "unseen.conll", seed=1), out=tmp_path / "out")
+    assert [figure.name for figure in figures] == ["span_f1", "accuracy", "macro_f1"]
+    assert figures[1].value > 95
+    written = (tmp_path / "out").read_text().splitlines()
+    truth = (tmp_path / "unseen.conll").read_text().splitlines()
+    assert [line.split("\t")[0] for line in written[:-1]] == [line.split("\t")[0] for line in truth]
+
+
+def test_answers_do_not_depend_on_the_batch(classifier: Path) -> None:
+    model = Classifier.load(classifier)
+    texts = ["dull", "a great film , the story", "", "the poor story the story the story"]
+    together = model.classify_fully(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = model.classify_fully([text])
+        assert alone.label == found.label
+        assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-6)
+
+
+def test_no_texts_give_no_answers(classifier: Path, tagger: Path) -> None:
+    assert Classifier.load(classifier).classify([]) == []
+    assert Tagger.load(tagger).tag([]) == []
+    assert Tagger.load(tagger).tag([[], ["7"]])[0] == ()
+
+
+def test_load_gives_the_class_of_the_task(classifier: Path, tagger: Path) -> None:
+    assert isinstance(load(classifier), Classifier)
+    assert isinstance(load(tagger), Tagger)
+    with pytest.raises(CheckpointError, match="expected a model that tags; got one trained to classify"):
+        Tagger.load(classifier)
+
+
+def test_scores_of_words_are_in_the_order_of_the_texts() -> None:
+    torch.manual_seed(0)
+    text = read_like(["ab c", "d", "efg h ij"])
+    model = TextTagger(ReaderConfig(40, 3, "gru", width=8)).eval()
+    together = predict(model, text, 0)
+    for item, scores in zip(text, together, strict=True):
+        torch.testing.assert_close(scores, predict(model, [item], 0)[0])
+        assert scores.shape == (len(item.begins), 3)
+
+
+def read_like(sentences: list[str]) -> list:  # type: ignore[type-arg]
+    from qkv.data.tokenizer import Tokenizer
+    from qkv.tasks.labeled_text import Item
+
+    tokenizer = Tokenizer.learn(["abcdefghij"], kind="char")
+    return [Item(*encode_words(sentence.split(), tokenizer), (), 1) for sentence in sentences]
+
+
+def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
+    train, valid = _films(tmp_path / "t.tsv"), tmp_path / "v.tsv"
+    valid.write_text("good\tfine\nugly\tfilm\n")
+    with pytest.raises(DataError) as raised:
+        read_for_training("classify", LabeledFiles(train, valid), Words("word"), 0)
+    assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
+
+
+def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path) -> None:
+    files = LabeledFiles(_films(tmp_path / "t.tsv"), longest=3)
+    with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
+        read_for_training("classify", files, Words("word"), 0)
+    with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
+        Classifier.load(classifier).classify(["fine", "film " * 600])
+
+
+def test_settings_go_around(tmp_path: Path) -> None:
+    for kind in ("classify", "tag"):
+        settings = load_label_settings(kind, {"data": {"data": "x"}, "model": {"encoder": "lstm"}})  # type: ignore[arg-type]
+        assert load_label_settings(kind, show_label_settings(settings)) == settings  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"modell": {}}, 'Did you mean "model"?'),
+        ({"model": {"labels": 3}}, "The vocabulary and the labels are learnt from the text."),
+        ({"model": {"encodr": "gru"}}, 'Did you mean "encoder"?'),
+        ({"training": {"steps": 0}}, "steps: expected a whole number, at least 1"),
+    ],
+)
+def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ConfigError) as raised:
+        load_label_settings("classify", tables)
+    assert message in str(raised.value)
+
+
+def test_files_and_folder_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--data: expected --data FILE; got none"):
+        train_labels("tag", load_label_settings("tag", {}), tmp_path)
+    with pytest.raises(ConfigError, match="--out: expected a folder for the run; got none"):
+        train_labels("tag", load_label_settings("tag", {}), None)
+
+
+def test_labels_are_judged_by_word_and_by_span() -> None:
+    plain = judge_labels([["a", "b"], ["a"]], [["a", "a"], ["a"]])
+    assert plain[0].value == pytest.approx(200 / 3)
+    assert [figure.name for figure in judge_labels([["B-x"]], [["B-x"]])] == ["span_f1", "accuracy", "macro_f1"]

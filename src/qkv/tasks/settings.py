@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -54,6 +54,25 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
         old = result.get(key)
         result[key] = merge(old, item) if isinstance(item, Mapping) and isinstance(old, Mapping) else item
     return result
+
+
+def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse names that are no table of settings, and tables that are none.
+
+    Args:
+        tables: by name.
+        known: the names there are.
+
+    Raises:
+        ConfigError: an unknown name, with the nearest valid one; or something else than a table.
+
+    Example:
+        >>> check_tables({"model": {}}, ("data", "model"))
+    """
+    for name, table in tables.items():
+        if name not in known or not isinstance(table, Mapping):
+            mend = nearest(name, known) if name not in known else f"Write [{name}] and its settings below."
+            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:

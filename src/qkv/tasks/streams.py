@@ -21,3 +21,11 @@ def write_lines(lines: Iterable[str]) -> None:
     out: BinaryIO = sys.stdout.buffer
     out.write("".join(line.replace("\n", " ") + "\n" for line in lines).encode("utf-8"))
     out.flush()
+
+
+def write_text(pieces: Iterable[str]) -> None:
+    """Write pieces of a text to standard output, each as soon as it is there."""
+    out: BinaryIO = sys.stdout.buffer
+    for piece in pieces:
+        out.write(piece.encode("utf-8"))
+        out.flush()

@@ -1,0 +1,61 @@
+"""What all commands of `qkv train` do once their flags are read: settings, their printing, the training itself."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import typer
+
+from qkv.train.outcome import Outcome
+
+
+class Recipe(Protocol):
+    """A task's module: from nested names and values to settings, and from settings to a trained run."""
+
+    TASK: str
+
+    def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Check settings and fill in defaults."""
+
+    def show_settings(self, settings: Any) -> dict[str, Any]:
+        """All settings as nested names and values."""
+
+    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> Outcome:
+        """Train, or go on."""
+
+
+class Given(NamedTuple):
+    """The flags that every training has.
+
+    Attributes:
+        config: settings as a TOML file.
+        start: the run to start from.
+        out: the run folder.
+        device: where to compute.
+        tensorboard: whether to log for TensorBoard too.
+        print_config: whether to show all settings and stop.
+    """
+
+    config: Path | None
+    start: Path | None
+    out: Path | None
+    device: str
+    tensorboard: bool
+    print_config: bool
+
+
+def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> None:
+    """Train as flags and files say: flags win over the file, the file over the run that training starts from."""
+    from qkv.tasks.origin import open_origin, origin_tables
+    from qkv.tasks.settings import merge, read_toml, to_toml
+
+    written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
+    origin = open_origin(given.start, recipe.TASK)
+    below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
+    settings = recipe.load_settings(merge(below, written))
+    if given.print_config:
+        typer.echo(to_toml(recipe.show_settings(settings)))
+        return
+    outcome = recipe.train(settings, given.out, given.device, tensorboard=given.tensorboard, origin=origin)
+    if outcome.exit_code:
+        raise typer.Exit(outcome.exit_code)

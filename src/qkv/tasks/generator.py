@@ -1,0 +1,246 @@
+"""A trained language model: from a prompt to text, as it comes; and how likely a text is."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, cast, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.data.vocabulary import SPECIALS
+from qkv.decode.sampling import Sampling, row_keys
+from qkv.errors import CheckpointError, ConfigError, DataError, complaint, nearest
+from qkv.metrics.figure import Figure
+from qkv.models.decoder import DecoderState, LanguageModel
+from qkv.tasks.choice import as_device
+from qkv.tasks.language import judge
+from qkv.tasks.language_training import TASK, build_language_model
+from qkv.tasks.runs import expect_task, open_run, put_weights
+from qkv.tasks.text import passage
+
+LongPrompt = Literal["refuse", "window"]
+_ROWS = 64
+_LONGEST_CHARACTER = 4
+
+
+@final
+class Generator:
+    """A language model with its tokenizer, ready to use.
+
+    Args:
+        model: the network.
+        tokenizer: text to tokens and back.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/plays").generate(["KING:"], tokens=100, temperature=0.8)  # doctest: +SKIP
+        ['KING:\\nWhat say you, my lord? ...']
+    """
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Generator":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Args:
+            run: the folder that training wrote, or one checkpoint in it.
+            device: where to compute.
+
+        Returns:
+            The generator.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+            ConfigError: no such device here.
+        """
+        place = as_device(str(device))
+        trained = open_run(run)
+        expect_task(trained, TASK, "a language model")
+        table = trained.contents.config.get("model")
+        try:
+            model = build_language_model(table if isinstance(table, dict) else {}, trained.tokenizer.size)
+        except ConfigError as error:
+            mend = "It was written by another version: train again, or install that version."
+            raise CheckpointError(complaint(str(trained.folder), "a model of this version", str(error), mend)) from None
+        put_weights(model, trained)
+        return cls(model.to(place), trained.tokenizer)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        tokens: int = 200,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        long_prompt: LongPrompt = "refuse",
+    ) -> list[str]:
+        """Go on with each prompt; what a prompt gets does not depend on the others, nor on their order.
+
+        Past the model's context it goes on from the last half of it.
+
+        Args:
+            prompts: texts of at least one token each.
+            tokens: how many to add.
+            temperature: scores are divided by it; 0 takes the likeliest token.
+            top_k: only the k likeliest tokens stay.
+            top_p: only the likeliest tokens stay that have this probability together.
+            seed: decides every draw.
+            long_prompt: a prompt longer than the context is refused, or only its last tokens are read ("window").
+
+        Returns:
+            Each prompt with its continuation.
+
+        Raises:
+            DataError: a prompt is empty, too long, or has characters that the model does not know.
+            ConfigError: a number outside its range.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        sources = [self._encode(prompt, long_prompt) for prompt in prompts]
+        keys = row_keys(sources)
+        found = [""] * len(prompts)
+        for places in _alike(sources):
+            draws = self._draws([sources[place] for place in places], [keys[place] for place in places], sampling)
+            # One row of token ids for each step.
+            steps = [next(draws) for _ in range(_count(tokens))]
+            for place, ids in zip(places, zip(*steps, strict=True) if steps else [()] * len(places), strict=True):
+                found[place] = prompts[place] + "".join(self._texts(sources[place], iter(ids)))
+        return found
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        long_prompt: LongPrompt = "refuse",
+    ) -> Iterator[str]:
+        """Go on with a prompt, piece by piece; together the same text as `generate` gives.
+
+        Args:
+            prompt, tokens, temperature, top_k, top_p, seed, long_prompt: as in `generate`.
+
+        Returns:
+            The continuation in pieces, without the prompt.
+
+        Raises:
+            DataError, ConfigError: as `generate`, before the first piece.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        source = self._encode(prompt, long_prompt)
+        draws = self._draws([source], row_keys([source]), sampling)
+        return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
+
+    def evaluate(self, text: str) -> list[Figure]:
+        """Measure how well the model predicts a text, as training does.
+
+        Args:
+            text: of two tokens or more.
+
+        Returns:
+            Loss, perplexity and bits per character.
+
+        Raises:
+            DataError: a shorter text.
+        """
+        given = passage(text, self.tokenizer)
+        if len(given.ids) < 2:
+            raise DataError(complaint("text", "two tokens or more", f"{len(given.ids)}", "Give a longer text."))
+        return judge(self.model, given)
+
+    def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
+        ids = self.tokenizer.encode(prompt)
+        context = self.model.config.context
+        if not ids:
+            raise DataError(complaint("prompt", "at least one token", "none", "Begin with a newline, for example."))
+        if self.tokenizer.unk in ids:
+            got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
+            mend = "The model has never seen it: leave it out, or train with subwords."
+            raise DataError(complaint("prompt", "characters of the training text", got, mend))
+        if len(ids) > context and long_prompt != "window":
+            mend = f"Shorten it, or read only its last {context:,} tokens (--long-prompt window)."
+            raise DataError(
+                complaint("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", mend)
+            )
+        return ids[-context:]
+
+    @torch.no_grad()
+    def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
+        """Token after token of sources of one length, without end."""
+        device, context = self.model.embed.weight.device, self.model.config.context
+        known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
+        scores, state = self._read(known)
+        step = 0
+        while True:
+            tokens, _ = sampling.pick(scores, rows, step)
+            yield tokens.tolist()
+            known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
+            if state.position < context:
+                scores, state = self.model.step(tokens, state)
+                scores = _without_marks(scores)
+            else:
+                scores, state = self._read(known[:, -max(1, context // 2) :])
+            step += 1
+
+    def _read(self, ids: Tensor) -> tuple[Tensor, DecoderState]:
+        logits, state = self.model.read(ids)
+        return _without_marks(logits[:, -1]), state
+
+    def _texts(self, source: list[int], drawn: Iterator[int]) -> Iterator[str]:
+        """What each token adds to the text; a token that ends within a character waits for the next one."""
+        before, pending = source[-1:], list[int]()
+        shown = len(self.tokenizer.decode(before))
+        for token in drawn:
+            pending.append(token)
+            text = self.tokenizer.decode(before + pending)[shown:]
+            if text.endswith("\ufffd") and self.tokenizer.kind == "bpe" and len(pending) < _LONGEST_CHARACTER:
+                continue
+            yield text
+            before, pending = [token], []
+            shown = len(self.tokenizer.decode(before))
+        if pending:
+            yield self.tokenizer.decode(before + pending)[shown:]
+
+
+def check_long_prompt(name: str) -> LongPrompt:
+    """Refuse a name that is none.
+
+    Raises:
+        ConfigError: neither "refuse" nor "window".
+
+    Example:
+        >>> check_long_prompt("window")
+        'window'
+    """
+    if name not in get_args(LongPrompt):
+        mend = nearest(name, get_args(LongPrompt))
+        raise ConfigError(complaint("--long-prompt", '"refuse" or "window"', f'"{name}"', mend))
+    return cast("LongPrompt", name)
+
+
+def _without_marks(scores: Tensor) -> Tensor:
+    """No mark of the vocabulary is ever written."""
+    scores[:, : len(SPECIALS)] = -torch.inf
+    return scores
+
+
+def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Places of sources of one length together: no row is padded."""
+    lengths: dict[int, list[int]] = {}
+    for place, source in enumerate(sources):
+        lengths.setdefault(len(source), []).append(place)
+    return [same[at : at + _ROWS] for same in lengths.values() for at in range(0, len(same), _ROWS)]
+
+
+def _count(tokens: int) -> int:
+    if tokens < 1:
+        raise ConfigError(complaint("tokens", "at least 1", str(tokens), "It is how many are added to the prompt."))
+    return tokens

@@ -1,0 +1,109 @@
+"""Training a language model: the task that `qkv.train` sees, and how such a model is judged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.data.text import Order, in_batches, windows
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.metrics.likelihood import bits_per_character, perplexity
+from qkv.models.decoder import LanguageModel
+from qkv.tasks.text import Passage
+from qkv.train.loss import label_smoothed_loss
+
+_JUDGED_TOKENS = 8192
+
+
+@final
+@dataclass(frozen=True)
+class LanguageTask:
+    """A text, a model and how it is judged.
+
+    Args:
+        model: what is trained.
+        tokenizer: text to tokens and back.
+        train: the text to train on.
+        valid: the text to validate on.
+        order: of the windows.
+        smoothing: of the labels in training.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    train: Passage
+    valid: Passage
+    order: Order
+    smoothing: float
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Windows of the context, as many as make up a batch."""
+        context = self.model.config.context
+        starts = windows(len(self.train.ids), context, self.order, seed, epoch)
+        return in_batches(starts, max(1, tokens // context))
+
+    def collate(self, places: Sequence[int]) -> Tensor:
+        """Stack windows with the token before each, (B, context + 1), on the model's device."""
+        return cut(self.train.ids, places, self.model.config.context).to(self.model.embed.weight.device)
+
+    def objective(self, batch: Tensor) -> tuple[Tensor, int]:
+        """The cross entropy of each next token, labels smoothed."""
+        return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """On which lines windows begin."""
+        return [1 + self.tokenizer.decode(self.train.ids[:place].tolist()).count("\n") for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Loss, perplexity and bits per character of the text held out."""
+        return judge(self.model, self.valid)
+
+
+def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
+    """Windows with the token before each.
+
+    Args:
+        ids: (N,).
+        starts: where each begins.
+        context: tokens that each predicts.
+
+    Returns:
+        (len(starts), context + 1).
+
+    Example:
+        >>> cut(torch.arange(9), [0, 4], 3)
+        tensor([[0, 1, 2, 3],
+                [4, 5, 6, 7]])
+    """
+    return ids[torch.tensor(list(starts))[:, None] + torch.arange(context + 1)]
+
+
+@torch.no_grad()
+def judge(model: LanguageModel, text: Passage) -> list[Figure]:
+    """Measure how well a model predicts a text; the one code for training and for `qkv evaluate`.
+
+    Every token but the first is predicted once, in windows of the model's context that stand beside each other; the
+    last, shorter one too.
+
+    Args:
+        model: in evaluation mode.
+        text: two tokens or more.
+
+    Returns:
+        Loss in nats per token, perplexity, bits per character.
+    """
+    context, device = model.config.context, model.embed.weight.device
+    count = len(text.ids) - 1
+    whole = list(range(0, count - context + 1, context))
+    batches = [cut(text.ids, starts, context) for starts in in_batches(whole, max(1, _JUDGED_TOKENS // context))]
+    if rest := count % context:
+        batches.append(text.ids[None, -rest - 1 :])
+    total = 0.0
+    for window in batches:
+        logits = model(window[:, :-1].to(device)).float()
+        total += float(torch.nn.functional.cross_entropy(logits.mT, window[:, 1:].to(device), reduction="sum"))
+    loss = Figure("loss", total / count, f"nats per token, context:{context}", higher_is_better=False)
+    return [loss, perplexity(total, count), bits_per_character(total, text.characters)]

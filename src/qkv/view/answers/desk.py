@@ -10,9 +10,10 @@ from qkv.view.answers.answer import Answer, Words
 from qkv.view.answers.asked import Asked
 from qkv.view.answers.gallery import heads
 from qkv.view.answers.listing import PIECE, listed, piece
-from qkv.view.answers.maps import Maps, Quantity, What
+from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.near import MOST, column, row
-from qkv.view.answers.pyramid import How, Place
+from qkv.view.answers.pyramid import How, Place, What
+from qkv.view.answers.steps import cell, steps
 from qkv.view.scene import Scene
 
 _LEVELS = 32
@@ -65,6 +66,8 @@ class Desk:
             "track": Question("GET", ("layer", "head", "what", "level"), self._track),
             "row": Question("GET", ("layer", "head", "query", "top"), self._row),
             "column": Question("GET", ("layer", "head", "key", "top"), self._column),
+            "steps": Question("GET", ("layer", "head", "query"), self._steps),
+            "cell": Question("GET", ("layer", "head", "query", "key"), self._cell),
             "heads": Question("GET", (), self._gallery),
         }
 
@@ -130,6 +133,15 @@ class Desk:
         key = asked.number("key", self.scene.layers[layer].shape[2])
         weights = self.maps.pyramid(layer, head, "weight").weights
         return Words(column(self.scene, layer, head, key, asked.number("top", MOST + 1, 1), weights))
+
+    def _steps(self, asked: Asked) -> Answer:
+        layer, head = self._head(asked)
+        return Words(steps(self.scene, layer, head, asked.number("query", self.scene.layers[layer].shape[1])))
+
+    def _cell(self, asked: Asked) -> Answer:
+        layer, head = self._head(asked)
+        _, queries, keys = self.scene.layers[layer].shape
+        return Words(cell(self.scene, layer, head, asked.number("query", queries), asked.number("key", keys)))
 
     def _gallery(self, asked: Asked) -> Answer:
         if self._heads is None:

@@ -8,7 +8,7 @@ from qkv.masks.base import Both, Either, Inverse, Mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.view.answers.equations import equation_of
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.pyramid import levels
+from qkv.view.answers.pooling import levels
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label
 

@@ -11,7 +11,8 @@ from qkv.view.answers.answer import Numbers, numbers
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.keep import Kept
-from qkv.view.answers.pyramid import SIDE, How, Place, Pyramid
+from qkv.view.answers.pooling import SIDE
+from qkv.view.answers.pyramid import How, Place, Pyramid, What
 from qkv.view.answers.weights import Weights
 from qkv.view.scene import Scene
 
@@ -20,7 +21,6 @@ PYRAMIDS = 512 << 20
 TILES = 64 << 20
 """The most bytes of tiles that are kept."""
 Quantity = Literal["weight", "contribution"]
-What = Literal["entropy", "received", "peak"]
 
 
 @final

@@ -1,0 +1,128 @@
+"""One step of a computation with its numbers: a vector, a number for each key, a vector for each key, or a number."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from torch import Tensor
+
+from qkv.view.answers.answer import plain
+
+Kind = Literal["vector", "row", "matrix", "number"]
+TERMS = 3
+"""How many terms of a sum are written out."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A step.
+
+    Args:
+        name: what happens.
+        symbol: how the result is called.
+        equation: how it comes about.
+        kind: `vector` (width), `row` (keys), `matrix` (keys, width) or `number` ().
+        values: the numbers.
+        note: what a reader should know; empty for nothing.
+        filled: for the key at a place, the right side of the equation with its numbers; None where there is none.
+        of_weights: whether the numbers are shares, and not signed.
+        labels: one for each row of a matrix or number of a row; None for those of the keys.
+    """
+
+    name: str
+    symbol: str
+    equation: str
+    kind: Kind
+    values: Tensor
+    note: str = ""
+    filled: Callable[[int], str] | None = None
+    of_weights: bool = False
+    labels: tuple[str, ...] | None = None
+
+    def described(self, keys: "Keys") -> dict[str, Any]:
+        """The stage as JSON."""
+        told: dict[str, Any] = {"name": self.name, "symbol": self.symbol, "equation": self.equation, "kind": self.kind}
+        told |= {"values": plain(self.values.flatten()), "note": self.note}
+        if self.of_weights:
+            told["scale"] = "weight"
+        if self.kind == "matrix":
+            told["shape"] = list(self.values.shape)
+        if self.kind in ("row", "matrix"):
+            own = self.labels is not None
+            told["labels"] = list(self.labels or keys.labels)
+            told |= {} if own else {"places": keys.places.tolist(), "length": keys.length}
+        else:
+            told["labels"] = [str(place + 1) for place in range(self.values.numel())] if self.kind == "vector" else [""]
+        if self.kind in ("row", "matrix") and self.labels is None and len(keys.places) < keys.length:
+            told["note"] = f"{self.note} {keys.note}".strip()
+        return told
+
+    def line(self, at: int) -> dict[str, Any]:
+        """The stage of one key as a line: equation, the same with numbers, and the result where it is a number."""
+        filled = "" if self.filled is None else self.filled(at)
+        of_key = self.values if self.kind in ("vector", "number") else self.values[at]
+        value = plain(of_key)[0] if of_key.numel() == 1 else None
+        return {"equation": self.equation, "filled": filled or vector(of_key), "value": value}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys that are shown of all there are.
+
+    Args:
+        places: their positions, ascending.
+        labels: their tokens.
+        length: how many keys there are.
+    """
+
+    places: Tensor
+    labels: tuple[str, ...]
+    length: int
+
+    @property
+    def note(self) -> str:
+        """What to say of those that are not shown."""
+        return f"The {len(self.places)} keys of the largest weights, of {self.length:,}."
+
+
+def number(value: float | Tensor) -> str:
+    """A number as a reader wants it.
+
+    Example:
+        >>> number(-0.123456), number(0.0), number(1234567.0)
+        ('−0.1235', '0', '1.235e+06')
+    """
+    plain_one = float(value)
+    return f"{plain_one:.4g}".replace("-", "−", 1) if plain_one else "0"
+
+
+def vector(values: Tensor) -> str:
+    """The first numbers of a vector.
+
+    Example:
+        >>> import torch
+        >>> vector(torch.tensor([1.0, -2.0, 3.0, 4.0]))
+        '[1, −2, 3, …]'
+    """
+    few = [number(value) for value in values.flatten()[:TERMS]]
+    return f"[{', '.join(few)}{', …' if values.numel() > TERMS else ''}]"
+
+
+def product(left: Tensor, right: Tensor) -> str:
+    """The first terms of a sum of products.
+
+    Example:
+        >>> import torch
+        >>> product(torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0]))
+        '1·3 + 2·(−4)'
+    """
+    pairs = zip(left.flatten()[:TERMS].tolist(), right.flatten()[:TERMS].tolist(), strict=True)
+    terms = [f"{number(a)}·{_bracketed(b)}" for a, b in pairs]
+    more = left.numel() - TERMS
+    return " + ".join(terms) + (f" + … ({more} more)" if more > 0 else "")
+
+
+def _bracketed(value: float) -> str:
+    return f"({number(value)})" if value < 0 else number(value)

@@ -1,0 +1,173 @@
+"""How one query of one head gets its output, with the actual numbers; and the same for one pair."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.biases import Bias
+from qkv.view.answers.head import Head, head_of
+from qkv.view.answers.normalizing import Row, weight_stages
+from qkv.view.answers.scoring import score_stages, scores, wide
+from qkv.view.answers.stage import Keys, Stage, number
+from qkv.view.scene import Layer, Scene
+from qkv.view.tokens import label
+
+SHOWN = 64
+"""The most keys of which a stage shows its numbers."""
+_MOVED = "After what the model does with it: positions, or a projection of the score's own."
+
+
+class _Asked(NamedTuple):
+    """One query of one head, and everything that is known of its row."""
+
+    layer: Layer
+    head: Head
+    number: int
+    query: int
+    output: Tensor
+    row: Row
+    biases: Tensor | None
+
+
+def steps(scene: Scene, layer: int, head: int, query: int) -> dict[str, Any]:
+    """From the input of one query to the output of its layer.
+
+    The weights, the sum and what follows are the layer's own numbers; what leads to them is computed in float64.
+
+    Args:
+        scene: what is looked at.
+        layer, head, query: which.
+    """
+    asked = _asked(scene.layers[layer], head, query)
+    keys = _keys(scene, asked)
+    weighing = weight_stages(asked.head.normalizer, asked.row)
+    stages = [*_inputs(asked), *_scores(asked), *weighing, *_outputs(asked, keys)]
+    return {"stages": [stage.described(keys) for stage in stages]}
+
+
+def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+    """The equation of one weight, filled with its numbers.
+
+    Args:
+        scene: what is looked at.
+        layer, head, query, key: which.
+    """
+    asked = _asked(scene.layers[layer], head, query, torch.tensor([key]))
+    weight = float(asked.row.weights[key])
+    if not bool(asked.row.visible[key]):
+        lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
+        return {"lines": lines, "weight": weight}
+    stages = [*_scores(asked), *weight_stages(asked.head.normalizer, asked.row)]
+    return {"lines": [stage.line(0) for stage in stages], "weight": weight}
+
+
+def _asked(layer: Layer, number_: int, query: int, places: Tensor | None = None) -> _Asked:
+    head = head_of(layer, number_)
+    output, weights = head.attend(query)
+    if places is None:
+        places = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
+    biases = _biases(head, query)
+    s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
+    s_K = s_K if biases is None else s_K + biases
+    row = Row(s_K, head.visible(query), weights, _threshold(head, query), places)
+    return _Asked(layer, head, number_, query, output, row, biases)
+
+
+def _threshold(head: Head, query: int) -> float:
+    if head.kind not in ("sparsemax", "entmax"):
+        return 0.0
+    return float(head.map(torch.tensor([query])).state.value[0])
+
+
+def _biases(head: Head, query: int) -> Tensor | None:
+    """What is added to each score of a row, (K)."""
+    bias = head.options(torch.tensor([query]))["bias"]
+    if bias is None:
+        return None
+    columns = torch.arange(head.shape[1])
+    tile: Tensor = bias.tile(torch.zeros(1, 1, dtype=torch.long), columns) if isinstance(bias, Bias) else bias
+    return tile.detach().double().expand(1, len(columns))[0]
+
+
+def _keys(scene: Scene, asked: _Asked) -> Keys:
+    tokens = scene.sequences[asked.layer.keys]
+    labels = tuple(label(tokens[place]) for place in asked.row.places.tolist())
+    return Keys(asked.row.places, labels, asked.head.shape[1])
+
+
+def _inputs(asked: _Asked) -> list[Stage]:
+    layer, head, places = asked.layer, asked.head, asked.row.places
+    q = head.query[asked.query]
+    stages = []
+    equation, note = "q", "As the attention was given it."
+    if layer.inputs is not None:
+        x = layer.inputs.query_input[asked.query].detach()
+        stages.append(Stage("input", "x", "x", "vector", x))
+        weight, bias = layer.inputs.query_weight, layer.inputs.query_bias
+        if weight is not None:
+            projected = _of_head(_linear(x, weight, bias), asked)
+            equation, note = ("q = W x" if bias is None else "q = W x + b"), ""
+            if projected.shape != q.shape or not torch.allclose(projected, q, rtol=1e-3, atol=1e-4):
+                stages.append(Stage("projected", "W x", equation, "vector", projected))
+                equation, note = (
+                    "q",
+                    _MOVED,
+                )
+    return [
+        *stages,
+        Stage("query", "q", equation, "vector", q, note),
+        Stage("keys", "k", "k", "matrix", head.key[places]),
+        Stage("values", "v", "v", "matrix", head.value[places]),
+    ]
+
+
+def _of_head(projected: Tensor, asked: _Asked) -> Tensor:
+    width = len(projected) // asked.layer.heads
+    return projected[asked.number * width : (asked.number + 1) * width]
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.detach(), None if bias is None else bias.detach())
+
+
+def _scores(asked: _Asked) -> list[Stage]:
+    head, row = asked.head, asked.row
+    stages = score_stages(head.score, head.query[asked.query], head.key[row.places])
+    if asked.biases is not None:
+        before, added = stages[-1].values, asked.biases[row.places]
+        equation = f"s = s + b, b: {type(head.bias).__name__.lower() if isinstance(head.bias, Bias) else 'a matrix'}"
+        filled = lambda at: f"{number(before[at])} + {number(added[at])}"  # noqa: E731
+        stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
+    if head.mask is not None:
+        seen = int(row.visible.sum())
+        note = f"This query may see {seen:,} of {len(row.visible):,} keys."
+        stages.append(Stage("mask", "s", "s, where the mask lets the query see", "row", row.shown(row.scores), note))
+    return stages
+
+
+def _outputs(asked: _Asked, keys: Keys) -> list[Stage]:
+    head, row = asked.head, asked.row
+    weighted = row.weights[row.places, None] * head.value[row.places]
+    labels = keys.labels
+    if len(row.places) < keys.length:
+        weighted = torch.cat([weighted, (asked.output - weighted.sum(0))[None]])
+        labels = (*labels, "all others")
+    stages = [
+        Stage("weighted values", "w v", "w v", "matrix", weighted, labels=labels),
+        Stage("sum", "o", "o = Σ w v", "vector", asked.output),
+    ]
+    if asked.layer.heads > 1 or asked.layer.output is not None:
+        joined = torch.cat([_output(asked, other) for other in range(asked.layer.heads)])
+        stages.append(Stage("heads, side by side", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
+        if asked.layer.output is not None:
+            weight, bias = asked.layer.output
+            y = _linear(joined, weight, bias)
+            equation = "y = W [o₁; …; o_H]" + ("" if bias is None else " + b")
+            stages.append(Stage("output projection", "y", equation, "vector", y))
+    return stages
+
+
+def _output(asked: _Asked, head: int) -> Tensor:
+    return asked.output if head == asked.number else head_of(asked.layer, head).attend(asked.query)[0]

@@ -8,9 +8,11 @@ from qkv._version import VERSION
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import evaluate
 from qkv.cli.explain import explain
+from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
 from qkv.cli.train import train_translate
 from qkv.cli.train_labels import train_classify, train_tag
+from qkv.cli.train_text import train_generate
 from qkv.cli.translate import translate
 
 app = typer.Typer(
@@ -27,7 +29,9 @@ app.add_typer(train)
 train.command("translate")(train_translate)
 train.command("classify")(train_classify)
 train.command("tag")(train_tag)
+train.command("generate")(train_generate)
 app.command()(translate)
+app.command()(generate)
 app.command()(classify)
 app.command()(tag)
 app.command()(evaluate)

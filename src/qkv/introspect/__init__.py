@@ -6,10 +6,20 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.introspect.lazy_map import AttentionMap, attention_map
+    from qkv.introspect.rollout import rollout
+    from qkv.introspect.statistics import Statistics
 
-__all__ = ["AttentionMap", "attention_map"]
+__all__ = ["AttentionMap", "Statistics", "attention_map", "rollout"]
 
-__getattr__ = lazy(__name__, {"AttentionMap": "qkv.introspect.lazy_map", "attention_map": "qkv.introspect.lazy_map"})
+__getattr__ = lazy(
+    __name__,
+    {
+        "AttentionMap": "qkv.introspect.lazy_map",
+        "Statistics": "qkv.introspect.statistics",
+        "attention_map": "qkv.introspect.lazy_map",
+        "rollout": "qkv.introspect.rollout",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 from types import EllipsisType
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from torch import Tensor
 from qkv.backends.registry import BACKENDS
 from qkv.biases import Bias
 from qkv.bind import Arguments, Bound, bind
-from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint
+from qkv.introspect import gradients
+from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -110,6 +112,142 @@ class AttentionMap:
             mend = "Look at tiles, or pass limit=None if there is memory for all of it."
             raise UnsupportedError(complaint("dense(limit)", f"at most {limit:,} weights", f"{size:,}", mend))
         return self[..., :, :]
+
+    def received(self) -> Tensor:
+        """How much each key receives: Σ_i w_ij, added up in float64; gradients pass through it.
+
+        Returns:
+            (..., K), float64.
+
+        Example:
+            >>> amap = attention_map(torch.zeros(3, 2), torch.zeros(4, 2))
+            >>> amap.received()
+            tensor([0.7500, 0.7500, 0.7500, 0.7500], dtype=torch.float64)
+        """
+        if gradients.possible(self._call):
+            return self._keys_laid_out(gradients.received(self._whole))
+        found = self.statistics("received").received
+        assert found is not None
+        return found
+
+    def entropy(self) -> Tensor:
+        """How spread out each row is: −Σ_j w_ij log w_ij in nats, 0 for a single key; gradients pass through it.
+
+        Returns:
+            (..., Q), float64.
+
+        Raises:
+            UnsupportedError: weights that may be negative.
+        """
+        if gradients.possible(self._call):
+            check_entropy(self._whole)
+            return gradients.entropy(self._whole).reshape(self.shape[:-1])
+        found = self.statistics("entropy").entropy
+        assert found is not None
+        return found
+
+    def topk(self, count: int) -> tuple[Tensor, Tensor]:
+        """The largest weights of each row.
+
+        Args:
+            count: n, how many.
+
+        Returns:
+            Weights (..., Q, n) in falling order, and their keys (..., Q, n), int64; of equal weights the earlier keys
+            (weights of 0 may name any). They have no gradient.
+
+        Raises:
+            ConfigError: more than there are keys.
+        """
+        found = self.statistics(topk=count)
+        if found.weights is None or found.keys is None:
+            raise ConfigError(complaint("count", "1 or more", str(count), "The largest weight alone is peak()."))
+        return found.weights, found.keys
+
+    def peak(self) -> Tensor:
+        """The largest weight of each row.
+
+        Returns:
+            (..., Q). It has no gradient.
+        """
+        found = self.statistics("peak").peak
+        assert found is not None
+        return found
+
+    def pooled(self, height: int, width: int, how: Literal["mean", "max"] = "mean") -> Tensor:
+        """The matrix seen from afar, every weight taken.
+
+        Args:
+            height, width: how many blocks; block a of rows begins at row ⌈a·Q/height⌉, and so for keys.
+            how: their means, in float64, or their largest weights.
+
+        Returns:
+            (..., height, width). It has no gradient.
+
+        Raises:
+            ConfigError: more blocks than rows or keys.
+        """
+        cells = pool(self._whole, (height, width), how).reshape(*self.shape[:-2], height, width)
+        return without_gradient("pooled", cells, gradients.wanted(self._call))
+
+    def statistics(self, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0) -> Statistics:
+        """Several statistics in one pass over the weights; the matrix is never held.
+
+        Args:
+            names: which.
+            topk: how many of the largest weights of each row; 0 for none.
+
+        Returns:
+            A value with one attribute for each; they have no gradient (see `received`, `entropy`).
+
+        Raises:
+            ConfigError: an unknown name, or more keys than there are.
+            UnsupportedError: the entropy of weights that may be negative.
+            ShapeError: the state given is not of these rows: their weights do not sum to what the normalizer promises.
+
+        Example:
+            >>> query, key = torch.randn(2, 1, 1000, 16).unbind()
+            >>> found = attention_map(query, key).statistics("received", "entropy", topk=3)
+            >>> found.received.shape, found.entropy.shape, found.keys.shape, found.error < 1e-5
+            (torch.Size([1, 1000]), torch.Size([1, 1000]), torch.Size([1, 1000, 3]), True)
+        """
+        found = gather(self._whole, names, topk)
+        anchors = gradients.wanted(self._call)
+        rows = {"entropy": found.entropy, "peak": found.peak, "total": found.total, "weights": found.weights}
+        own = len(self._inner) + 1
+        laid = {name: x.reshape(*self.shape[:-1], *x.shape[own:]) for name, x in rows.items() if x is not None}
+        if found.received is not None:
+            laid["received"] = self._keys_laid_out(found.received)
+        kept = {name: without_gradient(name, x, anchors) for name, x in laid.items()}
+        keys = None if found.keys is None else found.keys.reshape(*self.shape[:-1], found.keys.shape[-1])
+        return Statistics(**kept, keys=keys, error=found.error)
+
+    def error(self, rows: int = 32) -> float | None:
+        """How far the sums of sampled rows are from what the normalizer promises: 1, or 0 where nothing is seen.
+
+        Args:
+            rows: how many, spread evenly from the first to the last.
+
+        Returns:
+            The largest error; None where the normalizer promises nothing.
+
+        Raises:
+            ShapeError: it is far more than rounding: the state given is of other rows.
+        """
+        places = torch.linspace(0, max(self.shape[-2] - 1, 0), min(rows, self.shape[-2])).long()
+        with torch.no_grad():
+            sums = [self[..., place, :].sum(-1, dtype=torch.float64) for place in places.tolist()]
+        if not sums:
+            return None
+        total = torch.stack(sums, -1).reshape(*self._inner, len(sums))
+        return trouble(self._whole, total, places.to(total.device))
+
+    @property
+    def _whole(self) -> Whole:
+        return Whole(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]))
+
+    def _keys_laid_out(self, x: Tensor) -> Tensor:
+        return x.reshape(*self.shape[:-2], self.shape[-1])
 
     def _places(self, index: Sequence[Index | EllipsisType]) -> list[Index]:
         """One place for each dimension; what is not named is taken whole."""

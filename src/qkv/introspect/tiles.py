@@ -44,17 +44,21 @@ def _stripes(call: Call, rows: slice, columns: slice) -> list[slice]:
 
 def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
     visible = call.visibility.tile(rows, columns)
+    if visible is not None and visible.numel() and bool(visible.all()):
+        visible = None  # filling in what is hidden takes longer than the weights
     bias = None if call.bias is None else part(call.bias, rows, columns)
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
     if kind == "hard":
         places = torch.arange(*columns.indices(call.key.shape[-2]), device=s_QK.device)
         return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
-    return hide(_WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None]), visible, 0)
+    w_QK = _WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None])
+    return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:
-    return torch.where(lse == -torch.inf, torch.zeros_like(s), torch.exp(s - torch.where(lse == -torch.inf, 0, lse)))
+    # A row that sees nothing: e^(s − ∞) = 0.
+    return torch.exp(s - torch.where(lse == -torch.inf, torch.inf, lse))
 
 
 def _sum(normalizer: Normalizer, s: Tensor, total: Tensor) -> Tensor:
@@ -76,7 +80,8 @@ def _sigmoid(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
 
 def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
     """max(0, (α−1)s − τ)^(1/(α−1)); sparsemax is α = 2."""
-    alpha = torch.as_tensor(spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0, device=s.device)
+    alpha = spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0
+    alpha = alpha if isinstance(alpha, Tensor) else torch.tensor(alpha, dtype=torch.float64, device=s.device)
     return clamped_power(s * (alpha - 1) - threshold, 1 / (alpha - 1)).to(s.dtype)
 
 

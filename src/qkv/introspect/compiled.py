@@ -1,0 +1,112 @@
+"""The one pass over softmax weights of dot products in compiled code: products, then everything in one sweep."""
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.backends.stripes import full_rank
+from qkv.backends.tanh_operators import trouble
+from qkv.problem import Call
+from qkv.scores.pointwise import Linear
+from qkv.shapes import Shape
+
+_HEIGHT, _WIDTH = 256, 2048
+
+
+class Sums(NamedTuple):
+    """What one pass gives, leading dimensions as the call has them.
+
+    Attributes:
+        received: (..., K), float64.
+        total, entropy: (..., Q), float64.
+        weights, keys: the n largest of each row, (..., Q, n).
+    """
+
+    received: Tensor
+    total: Tensor
+    entropy: Tensor
+    weights: Tensor
+    keys: Tensor
+
+
+def serves(call: Call, kind: str, count: int) -> bool:
+    """Whether the pass can be made: dot products under softmax in float32 or less, a mask of intervals, no bias.
+
+    Args:
+        call: the tensors of the problem.
+        kind: the normalizer.
+        count: how many of the largest weights of a row are asked for.
+    """
+    plain = call.score.core == "dot" and isinstance(call.score.pointwise, Linear) and kind == "softmax"
+    intervals = call.visibility.kind in ("all", "causal", "keys", "bounds")
+    here = call.query.device.type == "cpu" and call.query.dtype != torch.float64
+    return plain and intervals and here and call.bias is None and count <= 64 and trouble() is None
+
+
+@torch.no_grad()
+def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
+    """Make the pass.
+
+    Args:
+        call: the tensors of the problem, as `serves` wants them.
+        state: lse of all rows, (..., Q).
+        shape: (..., Q, K), leading dimensions as the call has them.
+        count: n, how many of the largest weights of a row to keep.
+
+    Returns:
+        The sums.
+    """
+    leading, (queries, keys) = shape[:-2], shape[-2:]
+    operands = call.score.prepare(call.query.float(), call.key.float())
+    factor = operands.scale if isinstance(operands.scale, Tensor) else None
+    query = operands.query if factor is None else operands.query * factor.float()
+    flat_query, flat_key = (_flat(x, leading) for x in (query, operands.key))
+    bounds = [_flat_rows(bound, leading, queries) for bound in _bounds(call, keys)]
+    lse = state.detach().float().reshape(-1, queries)
+    items = prod(leading)
+    out = Sums(
+        torch.zeros(items, keys, dtype=torch.float64),
+        torch.zeros(items, queries, dtype=torch.float64),
+        torch.zeros(items, queries, dtype=torch.float64),
+        torch.full((items, queries, max(count, 1)), -torch.inf),
+        torch.zeros(items, queries, max(count, 1), dtype=torch.int64),
+    )
+    scale = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
+    for item in range(items):
+        own = Sums(*(x[item] for x in out))
+        _item(flat_query[item], flat_key[item], scale, lse[item], [x[item] for x in bounds], own)
+    # Where a row sees fewer keys than were asked for, the rest have weight 0.
+    return Sums(*(x.reshape(*leading, *x.shape[1:]) for x in out._replace(weights=out.weights.exp())))
+
+
+def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: Sums) -> None:
+    from qkv.backends.kernels.weight_sums import Rows, add_tile
+
+    room = torch.empty(_HEIGHT * _WIDTH)
+    for start in range(0, query.shape[0], _HEIGHT):
+        at = slice(start, min(start + _HEIGHT, query.shape[0]))
+        given = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
+        rows = Rows(*given)
+        low, high = int(bounds[0][at].min()), int(bounds[1][at].max())
+        for column in range(low // _WIDTH * _WIDTH, high, _WIDTH):
+            piece = key[column : column + _WIDTH]
+            size = (at.stop - at.start, piece.shape[0])
+            products = torch.mm(query[at], piece.T, out=room[: prod(size)].view(size))
+            add_tile(products.numpy(), scale, column, rows, out.received[column : column + _WIDTH].numpy())
+
+
+def _bounds(call: Call, keys: int) -> tuple[Tensor, Tensor]:
+    first, last = call.visibility.bounds or (None, None)
+    none, all_of = torch.zeros(1, dtype=torch.int32), torch.full((1,), keys, dtype=torch.int32)
+    return none if first is None else first, all_of if last is None else last
+
+
+def _flat(x: Tensor, leading: Shape) -> Tensor:
+    rank = len(leading) + 2
+    return full_rank(x, rank).expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+
+
+def _flat_rows(x: Tensor, leading: Shape, queries: int) -> Tensor:
+    return x.expand(*leading, queries).reshape(-1, queries).contiguous()

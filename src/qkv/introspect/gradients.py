@@ -1,0 +1,66 @@
+"""Statistics that gradients pass through: stripes of whole rows, each made again in the backward pass."""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from qkv.backends.reference import scores, seen_by
+from qkv.introspect.statistics import Whole
+from qkv.introspect.sweep import WEIGHTS
+from qkv.masks.lower import part
+from qkv.problem import Call
+
+
+def wanted(call: Call) -> list[Tensor]:
+    """The tensors of a call that a gradient is wanted of, where gradients are on; empty for none."""
+    if not torch.is_grad_enabled():
+        return []
+    owners = ((call.score, call.score.parameters), (call.normalizer, call.normalizer.parameters))
+    own = [getattr(owner, parameter.name) for owner, parameters in owners for parameter in parameters]
+    tensors = [x for x in (call.query, call.key, call.bias, *own) if isinstance(x, Tensor)]
+    return [x for x in tensors if x.requires_grad]
+
+
+def possible(call: Call) -> bool:
+    """Whether a gradient may be wanted: what a function of the caller's own closes over cannot be seen from here."""
+    return torch.is_grad_enabled() and (call.score.core == "tile" or bool(wanted(call)))
+
+
+def received(whole: Whole) -> Tensor:
+    """Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
+    columns = [checkpoint(_received, whole, rows, use_reentrant=False) for rows in _stripes(whole)]
+    return torch.stack(columns).sum(0)
+
+
+def entropy(whole: Whole) -> Tensor:
+    """−Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
+    return torch.cat([checkpoint(_entropy, whole, rows, use_reentrant=False) for rows in _stripes(whole)], -1)
+
+
+def _received(whole: Whole, rows: slice) -> Tensor:
+    return _weights(whole, rows).sum(-2, dtype=torch.float64)
+
+
+def _entropy(whole: Whole, rows: slice) -> Tensor:
+    w = _weights(whole, rows)
+    # The slope of −w log w is infinite at 0; a weight that is 0 stays there.
+    inside = torch.where(w > 0, w, torch.ones_like(w))
+    return -(inside * inside.log()).sum(-1, dtype=torch.float64)
+
+
+def _weights(whole: Whole, rows: slice) -> Tensor:
+    """Whole rows of weights, by the normalizer itself: the derivative of a row state is in them."""
+    call = whole.call
+    bias = None if call.bias is None else part(call.bias, rows, slice(None))
+    piece = call._replace(query=call.query[..., rows, :], bias=bias)
+    visible = call.visibility.tile(rows, slice(None))
+    w = call.normalizer(scores(piece), seen_by(piece, visible))
+    return w.expand(*whole.shape[:-2], *w.shape[-2:])
+
+
+def _stripes(whole: Whole) -> list[slice]:
+    queries, each = whole.shape[-2], 1
+    for size in (*whole.shape[:-2], whole.shape[-1]):
+        each *= max(size, 1)
+    height = max(1, WEIGHTS // each)
+    return [slice(start, min(start + height, queries)) for start in range(0, max(queries, 1), height)]

@@ -1,0 +1,212 @@
+"""Statistics of a map's rows and keys: one pass for all that are asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
+from qkv.introspect import compiled
+from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.parameters import spread
+from qkv.problem import Call
+from qkv.shapes import Shape, show
+
+NAMES = ("received", "entropy", "peak", "total")
+
+
+class Whole(NamedTuple):
+    """A matrix of weights before anything of it is made.
+
+    Attributes:
+        call: the tensors of the problem.
+        kind: the normalizer.
+        state: of all rows, (..., Q); for `hard` the winning key of each row.
+        shape: (..., Q, K), leading dimensions as the call has them.
+    """
+
+    call: Call
+    kind: str
+    state: Tensor
+    shape: Shape
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What one pass over a map gave; None for what was not asked for.
+
+    Attributes:
+        received: Σ_i w_ij of each key, (..., K), float64.
+        entropy: −Σ_j w_ij log w_ij of each row in nats, (..., Q), float64.
+        peak: the largest weight of each row, (..., Q).
+        total: Σ_j w_ij of each row, (..., Q), float64.
+        weights, keys: the n largest weights of each row in falling order, and their keys, (..., Q, n); of equal ones
+            the earlier keys. Weights of 0 may name any key.
+        error: the largest |Σ_j w_ij − what the normalizer promises| over all rows; None where it promises nothing.
+    """
+
+    received: Tensor | None = None
+    entropy: Tensor | None = None
+    peak: Tensor | None = None
+    total: Tensor | None = None
+    weights: Tensor | None = None
+    keys: Tensor | None = None
+    error: float | None = None
+
+
+def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
+    """Make one pass for several statistics.
+
+    Args:
+        whole: the matrix.
+        names: of `NAMES`.
+        count: n, how many of the largest weights of each row; 0 for none.
+
+    Returns:
+        The statistics, leading dimensions as the call has them.
+
+    Raises:
+        ConfigError: an unknown name, or more keys than there are.
+        UnsupportedError: the entropy of weights that may be negative.
+        ShapeError: rows whose weights do not sum to what the normalizer promises: the state is of other rows.
+    """
+    _check(whole, names, count)
+    kept = max(count, int("peak" in names))
+    if compiled.serves(whole.call, whole.kind, kept) and 0 not in whole.shape:
+        found = compiled.sums(whole.call, whole.state, whole.shape, kept)
+    else:
+        found = _by_tiles(whole, "entropy" in names, kept)
+    error = trouble(whole, found.total)
+    return Statistics(
+        found.received if "received" in names else None,
+        found.entropy if "entropy" in names else None,
+        found.weights[..., 0] if "peak" in names else None,
+        found.total if "total" in names else None,
+        found.weights[..., :count] if count else None,
+        found.keys[..., :count] if count else None,
+        error,
+    )
+
+
+def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
+    """The matrix seen from afar, (..., height, width).
+
+    Raises:
+        ConfigError: more blocks than rows or keys, or another way to pool.
+    """
+    if how not in ("mean", "max"):
+        raise ConfigError(complaint("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max"))))
+    if not all(1 <= blocks <= count for blocks, count in zip(size, whole.shape[-2:], strict=True)):
+        got, most = show(size), show(whole.shape[-2:])
+        raise ConfigError(complaint("height, width", f"from 1 up to {most}", got, "A block holds at least one weight."))
+    tally = Pooled(whole.shape, whole.call.query.device, size, how, whole.state.dtype)
+    with torch.no_grad():
+        sweep(*whole, [tally])
+    return tally.result()
+
+
+def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | None:
+    """How far the sums of rows are from what the normalizer promises.
+
+    Args:
+        whole: the matrix.
+        total: Σ w of rows.
+        rows: which they are; None for all.
+
+    Returns:
+        The largest error; None where nothing is promised.
+
+    Raises:
+        ShapeError: it is far more than rounding.
+    """
+    whole = whole._replace(state=whole.state.detach())
+    promised = _promised(whole)
+    if promised is None or total.numel() == 0:
+        return None
+    promised = promised.expand(whole.shape[:-1])
+    promised = promised if rows is None else promised[..., rows]
+    finite = total.isfinite() & promised.isfinite()
+    error = float(torch.where(finite, total - promised, 0).abs().max())
+    largest = float(torch.where(whole.state.isfinite(), whole.state, 0).abs().max())
+    bound = 1e-3 + 64 * torch.finfo(torch.float32).eps * largest
+    if error > bound:
+        mend = "Pass the state that attention_with_state returned for this query, key and mechanism."
+        got = f"sums that are off by {error:.3g}"
+        raise ShapeError(complaint("state", "rows whose weights sum to what the normalizer promises", got, mend))
+    return error
+
+
+def _promised(whole: Whole) -> Tensor | None:
+    """What the weights of each row sum to."""
+    normalizer, state = whole.call.normalizer, whole.state.double()
+    if not normalizer.convex:
+        return None
+    seeing = whole.call.visibility.rows_with_keys()
+    full = torch.ones_like(state) if seeing is None else seeing.double().expand(state.shape)
+    match whole.kind:
+        case "softmax":
+            full = full * (state > -torch.inf)
+            sink = normalizer.sink if isinstance(normalizer, Softmax) else None
+            return full if sink is None else full * -torch.expm1(torch.as_tensor(spread(sink, 1)).double() - state)
+        case "sum":
+            return full * (state != 0)
+        case "hard":
+            return full * (state >= 0)
+        case _:
+            return full * state.isfinite()
+
+
+def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
+    device = whole.call.query.device
+    received, total = Received(whole.shape, device), Total(whole.shape, device)
+    tallies: list[Tally] = [received, total]
+    bits = Entropy(whole.shape, device)
+    largest = Largest(whole.shape, device, whole.state.dtype if whole.kind != "hard" else torch.float32, max(count, 1))
+    tallies += [bits] if entropy else []
+    tallies += [largest] if count else []
+    with torch.no_grad():
+        sweep(*whole, tallies)
+    return compiled.Sums(received.result(), total.result(), bits.result(), largest.weights, largest.keys)
+
+
+def _check(whole: Whole, names: Sequence[str], count: int) -> None:
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(complaint("statistics", "names of statistics", repr(name), nearest(name, NAMES)))
+    if not 0 <= count <= whole.shape[-1]:
+        mend = "A row has no more weights than there are keys."
+        raise ConfigError(complaint("topk", f"from 0 to {whole.shape[-1]} keys", str(count), mend))
+    if "entropy" in names:
+        check_entropy(whole)
+
+
+def check_entropy(whole: Whole) -> None:
+    """Raise UnsupportedError where weights may be negative."""
+    normalizer = whole.call.normalizer
+    if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):
+        got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
+        mend = "Negative weights have no logarithm; received() and topk() take them."
+        raise UnsupportedError(complaint("entropy", "weights that are never negative", got, mend))
+
+
+class _Refused(torch.autograd.Function):
+    """A result whose derivative says that there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, result: Tensor, *anchors: Tensor) -> Tensor:
+        ctx.name = name
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        mend = "received() and entropy() have gradients; so has any tile, amap[..., rows, keys]."
+        raise UnsupportedError(complaint(ctx.name, "no gradient asked of it", "a backward pass", mend))
+
+
+def without_gradient(name: str, result: Tensor, anchors: Sequence[Tensor]) -> Tensor:
+    """Make a derivative of a result an error that says where to have one."""
+    return _Refused.apply(name, result, *anchors) if anchors else result  # type: ignore[no-untyped-call]

@@ -1,0 +1,177 @@
+"""One pass over all weights, tile by tile, for any number of statistics."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.introspect.tiles import tile
+from qkv.problem import Call
+from qkv.shapes import Shape
+
+WEIGHTS = 1 << 20
+"""How many weights are made at a time."""
+_WIDTH = 1 << 12
+
+
+class Tally(ABC):
+    """A statistic that is added up tile by tile, each row from its first key to its last."""
+
+    @abstractmethod
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Take note of the weights (..., rows, columns)."""
+
+    @abstractmethod
+    def result(self) -> Tensor:
+        """What it came to."""
+
+
+@final
+class Received(Tally):
+    """Σ_i w_ij of each key, (..., K), float64."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.sums = torch.zeros(*shape[:-2], shape[-1], dtype=torch.float64, device=device)
+
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Add the columns' sums."""
+        self.sums[..., columns] += w.sum(-2, dtype=torch.float64)
+
+    def result(self) -> Tensor:
+        """The sums."""
+        return self.sums
+
+
+@final
+class Total(Tally):
+    """Σ_j w_ij of each row, (..., Q), float64."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.sums = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
+
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Add the rows' sums."""
+        self.sums[..., rows] += w.sum(-1, dtype=torch.float64)
+
+    def result(self) -> Tensor:
+        """The sums."""
+        return self.sums
+
+
+@final
+class Entropy(Tally):
+    """−Σ_j w_ij log w_ij of each row, (..., Q), float64."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.sums = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
+
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Add −w log w, 0 where w = 0."""
+        self.sums[..., rows] += torch.special.entr(w).sum(-1, dtype=torch.float64)
+
+    def result(self) -> Tensor:
+        """The sums."""
+        return self.sums
+
+
+@final
+class Largest(Tally):
+    """The n largest weights of each row and their keys; of equal ones the earlier keys.
+
+    Attributes:
+        weights: (..., Q, n), falling.
+        keys: (..., Q, n), int64.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device, dtype: torch.dtype, count: int) -> None:
+        self.weights = torch.full((*shape[:-1], count), -torch.inf, dtype=dtype, device=device)
+        self.keys = torch.zeros((*shape[:-1], count), dtype=torch.int64, device=device)
+
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Merge the tile's largest behind those so far, which come from earlier keys."""
+        count = self.weights.shape[-1]
+        found, places = _first_of_largest(w, min(count, w.shape[-1]))
+        weights = torch.cat([self.weights[..., rows, :], found], -1)
+        keys = torch.cat([self.keys[..., rows, :], places + columns.start], -1)
+        weights, order = weights.sort(dim=-1, descending=True, stable=True)
+        self.weights[..., rows, :] = weights[..., :count]
+        self.keys[..., rows, :] = keys.gather(-1, order)[..., :count]
+
+    def result(self) -> Tensor:
+        """The weights."""
+        return self.weights
+
+
+def _first_of_largest(w: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest in falling order; `topk` alone takes any of equal ones."""
+    weights, places = w.topk(count, -1)
+    least = weights[..., -1:]
+    if bool(((w == least).sum(-1) > (weights == least).sum(-1)).any()):
+        weights, order = w.sort(dim=-1, descending=True, stable=True)
+        return weights[..., :count], order[..., :count]
+    places, order = places.sort(-1)
+    weights, falling = weights.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return weights, places.gather(-1, falling)
+
+
+@final
+class Pooled(Tally):
+    """The matrix seen from afar: the mean or maximum of height × width blocks.
+
+    Block a holds the rows from ⌈a·Q/height⌉ up to ⌈(a + 1)·Q/height⌉, likewise for keys.
+    """
+
+    def __init__(
+        self, shape: Shape, device: torch.device, size: tuple[int, int], how: Literal["mean", "max"], dtype: torch.dtype
+    ) -> None:
+        self.how, self.size, self.shape = how, size, shape
+        kind = torch.float64 if how == "mean" else dtype
+        start = 0.0 if how == "mean" else -torch.inf
+        self.cells = torch.full((*shape[:-2], *size), start, dtype=kind, device=device)
+        self.places = [
+            torch.arange(whole, device=device) * blocks // whole for whole, blocks in zip(shape[-2:], size, strict=True)
+        ]
+
+    def add(self, w: Tensor, rows: slice, columns: slice) -> None:
+        """Pool the rows of each block first, then the few that are left."""
+        downward, across = self.places[0][rows], self.places[1][columns]
+        for block in range(int(downward[0]), int(downward[-1]) + 1):
+            inside = w[..., downward == block, :]
+            line = inside.sum(-2, dtype=torch.float64) if self.how == "mean" else inside.amax(-2)
+            cells = self.cells[..., block, :]
+            index = across.expand(line.shape)
+            cells.scatter_reduce_(-1, index, line.to(cells.dtype), "sum" if self.how == "mean" else "amax")
+
+    def result(self) -> Tensor:
+        """(..., height, width)."""
+        if self.how == "max":
+            return self.cells
+        counts = [place.bincount(minlength=blocks) for place, blocks in zip(self.places, self.size, strict=True)]
+        return self.cells / (counts[0][:, None] * counts[1])
+
+
+def sweep(call: Call, kind: str, state: Tensor, shape: Shape, tallies: Sequence[Tally]) -> None:
+    """Make every weight once, in tiles, and show it to each tally.
+
+    Args:
+        call, kind, state: as `tile` takes them.
+        shape: (..., Q, K), leading dimensions as the call has them.
+        tallies: what to add up.
+    """
+    for rows, columns in _tiles(shape):
+        w = tile(call, kind, state, rows, columns)
+        w = w.expand(*shape[:-2], *w.shape[-2:])
+        for tally in tallies:
+            tally.add(w, rows, columns)
+
+
+def _tiles(shape: Shape) -> Iterator[tuple[slice, slice]]:
+    leading, (queries, keys) = max(1, prod(shape[:-2])), shape[-2:]
+    width = max(1, min(keys, _WIDTH))
+    height = max(1, min(queries, WEIGHTS // (leading * width)))
+    for start in range(0, queries, height):
+        for column in range(0, keys, width):
+            yield slice(start, min(start + height, queries)), slice(column, min(column + width, keys))

@@ -41,6 +41,13 @@ class Asked:
             raise ConfigError(complaint(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0."))
         return int(text)
 
+    def numbers(self, name: str, stop: int, most: int) -> list[int]:
+        """One or several integers below `stop`, with commas between them."""
+        parts = self.text(name).split(",")
+        if len(parts) > most:
+            raise ConfigError(complaint(name, f"at most {most} of them", str(len(parts)), "Ask for fewer."))
+        return [Asked({name: part}, (name,)).number(name, stop) for part in parts]
+
     def choice(self, name: str, valid: Sequence[str]) -> str:
         """One of several words."""
         text = self.text(name)

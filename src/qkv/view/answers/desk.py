@@ -9,11 +9,16 @@ from qkv.errors import ConfigError, complaint
 from qkv.view.answers.answer import Answer, Words
 from qkv.view.answers.asked import Asked
 from qkv.view.answers.gallery import heads
+from qkv.view.answers.graph import DEEPEST, Followed, graph
+from qkv.view.answers.graph import MOST as LINKS
+from qkv.view.answers.head import head_of
 from qkv.view.answers.listing import PIECE, listed, piece
 from qkv.view.answers.maps import Maps, Quantity
+from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.near import MOST, column, row
 from qkv.view.answers.pyramid import How, Place, What
 from qkv.view.answers.steps import cell, steps
+from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
 
 _LEVELS = 32
@@ -68,6 +73,9 @@ class Desk:
             "column": Question("GET", ("layer", "head", "key", "top"), self._column),
             "steps": Question("GET", ("layer", "head", "query"), self._steps),
             "cell": Question("GET", ("layer", "head", "query", "key"), self._cell),
+            "graph": Question("GET", ("layers", "query", "top", "frontier"), self._graph),
+            "mechanisms": Question("GET", ("layer", "head"), self._mechanisms),
+            "whatif": Question("POST", (), lambda asked: Words(whatif(self.scene, asked.body))),
             "heads": Question("GET", (), self._gallery),
         }
 
@@ -142,6 +150,16 @@ class Desk:
         layer, head = self._head(asked)
         _, queries, keys = self.scene.layers[layer].shape
         return Words(cell(self.scene, layer, head, asked.number("query", queries), asked.number("key", keys)))
+
+    def _graph(self, asked: Asked) -> Answer:
+        layers = tuple(asked.numbers("layers", len(self.scene.layers), DEEPEST))
+        query = asked.number("query", self.scene.layers[layers[-1]].shape[1])
+        top, frontier = (asked.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
+        return Words(graph(self.scene, Followed(layers, query, top, frontier)))
+
+    def _mechanisms(self, asked: Asked) -> Answer:
+        layer, head = self._head(asked)
+        return Words(mechanisms(head_of(self.scene.layers[layer], head)))
 
     def _gallery(self, asked: Asked) -> Answer:
         if self._heads is None:

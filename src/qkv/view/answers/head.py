@@ -134,7 +134,7 @@ def head_of(layer: Layer, head: int) -> Head:
     groups = layer.key.shape[0]
     cut = Cut(layer.heads, groups, head, layer.query.shape[1])
     score = as_score(given.get("score") or ScaledDot())
-    normalizer = given.get("normalizer") or (Sum() if score.non_negative else Softmax())
+    normalizer = given.get("normalizer") or default_normalizer(score)
     mask, group = given.get("mask"), head * groups // layer.heads
     state = layer.state
     return Head(
@@ -148,6 +148,11 @@ def head_of(layer: Layer, head: int) -> Head:
         cut,
         None if state is None or state.kind == "hard" else replace(state, value=state.value[head].detach()),
     )
+
+
+def default_normalizer(score: Score) -> Normalizer:
+    """What `qkv.attention` takes where no normalizer is given."""
+    return Sum() if score.non_negative else Softmax()
 
 
 def norms(layer: Layer, head: int) -> Tensor:

@@ -1,0 +1,173 @@
+"""Which scores, normalizers and masks one may put in place of a head's own, by name and number."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.masks.base import Mask
+from qkv.masks.patterns import causal, lengths, window
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.base import Score
+from qkv.scores.free import Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.products import Cosine, Dot, ScaledDot
+from qkv.view.answers.head import Head
+from qkv.view.answers.listing import mask_name
+
+T = TypeVar("T")
+Numbers = Mapping[str, float]
+OWN = "recorded"
+"""The name of what the layer itself does."""
+
+
+class Knob(NamedTuple):
+    """A number that may be turned.
+
+    Attributes:
+        name: of the parameter.
+        default, low, high: where it starts, and how far it may go.
+        step: by how much it moves; 1 for whole numbers.
+    """
+
+    name: str
+    default: float
+    low: float
+    high: float
+    step: float
+
+
+class Kind(NamedTuple):
+    """One mechanism: its numbers, and how it is made of them."""
+
+    knobs: tuple[Knob, ...]
+    make: Callable[[Numbers], Any]
+
+
+_H = Knob("bandwidth", 1.0, 0.01, 100.0, 0.01)
+SCORES: dict[str, Kind] = {
+    "scaled_dot": Kind((), lambda n: ScaledDot()),
+    "dot": Kind((), lambda n: Dot()),
+    "cosine": Kind((Knob("scale", 1.0, 0.1, 100.0, 0.1),), lambda n: Cosine(n["scale"])),
+    "squared_distance": Kind((_H,), lambda n: SquaredDistance(n["bandwidth"])),
+    "gaussian": Kind((_H,), lambda n: Gaussian(n["bandwidth"])),
+    "boxcar": Kind((_H,), lambda n: Boxcar(n["bandwidth"])),
+    "epanechnikov": Kind((_H, Knob("power", 2.0, 0.5, 4.0, 0.5)), lambda n: Epanechnikov(n["bandwidth"], n["power"])),
+    "uniform": Kind((), lambda n: Uniform()),
+}
+NORMALIZERS: dict[str, Kind] = {
+    "softmax": Kind((), lambda n: Softmax()),
+    "sum": Kind((), lambda n: Sum()),
+    "mean": Kind((), lambda n: Mean()),
+    "hard": Kind((), lambda n: Hard()),
+    "identity": Kind((), lambda n: Identity()),
+    "sparsemax": Kind((), lambda n: Sparsemax()),
+    "entmax": Kind((Knob("alpha", 1.5, 1.05, 4.0, 0.05),), lambda n: Entmax(n["alpha"])),
+    "sigmoid": Kind((), lambda n: Sigmoid()),
+}
+
+
+def mask_kinds(keys: int) -> dict[str, Kind]:
+    """The masks for rows of so many keys."""
+    most = float(keys)
+    return {
+        "none": Kind((), lambda n: None),
+        "causal": Kind((Knob("offset", 0.0, -most, most, 1.0),), lambda n: causal(int(n["offset"]))),
+        "window": Kind(
+            (Knob("left", 8.0, 0.0, most, 1.0), Knob("right", 8.0, 0.0, most, 1.0)),
+            lambda n: window(int(n["left"]), int(n["right"])),
+        ),
+        "lengths": Kind((Knob("keys", most, 0.0, most, 1.0),), lambda n: lengths(int(n["keys"]))),
+    }
+
+
+def mechanisms(head: Head) -> dict[str, Any]:
+    """What can be chosen for a head, and what it does by itself."""
+    tables = {"scores": SCORES, "normalizers": NORMALIZERS, "masks": mask_kinds(head.shape[1])}
+    chosen = {
+        name: [_listed(OWN, ()), *(_listed(kind, table[kind].knobs) for kind in table)]
+        for name, table in tables.items()
+    }
+    own = {
+        "score": {"name": _snake(head.score), "parameters": _numbers(head.score)},
+        "normalizer": {"name": _snake(head.normalizer), "parameters": _numbers(head.normalizer)},
+        "mask": {"name": mask_name(head), "parameters": {}},
+    }
+    return {**chosen, "recorded": own}
+
+
+def chosen_score(choice: object, own: Score) -> Score:
+    """The score that a question names; a head's own where it names none."""
+    found: Score = _chosen("score", choice, SCORES, own)
+    return found
+
+
+def chosen_normalizer(choice: object) -> Normalizer | None:
+    """The normalizer that a question names; None for what goes with the score."""
+    found: Normalizer | None = _chosen("normalizer", choice, NORMALIZERS, None)
+    return found
+
+
+def chosen_mask(choice: object, own: Mask | None, keys: int) -> Mask | None:
+    """The mask that a question names; a layer's own where it names none."""
+    found: Mask | None = _chosen("mask", choice, mask_kinds(keys), own)
+    return found
+
+
+def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> Any:
+    if choice is None:
+        return own
+    if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
+        raise ConfigError(complaint(what, "an object with a name", "something else", 'Example: {"name": "dot"}.'))
+    name, given = choice["name"], choice.get("parameters") or {}
+    if name == OWN:
+        return own
+    if name not in table or not isinstance(given, dict):
+        raise ConfigError(complaint(what, "a name that can be chosen", ascii(name[:40]), nearest(name[:40], table)))
+    known = {knob.name: knob for knob in table[name].knobs}
+    for parameter in given:
+        if parameter not in known:
+            mend = nearest(parameter[:40], known) if known else "Leave it out."
+            raise ConfigError(complaint(f"{what}.parameters", f"those of {name}", ascii(parameter[:40]), mend))
+    return table[name].make(
+        {
+            knob.name: checked(f"{what}.{knob.name}", given.get(knob.name, knob.default), knob.low, knob.high)
+            for knob in known.values()
+        }
+    )
+
+
+def checked(what: str, value: object, low: float, high: float) -> float:
+    """A number within its range.
+
+    Raises:
+        ConfigError: it is none, or lies outside.
+    """
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    if not fine:
+        got = ascii(value)[:40]
+        raise ConfigError(complaint(what, f"a number from {low:g} to {high:g}", got, "Move it into that range."))
+    return float(value)  # type: ignore[arg-type]
+
+
+def _listed(name: str, knobs: tuple[Knob, ...]) -> dict[str, Any]:
+    return {"name": name, "parameters": [knob._asdict() for knob in knobs]}
+
+
+def _snake(owner: object) -> str:
+    name = type(owner).__name__
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _numbers(owner: Score | Normalizer) -> dict[str, float]:
+    """The parameters of a mechanism that are single numbers."""
+    fields = vars(owner)
+    return {
+        name: float(value)
+        for name, value in fields.items()
+        if (isinstance(value, int | float) and not isinstance(value, bool))
+        or (isinstance(value, Tensor) and value.numel() == 1)
+    }

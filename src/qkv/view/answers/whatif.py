@@ -1,0 +1,161 @@
+"""What one query would attend to if something were different, beside what it does attend to."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
+from qkv.scores.base import Score
+from qkv.scores.free import Learned
+from qkv.view.answers.answer import plain
+from qkv.view.answers.head import Head, default_normalizer, head_of
+from qkv.view.answers.mechanisms import checked, chosen_mask, chosen_normalizer, chosen_score
+from qkv.view.scene import Scene
+
+MOST = 128
+"""The most keys whose weights are told."""
+NAMES = ("layer", "head", "query", "vector", "temperature", "score", "normalizer", "mask", "bandwidth")
+
+
+class _Found(NamedTuple):
+    weights: Tensor
+    output: Tensor
+
+
+def whatif(scene: Scene, body: object) -> dict[str, Any]:
+    """Answer what-if.
+
+    Args:
+        scene: what is looked at.
+        body: layer, head and query, and what is to be different: `vector` (another query), `temperature` (the scores
+            are divided by it), `score`, `normalizer`, `mask` (a name and numbers), `bandwidth` (of a kernel).
+
+    Returns:
+        weights and output before and after, their difference, and, where the change has no meaning, an `error`.
+
+    Raises:
+        ConfigError: the question itself is malformed.
+    """
+    asked = _fields(body)
+    layer = _place(asked, "layer", len(scene.layers))
+    head = head_of(scene.layers[layer], _place(asked, "head", scene.layers[layer].heads))
+    query = _place(asked, "query", head.shape[0])
+    before = _Found(*reversed(head.attend(query)))
+    try:
+        after = _Found(*reversed(_changed(head, query, asked).attend(query)))
+    except UnsupportedError as error:
+        return _told(before, before) | {"error": str(error)}
+    return _told(before, after)
+
+
+def _fields(body: object) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise ConfigError(complaint("the question", "an object", type(body).__name__, 'Example: {"layer": 0, …}.'))
+    for name in body:
+        if name not in NAMES:
+            raise ConfigError(complaint(ascii(name[:40]), "a known field", "an unknown one", nearest(name[:40], NAMES)))
+    return body
+
+
+def _place(asked: dict[str, Any], name: str, count: int) -> int:
+    value = asked.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
+        raise ConfigError(complaint(name, f"an integer from 0 to {count - 1}", ascii(value)[:40], "Count from 0."))
+    return value
+
+
+def _changed(head: Head, query: int, asked: dict[str, Any]) -> Head:
+    """The head with everything different that was asked for."""
+    score = _with_bandwidth(chosen_score(asked.get("score"), head.score), asked.get("bandwidth"))
+    alike = score.non_negative == head.score.non_negative
+    own = head.normalizer if alike else default_normalizer(score)
+    changed = replace(
+        head,
+        query=_with_vector(head.query, query, asked.get("vector")),
+        score=score,
+        normalizer=chosen_normalizer(asked.get("normalizer")) or own,
+        mask=chosen_mask(asked.get("mask"), head.mask, head.shape[1]),
+        state=None,
+    )
+    return _tempered(changed, asked.get("temperature"))
+
+
+def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
+    if vector is None:
+        return queries
+    width = queries.shape[-1]
+    if not isinstance(vector, list) or len(vector) != width:
+        got = f"{len(vector)} of them" if isinstance(vector, list) else type(vector).__name__
+        raise ConfigError(complaint("vector", f"{width} numbers", got, "One for each place of the query."))
+    changed = queries.clone()
+    changed[query] = torch.tensor([checked("vector", value, -1e30, 1e30) for value in vector]).to(queries)
+    return changed
+
+
+def _with_bandwidth(score: Score, bandwidth: object) -> Score:
+    if bandwidth is None:
+        return score
+    number = checked("bandwidth", bandwidth, 1e-6, 1e6)
+    if not hasattr(score, "bandwidth"):
+        mend = "Choose a kernel as the score first."
+        raise UnsupportedError(complaint("bandwidth", "a score of the distance", type(score).__name__, mend))
+    return replace(score, bandwidth=number)  # type: ignore[type-var]
+
+
+def _tempered(head: Head, temperature: object) -> Head:
+    if temperature is None:
+        return head
+    number = checked("temperature", temperature, 1e-3, 1e3)
+    if number == 1:
+        return head
+    if head.normalizer.needs_non_negative:
+        mend = "Turn the bandwidth instead, or normalize by softmax."
+        raise UnsupportedError(complaint("temperature", "scores that are not a share of their sum", "a kernel", mend))
+    bias = head.bias
+    if isinstance(bias, Bias):
+        mend = "Bend the mask or the score instead."
+        raise UnsupportedError(complaint("temperature", "no bias of positions", type(bias).__name__, mend))
+    tempered = Learned(_Tempered(head.score, number))
+    return replace(head, score=tempered, bias=None if bias is None else bias / number)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Tempered:
+    """s/t."""
+
+    score: Score
+    temperature: float
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.score(query, key) / self.temperature
+
+
+def _told(before: _Found, after: _Found) -> dict[str, Any]:
+    both = torch.maximum(before.weights.abs(), after.weights.abs())
+    places = both.topk(min(MOST, len(both))).indices.sort().values
+    return {
+        "places": places.tolist(),
+        "length": len(both),
+        "before": _side(before, places),
+        "after": _side(after, places),
+        "difference": {
+            "weights": plain((after.weights - before.weights)[places]),
+            "output": plain(after.output - before.output),
+        },
+    }
+
+
+def _side(found: _Found, places: Tensor) -> dict[str, Any]:
+    weights = found.weights.double()
+    rest = float(weights.sum() - weights[places].sum()) if len(places) < len(weights) else 0.0
+    return {
+        "weights": plain(weights[places]),
+        "output": plain(found.output),
+        "rest": rest if math.isfinite(rest) else None,
+        "sum": plain(weights.sum())[0],
+    }

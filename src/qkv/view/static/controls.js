@@ -41,20 +41,20 @@ export function select(label, options, chosen, pick) {
 /**
  * A number that moves.
  * @param {string} label
- * @param {{ low: number, high: number, step?: number, value: number }} range
+ * @param {{ low: number, high: number, step?: number, value: number, shown?: (value: number) => number }} range
  * @param {(value: number) => void} pick
  * @returns {HTMLElement}
  */
-export function slider(label, { low, high, step, value }, pick) {
+export function slider(label, { low, high, step, value, shown = (at) => at }, pick) {
   const field = document.createElement("input");
   Object.assign(field, { type: "range", min: String(low), max: String(high), step: String(step ?? (high - low) / 200) });
   field.value = String(value);
-  const shown = element("output", {}, String(Number(value.toPrecision(3))));
+  const told = element("output", {}, String(Number(shown(value).toPrecision(3))));
   field.addEventListener("input", () => {
-    shown.textContent = String(Number(Number(field.value).toPrecision(3)));
+    told.textContent = String(Number(shown(Number(field.value)).toPrecision(3)));
     pick(Number(field.value));
   });
-  return element("label", { class: "field slider" }, element("span", {}, label, shown), field);
+  return element("label", { class: "field slider" }, element("span", {}, label, told), field);
 }
 
 /**

@@ -3,7 +3,7 @@
 import { latest, nameOf, path } from "./answers.js";
 import { button } from "./controls.js";
 import { element, token } from "./dom.js";
-import { figure, short } from "./numbers.js";
+import { digits, figure } from "./numbers.js";
 
 /**
  * Build the card; it is hidden until a cell is chosen.
@@ -43,6 +43,7 @@ export function equation(page, closed) {
 
 /** @param {{ equation: string, filled: string, value: number | null }} line @returns {HTMLElement[]} */
 function line({ equation, filled, value }) {
-  const result = value === undefined ? [] : [" = ", element("output", {}, short(value))];
-  return [element("dt", {}, equation), element("dd", {}, filled ? `= ${filled}` : "", ...result)];
+  const result = value === null ? [] : [" = ", element("output", {}, digits(value))];
+  const said = value !== null && filled.startsWith("[") ? "" : `= ${filled}`; // the number itself comes behind
+  return [element("dt", {}, equation), element("dd", {}, said, ...result)];
 }

@@ -43,7 +43,7 @@ export function graph(home, page) {
       if (focused) /** @type {HTMLElement | null} */ (picker.querySelector(".ribbon"))?.focus();
       const fill = async (/** @type {Graph} */ answer) => {
         await Promise.all(answer.nodes.map((node) => sequenceOf(page, chain, answer, node.layer).need(node.token, node.token + 1)));
-        stage.replaceChildren(drawn(answer, page, chain, stage.clientWidth, (text) => readout.replaceChildren(...text)));
+        stage.replaceChildren(drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)));
       };
       readout.replaceChildren("Point at a token or a line.");
       run(page.source.json(asked), fill, ({ message }) => stage.replaceChildren(element("p", { class: "trouble" }, message)));
@@ -86,9 +86,9 @@ function drawn(graph, page, chain, room, say) {
   const name = (/** @type {{ layer: number, token: number }} */ { layer, token }) => nameOf(sequenceOf(page, chain, graph, layer), token);
   const places = [...new Set(graph.nodes.map(({ token }) => token))].sort((a, b) => a - b);
   const lines = new Map(places.map((place, line) => [place, line]));
-  const gap = Math.max(132, Math.min(260, (room - 150) / chain.length));
-  const at = (/** @type {number} */ layer, /** @type {number} */ token) => ({ x: 24 + layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
-  const [width, height] = [24 + chain.length * gap + 140, 58 + places.length * ROW + 4];
+  const gap = Math.max(150, Math.min(300, (room - 130) / chain.length));
+  const at = (/** @type {number} */ layer, /** @type {number} */ token) => ({ x: layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
+  const [width, height] = [chain.length * gap + 120, 58 + places.length * ROW + 4];
   const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(weight)), 1e-9);
   const mass = new Map(graph.nodes.map((node) => [`${node.layer} ${node.token}`, node]));
   const home = element("div", { class: "graph", role: "img", "aria-label": spoken(graph, chain.length, name) });
@@ -126,7 +126,7 @@ function drawn(graph, page, chain, room, say) {
     const bar = element("i");
     if (layer < chain.length) bar.style.setProperty("--share", String(graph.discarded[layer]));
     const head = element("div", { class: "column" }, element("b", { title }, title), left, bar);
-    head.style.left = `${24 + layer * gap}px`;
+    head.style.left = `${layer * gap}px`;
     return head;
   });
   home.append(links, ...heads, ...nodes);

@@ -9,7 +9,7 @@ import { drawAxis, drawMesh, drawTile, drawTrack, inSight, levelAt } from "./map
 import { clamp, count, figure } from "./numbers.js";
 import { progress } from "./progress.js";
 import { SIZE, tiles } from "./tiles.js";
-import { viewport, zoomed } from "./viewport.js";
+import { LARGEST, viewport, zoomed } from "./viewport.js";
 
 /** @typedef {import("./shell.js").State} State */
 /** @typedef {import("./shell.js").Page} Page */
@@ -35,10 +35,9 @@ export function map(home, page) {
     button("−", "Farther", () => view.zoom(1 / 1.6)),
     button("⤢", "Show all", () => view.fit()),
   );
-  field.append(zooms);
   const computing = progress(page, () => pyramid?.refresh(), () => draw());
   const trouble = element("p", { class: "trouble", role: "alert" });
-  home.append(readout, element("div", { class: "split" }, element("div", { class: "mapcard" }, field, element("footer", {}, legend, computing.home)), cell.card), trouble);
+  home.append(readout, element("div", { class: "split" }, element("div", { class: "mapcard" }, field, element("footer", {}, zooms, legend, computing.home)), cell.card), trouble);
 
   /** @type {State} */
   let state = {};
@@ -59,7 +58,9 @@ export function map(home, page) {
   const plot = () => {
     const narrow = field.clientWidth < 560;
     const [left, top, right, bottom] = narrow ? [64, 64, 34, 34] : [112, 88, 64, 56];
-    return { left, top, width: Math.max(40, field.clientWidth - left - right), height: Math.max(40, field.clientHeight - top - bottom) };
+    const [width, height] = [Math.max(40, field.clientWidth - left - right), Math.max(40, field.clientHeight - top - bottom)];
+    const spare = Math.max(0, width - size.columns * view.scale); // what is narrower stands in the middle
+    return { left: left + spare / 2, top, width, height };
   };
   const view = viewport(canvas, size, plot, {
     moved: () => {
@@ -83,6 +84,11 @@ export function map(home, page) {
     return tracks.get(asked);
   };
 
+  const fitted = () => {
+    const { top, width } = plot();
+    const bottom = field.clientWidth < 560 ? 34 : 56;
+    field.style.setProperty("--fit", `${top + bottom + size.rows * Math.min(LARGEST, width / size.columns)}px`);
+  };
   const draw = () => {
     if (waiting === 0) waiting = requestAnimationFrame(drawn);
   };
@@ -117,7 +123,10 @@ export function map(home, page) {
     sides(pen, box, cells, level, color);
     told(level);
     Object.assign(canvas.dataset, { left: box.left, top: box.top, x: view.x, y: view.y, scale: view.scale, level, low: scaleAt(level).low, high: scaleAt(level).high });
-    canvas.dataset.state = places.every((place) => pyramid?.get(place)?.grid.state === "exact") ? "exact" : places.every((place) => pyramid?.get(place)) ? "sampled" : "loading";
+    const states = places.map((place) => pyramid?.get(place)?.grid.state ?? "loading");
+    const seen = states.includes("loading") ? "loading" : states.includes("sampled") ? "sampled" : "exact";
+    canvas.dataset.state = seen;
+    computing.seen(seen);
   };
   const mark = (/** @type {CanvasRenderingContext2D} */ pen, /** @type {import("./mapdraw.js").Box} */ box, /** @type {import("./mapdraw.js").Inks} */ color) => {
     const at = (/** @type {number} */ column, /** @type {number} */ row) => [box.left + (column - view.x) * view.scale, box.top + (row - view.y) * view.scale];
@@ -148,14 +157,17 @@ export function map(home, page) {
     drawAxis(pen, { ...across, across: box.top - 8, size: size.columns }, true, label("keys", focus?.column), color);
     pen.restore();
     const [entropy, received] = [track("entropy", level), track("received", level)];
-    const room = { right: field.clientWidth - box.left - box.width - 16, below: field.clientHeight - box.top - box.height - 22 };
+    const narrow = field.clientWidth < 560;
+    const room = narrow ? { right: 18, below: 14 } : { right: 48, below: 34 };
     const edge = { right: box.left + cells.width + 8, below: box.top + cells.height + 8 };
+    pen.globalAlpha = 0.6;
     if (entropy) drawTrack(pen, entropy.values, { ...down, base: edge.right, room: room.right }, level, false, color.accent);
     if (received) drawTrack(pen, received.values, { ...across, base: edge.below, room: room.below }, level, true, color.accent);
+    pen.globalAlpha = 1;
     pen.fillStyle = color.quiet;
     [pen.font, pen.textAlign, pen.textBaseline] = ["11px system-ui, sans-serif", "left", "alphabetic"];
     if (entropy) pen.fillText("entropy", Math.min(edge.right, field.clientWidth - 42), box.top - 8);
-    if (received) pen.fillText("received", box.left, edge.below + room.below + 12);
+    if (received) pen.fillText("received", box.left, edge.below + room.below + 11);
     if (view.scale >= 11) pagesOfTokens(down, across);
   };
   const pagesOfTokens = (/** @type {{ start: number, from: number, to: number, scale: number }[]} */ ...axes) => {
@@ -248,6 +260,7 @@ export function map(home, page) {
       const resized = asked !== opened && open();
       opened = asked;
       cell.show(state);
+      fitted();
       const [x, y, scale] = (state.at ?? "").split("_").map(Number);
       if (scale > 0) view.set({ x, y, scale });
       else if (resized || view.scale === 1) view.fit();

@@ -24,6 +24,15 @@ export function short(value) {
 }
 
 /**
+ * A number with four digits, as equations take it.
+ * @param {number} value
+ * @returns {string}
+ */
+export function digits(value) {
+  return String(Number(value.toPrecision(4))).replace("-", "−");
+}
+
+/**
  * A count or a position.
  * @param {number} value
  * @returns {string}

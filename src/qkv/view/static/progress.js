@@ -5,18 +5,19 @@ import { button } from "./controls.js";
 import { element } from "./dom.js";
 
 const EVERY = 400; // milliseconds between questions
+const SEEN = { sampled: "sampled", exact: "exact here", loading: "loading" };
 
 /**
  * @param {import("./shell.js").Page} page
  * @param {() => void} further is told when more is exact
  * @param {() => void} changed is told when the line appears or goes, which moves what lies around it
- * @returns {{ home: HTMLElement, watch: (state: import("./shell.js").State) => void, close: () => void }}
+ * @returns {{ home: HTMLElement, seen: (shown: keyof typeof SEEN) => void, watch: (state: import("./shell.js").State) => void, close: () => void }}
  */
 export function progress(page, further, changed) {
   const bar = document.createElement("progress");
-  const text = element("span", { class: "badge" });
+  const [badge, text] = [element("span", { class: "badge" }), element("span")];
   const stop = button("Cancel", "Stop computing", () => tell());
-  const home = element("div", { class: "progress", role: "status" }, text, bar, stop);
+  const home = element("div", { class: "progress", role: "status" }, badge, text, bar, stop);
   home.hidden = true;
   /** @type {import("./shell.js").State} */
   let state = {};
@@ -36,7 +37,7 @@ export function progress(page, further, changed) {
     home.hidden = exact;
     bar.value = answer.done;
     bar.setAttribute("aria-label", "exactly computed");
-    text.textContent = `sampled · ${Math.floor(100 * answer.done)} % exact`;
+    text.textContent = `${Math.floor(100 * answer.done)} % of the map computed`;
     verb = answer.state === "cancelled" ? "resume" : "cancel";
     stop.textContent = verb === "resume" ? "Resume" : "Cancel";
     stop.setAttribute("aria-label", verb === "resume" ? "Go on computing" : "Stop computing");
@@ -47,6 +48,10 @@ export function progress(page, further, changed) {
   };
   return {
     home,
+    seen: (shown) => {
+      badge.textContent = SEEN[shown];
+      badge.dataset.state = shown;
+    },
     watch: (next) => {
       [state, done, home.hidden] = [next, -1, true];
       ask();

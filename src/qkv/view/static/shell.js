@@ -36,7 +36,7 @@ const VIEWS = {
   },
   map: {
     title: "Map",
-    sentence: "Every row is a token that looks, every column a token that is looked at; the brighter a cell, the more of the row's attention it gets.",
+    sentence: "Each row is a token that looks, each column one that is looked at; the brighter a cell, the more of the row's attention it gets.",
     open: map,
     controls: ["layer", "head", "quantity", "how", "colors", "log"],
   },

@@ -4,7 +4,7 @@ import { latest, nameOf, path } from "./answers.js";
 import { ribbon } from "./controls.js";
 import { element, token } from "./dom.js";
 import { short } from "./numbers.js";
-import { strip } from "./vectors.js";
+import { WRITTEN, strip } from "./vectors.js";
 
 /** @typedef {{ name: string, symbol: string, equation: string, kind: string, labels?: string[], values: any, places?: number[], shape?: [number, number], scale?: string, note?: string }} Stage */
 
@@ -52,17 +52,17 @@ function stage({ name, symbol, equation, kind, labels = [], values, shape, scale
     if (kind === "matrix") return `${labels[Math.floor(place / columns)] ?? Math.floor(place / columns)} [${place % columns}]`;
     return labels[place] ?? `[${place}]`;
   };
-  const weights = scale === "weight";
+  const names = kind === "row" && labels.length === numbers.length ? labels : undefined;
   const body =
     kind === "number"
       ? element("output", { class: "number" }, short(numbers[0]))
-      : strip({ values: numbers, rows, label, ramp: weights ? ramp : undefined, name }).node;
-  const named = kind === "row" && labels.length === numbers.length ? [keys(labels, numbers, weights)] : kind === "matrix" && labels.length === rows ? [] : [];
+      : strip({ values: numbers, rows, label, names, ramp: scale === "weight" ? ramp : undefined, name }).node;
+  const told = [equation === symbol ? "" : element("p", { class: "formula" }, equation), note ? element("p", { class: "note" }, note) : ""];
   return element(
     "li",
-    { class: `step ${kind}` },
-    element("div", { class: "what" }, element("h3", {}, element("b", {}, symbol), name), element("p", { class: "formula" }, equation), ...(note ? [element("p", { class: "note" }, note)] : [])),
-    element("div", { class: "numbers" }, body, ...named),
+    { class: "step" },
+    element("div", { class: "what" }, element("h3", {}, element("b", {}, symbol), name), ...told),
+    element("div", { class: "numbers" }, body, names && names.length > WRITTEN ? keys(names, numbers) : ""),
   );
 }
 
@@ -70,15 +70,14 @@ function stage({ name, symbol, equation, kind, labels = [], values, shape, scale
  * The largest values of a row with their tokens.
  * @param {string[]} labels
  * @param {(number | null)[]} values
- * @param {boolean} weights
  * @returns {HTMLElement}
  */
-function keys(labels, values, weights) {
+function keys(labels, values) {
   const found = values
     .map((value, place) => ({ value, text: labels[place] }))
     .filter(({ value }) => value !== null)
     .sort((a, b) => Number(b.value) - Number(a.value))
     .slice(0, 5)
     .map(({ value, text }) => element("span", { class: "pair" }, token(text, "chip"), element("output", {}, short(value))));
-  return element("p", { class: "largest" }, weights ? "largest weights" : "largest", " ", ...found);
+  return element("p", { class: "largest" }, "largest ", ...found);
 }

@@ -1,10 +1,10 @@
 // Vectors, rows and small matrices as colored cells; hovering or the arrow keys show the numbers.
 
 import { colorAt } from "./colors.js";
-import { element } from "./dom.js";
+import { element, token } from "./dom.js";
 import { clamp, short } from "./numbers.js";
 
-const WRITTEN = 12; // so many numbers or fewer are written into their cells
+export const WRITTEN = 16; // so many numbers or fewer are written into their cells
 const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: to be told apart by all eyes
 
 /**
@@ -12,9 +12,11 @@ const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: 
  * @property {(number | null)[]} values row by row; null where there is none, as behind a mask
  * @property {number} [rows]
  * @property {(place: number) => string} [label] of a value
+ * @property {string[]} [names] to be written under the values, where there is room
  * @property {import("./colors.js").Color[]} [ramp] for weights; without it numbers have signs
  * @property {number} [largest] at the end of the scale; the largest of the values by default
  * @property {string} name
+ * @property {boolean} [bare] never to be written into its cells
  * @property {(place: number | null) => void} [pointed] is told which value is pointed at
  */
 
@@ -24,17 +26,21 @@ const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: 
  * @param {Numbers} numbers
  * @returns {Strip}
  */
-export function strip({ values, rows = 1, label, ramp, largest, name, pointed }) {
+export function strip({ values, rows = 1, label, names, ramp, largest, name, bare, pointed }) {
   const columns = Math.max(1, values.length / rows);
   const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(value ?? 0)), 0);
   const canvas = drawn(values, rows, columns, (value) => (ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1))));
   const cursor = element("i", { class: "at" });
-  const written = rows === 1 && columns <= WRITTEN;
+  const written = rows === 1 && columns <= WRITTEN && !bare;
   const cells = element("div", { class: "cells", tabindex: 0, role: "application", "aria-roledescription": "numbers" }, canvas, cursor);
   cells.setAttribute("aria-label", `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Arrow keys walk."}`);
   cells.style.setProperty("--columns", String(columns));
   cells.style.setProperty("--rows", String(rows));
-  if (written) cells.append(...values.map((value) => element("span", {}, short(value))));
+  if (written) {
+    const light = (/** @type {number | null} */ value) => ramp && (value ?? 0) / (top || 1) < 0.45;
+    cells.append(...values.map((value) => element("span", light(value) ? { class: "light" } : ramp ? { class: "dark" } : {}, short(value))));
+  }
+  if (written && names) cells.append(...names.map((text) => token(text, "under")));
   const said = element("output", { class: "said" });
   const node = element("div", { class: `strip${written ? " written" : ""}${ramp ? " weights" : ""}` }, cells, said);
   /** @type {number | null} */

@@ -2,7 +2,7 @@
 
 import { clamp } from "./numbers.js";
 
-const LARGEST = 48; // pixels for a cell
+export const LARGEST = 48; // pixels for a cell
 const EVERY = 1.4; // times larger with one press of +
 
 /**

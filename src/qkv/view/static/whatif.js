@@ -116,7 +116,7 @@ function mechanism(mechanisms, current, change) {
     const kinds = mechanisms[plural];
     const recorded = mechanisms.recorded[name];
     const chosen = current[name] ?? recorded;
-    const options = { ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])), "": `as recorded (${recorded.name})` };
+    const options = { "": `recorded: ${recorded.name}`, ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])) };
     const pick = (/** @type {string} */ to) => {
       const parameters = Object.fromEntries(kinds.find((kind) => kind.name === to)?.parameters.map((each) => [each.name, each.default]) ?? []);
       change({ [name]: to ? { name: to, parameters } : undefined }, true);
@@ -127,7 +127,7 @@ function mechanism(mechanisms, current, change) {
     });
     return [select(part, options, current[name]?.name ?? "", pick), ...sliders];
   });
-  const heat = slider("temperature (log₂)", { low: -4, high: 4, step: 0.1, value: Math.log2(current.temperature ?? 1) }, (to) => change({ temperature: to === 0 ? undefined : 2 ** to }, false));
+  const heat = slider("temperature", { low: -4, high: 4, step: 0.1, value: Math.log2(current.temperature ?? 1), shown: (at) => 2 ** at }, (to) => change({ temperature: to === 0 ? undefined : 2 ** to }, false));
   return [...parts, heat];
 }
 
@@ -144,8 +144,8 @@ function entries(recorded, changed, change) {
   let place = 0;
   const [picture, knob] = [element("div"), element("div")];
   const paint = () => {
-    const shown = strip({ values: now, name: "query", pointed: (at) => at !== null && (pointed = at) });
-    let pointed = 0;
+    let pointed = place;
+    const shown = strip({ values: now, name: "query", bare: true, pointed: (at) => (pointed = at ?? pointed) });
     shown.node.addEventListener("click", () => choose(pointed));
     shown.node.addEventListener("keydown", ({ key }) => key === "Enter" && choose(pointed));
     picture.replaceChildren(shown.node);

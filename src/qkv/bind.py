@@ -13,8 +13,9 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.parameters import check_parameters, group, regroup
 from qkv.problem import Call, Problem
-from qkv.scores.base import Score
+from qkv.scores.base import Core, Score
 from qkv.scores.free import Learned, as_score
+from qkv.scores.pointwise import Linear
 from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.shapes import Shape, broadcast, show
 
@@ -101,7 +102,10 @@ def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments,
     check_parameters(score, score.parameters, leading, key_leading, query.device)
     check_parameters(bias, bias.parameters, leading, key_leading, query.device)
     score = score if groups is None else repeat_key_heads(score, groups[1])
-    together = Learned(Positioned(score, bias.tile))
+    learns = torch.is_grad_enabled() and any(
+        isinstance(x := getattr(bias, parameter.name), Tensor) and x.requires_grad for parameter in bias.parameters
+    )
+    together = Learned(Positioned(score, bias.tile, fixed=not learns))
     return bind(with_positions(query), with_positions(key), value, given._replace(score=together, bias=None), state)
 
 
@@ -275,7 +279,15 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         dtype=call.query.dtype,
         device=call.query.device.type,
         transformed=not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None,
+        positioned=_positioned(call.score),
     )
+
+
+def _positioned(score: Score) -> Core | None:
+    """The core beneath a fixed bias from positions, where nothing bends what it gives."""
+    inner = score.module if isinstance(score, Learned) else None
+    plain = isinstance(inner, Positioned) and inner.fixed and isinstance(inner.score.pointwise, Linear)
+    return inner.score.core if plain and isinstance(inner, Positioned) else None
 
 
 def _wants_gradient(call: Call) -> bool:

@@ -31,6 +31,8 @@ class Problem(NamedTuple):
         width, value_width: of the prepared operands (F), and of values (V).
         dtype, device: of query, key and value.
         transformed: whether a transformation of `torch.func`, such as vmap, is at work.
+        positioned: where the core is a tile of scores and of a bias from positions that needs no gradient: the core of
+            those scores.
     """
 
     core: Core
@@ -50,6 +52,7 @@ class Problem(NamedTuple):
     dtype: torch.dtype
     device: str
     transformed: bool = False
+    positioned: Core | None = None
 
     @property
     def rows(self) -> int:

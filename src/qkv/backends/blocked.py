@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import callables, operators
+from qkv.backends import callables, operators, traced_callables
 from qkv.backends.base import Backend, Result
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, full_rank
 from qkv.masks.lower import Visibility
@@ -16,7 +16,9 @@ from qkv.problem import Call, Cost, Problem
 
 
 def refuses(problem: Problem) -> str | None:
-    """Serves everything."""
+    """Serves everything but the gradient of a function of the caller's own under a transformation."""
+    if problem.core == "tile" and problem.transformed and problem.gradient:
+        return "a function of yours cannot be made again under torch.func: its gradient would keep every tile"
     return None
 
 
@@ -42,6 +44,8 @@ def cost(problem: Problem) -> Cost:
 def run(problem: Problem, call: Call) -> Result:
     """Stripes by a function of our own; callables by checkpoints, so that what they close over learns."""
     if problem.core == "tile":
+        if problem.transformed or torch.compiler.is_compiling():
+            return traced_callables.run(problem, call)
         return callables.run(problem, call)
     recipe, inputs = prepare(problem, call)
     if problem.transformed or torch.compiler.is_compiling():

@@ -1,5 +1,6 @@
 """Backend `sdpa`: PyTorch's fused kernel, for dot-product cores under softmax."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,33 +77,36 @@ def run(problem: Problem, call: Call) -> Result:
     else:
         output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
     if problem.gradient and not torch.compiler.is_compiling():
-        _name_second_derivative(output)
+        one_derivative(output, "sdpa")
     return _finish(problem, call, output, lse)
 
 
-def _name_second_derivative(output: Tensor) -> None:
+def one_derivative(output: Tensor, backend: str) -> None:
     """Make a derivative of the kernel's derivative, which PyTorch lacks, an error that says where to have one."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():
-        node.register_hook(_once)
+        node.register_hook(partial(_once, backend))
 
 
-def _once(gradients: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+def _once(
+    backend: str, gradients: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...] | None:
     if not torch.is_grad_enabled():
         return None
-    return tuple(None if g is None else _Once.apply(g) for g in gradients)  # type: ignore[no-untyped-call]
+    return tuple(None if g is None else _Once.apply(g, backend) for g in gradients)  # type: ignore[no-untyped-call]
 
 
 class _Once(torch.autograd.Function):
     """A gradient that has none itself."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, backend: str) -> Tensor:
+        ctx.backend = backend
         return gradient.view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("sdpa")
+        raise second_derivative(ctx.backend)
 
 
 def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,10 +30,12 @@ class Positioned:
     Args:
         score: of the vectors themselves.
         bias: of positions (Q, 1) and (K,).
+        fixed: whether the bias needs no gradient.
     """
 
     score: Score
     bias: Callable[[Tensor, Tensor], Tensor]
+    fixed: bool = False
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores of a tile, (..., Q, K)."""

@@ -1,19 +1,25 @@
 """The one seam: every attention of every model runs through this module."""
 
-from typing import final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, complaint
-from qkv.functional import attention
+from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 
 _SCALED_DOT = ScaledDot()
+Also = Literal["weights", "state"]
+_CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
+    {None: attention, "weights": attention_with_weights, "state": attention_with_state}
+)
 
 
 @final
@@ -28,9 +34,11 @@ class Attention(nn.Module):
         normalizer: used where `forward` is given none; None for the score's own default.
         dropout: the share of weights dropped in training, in [0, 1).
         backend: which implementation computes, by name; "auto" for the cheapest that serves.
+        also: "weights" or "state", for a module that returns a pair: the output, and the weights (..., Q, K) or the
+            `RowState`; what points or copies is made of them.
 
     Raises:
-        ConfigError: a dropout outside its range.
+        ConfigError: a dropout outside its range, or something else to return.
 
     Example:
         >>> query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
@@ -45,14 +53,18 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         *,
         backend: str = "auto",
+        also: Also | None = None,
     ) -> None:
         super().__init__()
+        if also not in _CALLS:
+            raise ConfigError(complaint("also", '"weights", "state" or None', f"{also!r}", "None gives the output."))
         if not 0.0 <= dropout < 1.0:
             raise ConfigError(complaint("dropout", "a share in [0, 1)", f"{dropout}", "0 switches it off."))
         self.score = score
         self.normalizer = normalizer
         self.dropout = dropout
         self.backend = backend
+        self.also: Also | None = also
 
     def forward(
         self,
@@ -66,7 +78,7 @@ class Attention(nn.Module):
         bias: Tensor | Bias | None = None,
         generator: torch.Generator | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:
+    ) -> Any:
         """Attend.
 
         Args:
@@ -81,9 +93,9 @@ class Attention(nn.Module):
             enable_gqa: whether groups of query heads share a key head.
 
         Returns:
-            The output (..., Q, V).
+            The output (..., Q, V); with `also` a pair.
         """
-        return attention(
+        return _CALLS[self.also](
             query,
             key,
             value,

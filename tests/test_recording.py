@@ -1,20 +1,33 @@
 """The recorder: exact weights, no trace of it in the model, rows followed through decoding."""
 
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tests.contract.calls import MECHANISMS
+from tests.contract.calls import Call as CallCase
+from tests.contract.mechanisms import MASKS
 from torch import Tensor, nn
 
+from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
-from qkv.errors import ConfigError, ShapeError
+from qkv.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from qkv.functional import attention_with_weights
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.sparse import Sparsemax
-from qkv.recording import record
+from qkv.recording.files import KEY, read
+from qkv.recording.recorder import record
+from qkv.recording.trace import Trace
+from qkv.scores.free import Learned
 from qkv.scores.products import Cosine
 
 BOS, EOS = 1, 2
@@ -188,3 +201,229 @@ def test_a_row_that_is_there_twice_is_named() -> None:
         model.step(torch.tensor([BOS, BOS]), state)
     with pytest.raises(ShapeError, match="row 1, 2 times"):
         trace.alignment("attention", 1)
+
+
+@models
+def test_a_scene_has_the_weights_of_one_row(name: str) -> None:
+    model = model_of(name)
+    with record(model) as trace:
+        greedy(model, *batch(), bos=BOS, eos=EOS, limit=torch.tensor([3, 6, 2, 5]))
+    for row, ids in enumerate(ROWS):
+        scene = trace.scene(row, {"source": [str(one) for one in ids]})
+        assert [layer.name for layer in scene.layers] == trace.layers
+        cross = scene.layer(model.alignment_layer or "")
+        assert (cross.kind, cross.queries, cross.keys) == ("cross", "target", "source")
+        expected = trace.alignment(cross.name, row)[:, : len(ids)]
+        torch.testing.assert_close(cross.map().dense().mean(0), expected)
+        for layer in scene.layers:
+            torch.testing.assert_close(layer.map().dense().sum(-1), torch.ones(layer.shape[:2], dtype=torch.float64))
+
+
+def test_a_scene_has_what_projections_were_given() -> None:
+    model = model_of("transformer")
+    with record(model) as trace:
+        greedy(model, *batch(), bos=BOS, eos=EOS, limit=5)
+    for layer in trace.scene(2, {"source": ["a", "b"]}).layers:
+        given, output = layer.inputs, layer.output
+        assert given is not None
+        assert output is not None
+        sides = ((given.query_input, given.query_weight, given.query_bias, layer.query),)
+        sides += ((given.key_input, given.key_weight, given.key_bias, layer.key),)
+        sides += ((given.value_input, given.value_weight, given.value_bias, layer.value),)
+        for x, weight, bias, made in sides:
+            torch.testing.assert_close(x @ weight.mT + bias, made.transpose(0, 1).flatten(1))
+        assert output[0].shape == (8, 8)
+
+
+@pytest.mark.parametrize("name", ["bahdanau", "transformer"])
+def test_a_beam_shows_the_rows_of_the_hypothesis_asked_for(name: str) -> None:
+    model = model_of(name)
+    layer = model.alignment_layer
+    assert layer is not None
+    search = Beam(width=3, n_best=2)
+    with record(model) as trace:
+        found = beam(model, *batch(), bos=BOS, eos=EOS, limit=6, search=search)
+    for row, best in enumerate(found):
+        for one in best:
+            target = torch.tensor([[BOS, *one.ids][: len(one.log_probabilities)]])
+            with record(model) as alone:
+                model(torch.tensor([ROWS[row]]), torch.tensor([len(ROWS[row])]), target)
+            shown = trace.alignment(layer, row, hypothesis=one)[:, : len(ROWS[row])]
+            torch.testing.assert_close(shown, alone.alignment(layer), rtol=1e-9, atol=1e-11)
+            scene = trace.scene(row, {"source": [str(piece) for piece in ROWS[row]]}, hypothesis=one)
+            for whole in alone.scene().layers:
+                mine = scene.layer(whole.name).map().dense()
+                torch.testing.assert_close(mine, whole.map().dense(), rtol=1e-9, atol=1e-11)
+    with pytest.raises(ShapeError, match="Say which of the beam"):
+        trace.alignment(layer, 0)
+    with pytest.raises(ShapeError, match="hypothesis: expected one of row 0"):
+        trace.alignment(layer, 0, hypothesis=found[3][0])
+
+
+@pytest.mark.slow
+def test_a_compiled_module_is_refused() -> None:
+    model = MultiHeadAttention(8, 2)
+    with (
+        pytest.raises(UnsupportedError, match="Record the module that was given to"),
+        record(
+            torch.compile(model)  # type: ignore[arg-type]
+        ),
+    ):
+        pass
+    model.compile()
+    with pytest.raises(UnsupportedError, match="has compiled"), record(model):
+        pass
+
+
+def test_what_an_optimizer_changed_is_not_shown() -> None:
+    model = model_of("bahdanau")
+    with record(model) as trace:
+        model(*batch(), torch.full((4, 2), BOS))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    with pytest.raises(UnsupportedError, match="one changed in place"):
+        trace.alignment("attention")
+    with pytest.raises(UnsupportedError, match="before the optimizer's next step"):
+        trace.scene()
+
+
+@models
+def test_a_trace_goes_to_disk_and_back(name: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    with record(model) as trace:
+        greedy(model, *batch(), bos=BOS, eos=EOS, limit=torch.tensor([3, 6, 2, 5]))
+    trace.described({"source": ["a", "b"]}, "two words").save(tmp_path / "trace.safetensors")
+    again = read(tmp_path / "trace.safetensors")
+    one, other = trace.scene(2, {"source": ["a", "b"]}), again.scene(2)
+    assert other.title == "two words"
+    assert other.sequences == one.sequences
+    for left, right in zip(one.layers, other.layers, strict=True):
+        assert torch.equal(left.map().dense(), right.map().dense())
+        assert (left.inputs is None) == (right.inputs is None)
+        if left.inputs is not None and right.inputs is not None:
+            assert torch.equal(left.inputs.key_input, right.inputs.key_input)
+
+
+def test_every_mechanism_goes_to_disk_and_back(tmp_path: Path) -> None:
+    seams = nn.ModuleDict()
+    with record_of(seams, len(MECHANISMS)) as trace:
+        for place, (score, normalizer) in enumerate(MECHANISMS):
+            mask = MASKS[place % len(MASKS)].build(5, 7, torch.Generator())
+            case = CallCase.draw(score, normalizer, ((2, 2), 5, 7), mask=mask)
+            given = case.arguments(case.leaves)
+            if not isinstance(given["score"], Learned):
+                seams[str(place)](case.leaves["query"], case.leaves["key"], case.leaves["value"], **given)
+    trace.save(tmp_path / "trace.safetensors")
+    again = read(tmp_path / "trace.safetensors")
+    for layer in trace.layers:
+        if trace.calls[layer]:
+            assert torch.equal(again.weights(layer), trace.weights(layer)), MECHANISMS[int(layer)]
+
+
+def record_of(seams: nn.ModuleDict, count: int) -> Any:
+    for place in range(count):
+        seams[str(place)] = Attention()
+    return record(seams)
+
+
+def test_a_function_does_not_go_to_disk(tmp_path: Path) -> None:
+    seam = Attention(Learned(lambda query, key: query @ key.mT))
+    with record(seam) as trace:
+        seam(*torch.randn(3, 1, 4, 8))
+    with pytest.raises(UnsupportedError, match="trace: expected names, numbers and tensors; got Learned"):
+        trace.save(tmp_path / "trace.safetensors")
+
+
+def test_what_repeats_is_kept_once(tmp_path: Path) -> None:
+    seam = Attention()
+    key = torch.randn(1, 1, 1, 4).expand(1, 8, 2000, 4)
+    with record(seam) as trace:
+        for _ in range(3):
+            seam(torch.randn(1, 8, 1, 4), key, key)
+    trace.save(tmp_path / "trace.safetensors")
+    assert (tmp_path / "trace.safetensors").stat().st_size < 10_000
+    assert read(tmp_path / "trace.safetensors").weights("").shape == (1, 8, 3, 2000)
+
+
+def altered(path: Path, change: Callable[[Any], Any]) -> None:
+    """Write a trace again with other metadata."""
+    with safe_open(path, "pt") as file:
+        plain = json.loads(file.metadata()[KEY])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, {KEY: json.dumps(change(plain))})
+
+
+HOSTILE: dict[str, Callable[[Any], Any]] = {
+    "no table": lambda plain: [plain],
+    "version": lambda plain: plain | {"version": 9},
+    "missing": lambda plain: {name: plain[name] for name in plain if name != "calls"},
+    "a class that is none": lambda plain: with_option(plain, "mask", {"value": "os.system", "fields": {}}),
+    "fields that are none": lambda plain: with_option(plain, "mask", {"value": "Causal", "fields": {"x": 1}}),
+    "an option that is none": lambda plain: with_option(plain, "__class__", 1),
+    "a score of text": lambda plain: with_option(plain, "score", "ScaledDot"),
+    "a scale of text": lambda plain: with_option(
+        plain, "score", {"value": "ScaledDot", "fields": {"scale": "1", "softcap": None}}
+    ),
+    "a tensor that is none": lambda plain: with_tensors(plain, [{"tensor": "99", "shape": [1]}] * 3),
+    "a shape beyond memory": lambda plain: with_tensors(plain, [{"tensor": "0", "shape": [1 << 50] * 4}] * 3),
+    "a shape of text": lambda plain: with_tensors(plain, [{"tensor": "0", "shape": ["1"]}] * 3),
+    "tensors that do not fit": lambda plain: with_tensors(plain, [plain["moments"][0][0]] * 3),
+    "rows that were not": lambda plain: plain | {"moments": [[plain["moments"][0][0], False]]},
+    "a moment that was not": lambda plain: with_call(plain, moment=7),
+    "tokens that are none": lambda plain: plain | {"tokens": {"source": [1]}},
+    "heads of text": lambda plain: plain | {"heads": "all"},
+    "a state of other rows": lambda plain: with_call(
+        plain, state={"value": "RowState", "fields": {"kind": "softmax", "value": plain["moments"][0][0]}}
+    ),
+    "inputs that are none": lambda plain: with_call(plain, given=[1, 2, 3, 0]),
+    "projections that are none": lambda plain: plain | {"around": {"attention": [[1, 2]] * 4}},
+}
+
+
+def with_call(plain: Any, **changes: Any) -> Any:
+    (layer, calls) = next(iter(plain["calls"].items()))
+    return plain | {"calls": {layer: [calls[0] | changes]}}
+
+
+def with_option(plain: Any, name: str, option: Any) -> Any:
+    return with_call(plain, options={name: option})
+
+
+def with_tensors(plain: Any, tensors: Any) -> Any:
+    return with_call(plain, tensors=tensors)
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_file_that_is_no_trace_is_named(how: str, tmp_path: Path) -> None:
+    model = model_of("bahdanau")
+    path = tmp_path / "trace.safetensors"
+    with record(model) as trace:
+        model(*batch(), torch.full((4, 2), BOS))
+    trace.save(path)
+    altered(path, lambda plain: plain)
+    assert torch.equal(read(path).alignment("attention"), trace.alignment("attention"))
+    altered(path, HOSTILE[how])
+    with pytest.raises(DataError, match=re.escape(str(path))):
+        read(path)
+
+
+def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    with pytest.raises(DataError, match="a trace in safetensors"):
+        read(path)
+    for content in (b"", b"\xff" * 64, (1 << 60).to_bytes(8, "little") + b"{}"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="Give the file that"):
+            read(path)
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(DataError, match="a trace"):
+        read(path)
+    with pytest.raises(ConfigError, match=r"ends in \.safetensors"):
+        record_nothing().save(tmp_path / "trace.bin")
+
+
+def record_nothing() -> Trace:
+    with record(MultiHeadAttention(8, 2)) as trace:
+        pass
+    return trace

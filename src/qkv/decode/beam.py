@@ -166,11 +166,12 @@ class _Choice(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A whole hypothesis: its rank, and where the trail has it."""
+    """A whole hypothesis: its rank, where the trail has it, and the model's row in its last step."""
 
     score: float
     step: int
     place: int
+    row: int
     end: tuple[float, ...]
 
 
@@ -213,7 +214,7 @@ class _Search(Generic[State]):
     def _hypothesis(self, leaf: _Leaf, finished: bool) -> Hypothesis:
         ids, gains = self.trail.back(leaf.step, leaf.place)
         parts = (*gains, *leaf.end)
-        return Hypothesis(ids, sum(parts), finished, parts, leaf.score)
+        return Hypothesis(ids, sum(parts), finished, parts, leaf.score, leaf.row)
 
     def _note_ends(self, front: _Front[State], choice: _Choice, step: int) -> None:
         sources, places = front.sources.tolist(), front.places.tolist()
@@ -221,7 +222,7 @@ class _Search(Generic[State]):
             row = int(choice.end_rows[i, j])
             score = self._score(float(choice.end_totals[i, j]), step + 1, front, row, i)
             leaves = self.ended.setdefault(sources[i], [])
-            leaves.append(_Leaf(score, step, places[row], (float(choice.end_gains[i, j]),)))
+            leaves.append(_Leaf(score, step, places[row], row, (float(choice.end_gains[i, j]),)))
             # Stable: of equal ones the first to finish stays first.
             leaves.sort(key=lambda leaf: -leaf.score)
             del leaves[self.search.width :]
@@ -230,8 +231,8 @@ class _Search(Generic[State]):
         width, leaves = self.search.width, []
         for j, total in enumerate(choice.totals[i].tolist()):
             if total > -math.inf:
-                score = self._score(total, step, front, int(choice.rows[i, j]), i)
-                leaves.append(_Leaf(score, step, i * width + j, ()))
+                row = int(choice.rows[i, j])
+                leaves.append(_Leaf(self._score(total, step, front, row, i), step, i * width + j, row, ()))
         self.cut[int(front.sources[i])] = sorted(leaves, key=lambda leaf: -leaf.score)
 
     def _score(self, total: float, length: int, front: _Front[State], row: int, i: int) -> float:

@@ -1,6 +1,6 @@
 """A decoded sequence, as a value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Hypothesis:
         finished: whether the model ended the sequence itself; False where the limit cut it.
         log_probabilities: the parts of `score` in order, the end mark's last.
         ranked: by what a beam search ranked it: `score` normalized by length; None where nothing was ranked.
+        row: the row of the batch in which a beam search took its last step; None where a source has one row.
 
     Example:
         >>> Hypothesis(ids=(7, 9), score=-0.75, log_probabilities=(-0.25, -0.25, -0.25)).finished
@@ -24,3 +25,4 @@ class Hypothesis:
     finished: bool = True
     log_probabilities: tuple[float, ...] = ()
     ranked: float | None = None
+    row: int | None = field(default=None, compare=False)

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
+    from qkv.recording.files import read
     from qkv.recording.recorder import record
     from qkv.recording.trace import Trace
 
-__all__ = ["Trace", "record"]
+__all__ = ["Trace", "read", "record"]
 
-__getattr__ = lazy(__name__, {"Trace": "qkv.recording.trace", "record": "qkv.recording.recorder"})
+__getattr__ = lazy(
+    __name__, {"Trace": "qkv.recording.trace", "read": "qkv.recording.files", "record": "qkv.recording.recorder"}
+)
 
 
 def __dir__() -> list[str]:

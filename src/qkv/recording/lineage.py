@@ -57,3 +57,13 @@ class Lineage:
     def reading(self, moment: int) -> int:
         """How many batches had been read before the one of a moment."""
         return max(sum(change.start for change in self.moments[: moment + 1]) - 1, 0)
+
+    def path(self, moment: int, place: int) -> dict[int, int]:
+        """Where a row stood at each moment since its source was read, from where it stood at one of them."""
+        places = {moment: place}
+        while moment >= 0 and not self.moments[moment].start:
+            rows = self.moments[moment].rows
+            place = int(rows[place]) if 0 <= place < rows.numel() else -1
+            moment -= 1
+            places[moment] = place
+        return places

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
@@ -14,6 +14,7 @@ from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage
 from qkv.recording.trace import Trace
+from qkv.states import RowState
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def record(
 
     Raises:
         ConfigError: a layer that the model does not have.
+        UnsupportedError: a module that is already compiled.
 
     Example:
         >>> import torch
@@ -44,6 +46,7 @@ def record(
     """
     found = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     chosen = {name: found[name] for name in _chosen(found, layers)}
+    _refuse_compiled(model)
     parents = {name: layer for name in chosen if (layer := _parent(model, name)) is not None}
     surroundings = {name: around(layer) for name, layer in parents.items()}
     trace = Trace({name: [] for name in chosen}, None if heads is None else tuple(heads), surroundings=surroundings)
@@ -81,7 +84,7 @@ class _Watch:
                 self.inputs[place] = tensor
                 self.moment = self.lineage.now if place else self.moment
 
-    def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Tensor) -> None:
+    def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """It is called."""
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
         query, key, value = (named.pop(name) for name in ("query", "key", "value"))
@@ -93,7 +96,17 @@ class _Watch:
         else:
             same, given = q is k, Given(q.detach(), k.detach(), v.detach(), self.moment)
         detached = query.detach(), key.detach(), value.detach()
-        self.calls.append(Call(*detached, options, None, self.lineage.now, same, given))
+        state = output[1] if isinstance(output, tuple) and isinstance(output[1], RowState) else None
+        self.calls.append(Call(*detached, options, state, self.lineage.now, same, given))
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    """A compiled module runs code that was traced without the hooks."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            got = f"{name or 'a module'} that torch.compile has compiled"
+            mend = "Record the module that was given to torch.compile; compile after recording."
+            raise UnsupportedError(complaint("model", "a module that runs as it is written", got, mend))
 
 
 def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:

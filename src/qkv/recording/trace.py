@@ -1,13 +1,15 @@
 """What was recorded of a model: for each layer its calls, and what can be asked of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import ConfigError, ShapeError, complaint, nearest
 from qkv.recording.around import Around
 from qkv.recording.calls import Call
@@ -26,12 +28,16 @@ class Trace:
         heads: the heads to show; None for all.
         lineage: where the rows of the batch came from.
         surroundings: the projections around each layer, where it has some.
+        tokens: of each sequence of the row that is looked at, where they are known; a file keeps them.
+        title: a line above pictures.
     """
 
     calls: Mapping[str, list[Call]] = field(default_factory=dict)
     heads: tuple[int, ...] | None = None
     lineage: Lineage = field(default_factory=Lineage)
     surroundings: Mapping[str, Around] = field(default_factory=dict)
+    tokens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    title: str = "attention"
 
     @property
     def layers(self) -> list[str]:
@@ -60,14 +66,14 @@ class Trace:
             raise ShapeError(complaint(layer, expected, got, "Ask for one row: trace.alignment(layer, row)."))
         return _joined(parts)
 
-    def alignment(self, layer: str, row: int = 0, *, reading: int = -1, places: Sequence[int] = ()) -> Tensor:
+    def alignment(self, layer: str, row: int = 0, *, reading: int = -1, hypothesis: Hypothesis | None = None) -> Tensor:
         """What one row of a batch attended to, step by step, also while other rows leave or are reordered.
 
         Args:
             layer: its path in the model.
             row: counted in the batch as it was read.
             reading: which batch, where several were read one after another; the last by default.
-            places: of a hypothesis of a beam, where it stood at each step: `hypothesis.places`.
+            hypothesis: which one, where a beam search had several of the row.
 
         Returns:
             (T, S): the mean over the heads asked for.
@@ -76,7 +82,7 @@ class Trace:
             ConfigError: the layer was not recorded, or was not run; or it lacks a head.
             ShapeError: there is no such row, or it was there more than once, as in a beam.
         """
-        parts = self._parts(layer, row, reading, places)
+        parts = self._parts(layer, row, reading, hypothesis)
         weights = _joined([self._of_heads(call.weights(), layer)[place] for call, place, _ in parts])
         return weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights
 
@@ -85,9 +91,9 @@ class Trace:
         row: int = 0,
         tokens: Mapping[str, Sequence[str]] | None = None,
         *,
-        title: str = "attention",
+        title: str | None = None,
         reading: int = -1,
-        places: Sequence[int] = (),
+        hypothesis: Hypothesis | None = None,
         notes: Mapping[str, Sequence[str]] | None = None,
     ) -> Scene:
         """Everything recorded of one row, for the viewer.
@@ -97,10 +103,11 @@ class Trace:
 
         Args:
             row: counted in the batch as it was read.
-            tokens: of each sequence, padding left out or not; positions are numbered where there are none.
-            title: a line above it.
+            tokens: of each sequence, padding left out or not; None for the trace's own; positions are numbered where
+                there are none.
+            title: a line above it; None for the trace's own.
             reading: which batch, where several were read one after another; the last by default.
-            places: of a hypothesis of a beam, where it stood at each step: `hypothesis.places`.
+            hypothesis: which one, where a beam search had several of the row.
             notes: for each token of a sequence "unknown", "copied" or "".
 
         Returns:
@@ -114,36 +121,67 @@ class Trace:
         if not run:
             mend = "Run the model inside the `with` block."
             raise ConfigError(complaint("trace", "a layer that was run", "none", mend))
-        parts = {layer: self._parts(layer, row, reading, places) for layer in run}
-        return scene_of(parts, self.surroundings, tokens or {}, notes or {}, title)
+        parts = {layer: self._parts(layer, row, reading, hypothesis) for layer in run}
+        named = self.tokens if tokens is None else tokens
+        return scene_of(parts, self.surroundings, named, notes or {}, self.title if title is None else title)
 
-    def _parts(self, layer: str, row: int, reading: int, places: Sequence[int]) -> list[Part]:
+    def described(self, tokens: Mapping[str, Sequence[str]], title: str = "attention") -> "Trace":
+        """The same with the tokens of the row that is looked at, and a title; `save` keeps both."""
+        return replace(self, tokens={name: tuple(some) for name, some in tokens.items()}, title=title)
+
+    def save(self, path: str | Path) -> None:
+        """Save what was recorded; `qkv.recording.read` gives it back.
+
+        Args:
+            path: where to, `.safetensors`.
+
+        Raises:
+            ConfigError: another suffix, or a place that cannot be written.
+            UnsupportedError: a score that is a function of the caller's own; a tensor that was changed since.
+        """
+        from qkv.recording.files import write
+
+        if Path(path).suffix != ".safetensors":
+            mend = "A page or a picture is made of a scene: see trace.scene."
+            raise ConfigError(complaint("path", "a file name that ends in .safetensors", repr(str(path)), mend))
+        write(self, path)
+
+    def _parts(self, layer: str, row: int, reading: int, hypothesis: Hypothesis | None) -> list[Part]:
         """The calls in which a row took part, and its place in each."""
         calls = self._calls(layer)
         wanted = self.lineage.reading(calls[-1].moment) + 1 + reading if reading < 0 else reading
         calls = [call for call in calls if self.lineage.reading(call.moment) == wanted]
+        path = None
+        if hypothesis is not None and hypothesis.row is not None:
+            steps = len(hypothesis.log_probabilities)
+            # What ran once, before the first step, has the rows of the source.
+            path = self.lineage.path(calls[steps - 1].moment, hypothesis.row) if len(calls) >= steps else {}
+            calls = calls[:steps]
         parts = []
-        for step, call in enumerate(calls):
-            own = places[step] if step < len(places) else None
-            place = self._place(call.moment, row, own, bool(places))
+        for call in calls:
+            place = self._place(call.moment, row, path)
             if place is not None and place < call.query.shape[0]:
-                source = place if call.given is None else self._place(call.given.moment, row, own, bool(places))
+                source = place if call.given is None else self._place(call.given.moment, row, path)
                 parts.append(Part(call, place, source))
         if not parts:
             mend = "Rows count from 0, in the order of the batch."
             raise ShapeError(complaint("row", f"a row that ran through {layer}", str(row), mend))
         return parts
 
-    def _place(self, moment: int, row: int, own: int | None, beam: bool) -> int | None:
+    def _place(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
         """Where a row of the batch stood at a moment."""
         rows = self.lineage.rows(moment)
-        if rows is None or self.lineage.moments[moment].start:
+        if rows is None:
             return row if row >= 0 else None
-        if beam:
-            return own
         places = [place for place, root in enumerate(rows) if root == row]
+        if path is not None:
+            place = path.get(moment, row)
+            if place not in places:
+                mend = "Give the row of the batch that it was found for."
+                raise ShapeError(complaint("hypothesis", f"one of row {row}", "one of another row", mend))
+            return place
         if len(places) > 1:
-            mend = "Say which hypothesis: places=hypothesis.places."
+            mend = "Say which of the beam: hypothesis=found."
             got = f"row {row}, {len(places)} times"
             raise ShapeError(complaint("row", "a row that is in the batch once", got, mend))
         return places[0] if places else None

@@ -1,0 +1,179 @@
+"""Traces on disk: tensors as safetensors, the rest as JSON in its metadata; nothing is ever unpickled."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from qkv.bind import Arguments, bind
+from qkv.checkpoint.disk import replace_file
+from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, complaint
+from qkv.recording.around import Around, Projection
+from qkv.recording.calls import Call, Given
+from qkv.recording.lineage import Lineage, Moment
+from qkv.recording.trace import Trace
+from qkv.recording.values import Reader, Writer
+from qkv.scores.products import ScaledDot
+from qkv.states import RowState
+from qkv.view.scene import OPTIONS
+
+KEY = "qkv.trace"
+VERSION = 1
+
+
+def write(trace: Trace, path: str | Path) -> None:
+    """Save a trace; the file appears complete or not at all.
+
+    Args:
+        trace: what was recorded.
+        path: where to.
+
+    Raises:
+        UnsupportedError: a score that is a function of the caller's own; a tensor that was changed since.
+        ConfigError: a place that cannot be written.
+    """
+    writer = Writer()
+    for calls in trace.calls.values():
+        for call in calls:
+            call.check()
+    plain = {
+        "version": VERSION,
+        "title": trace.title,
+        "tokens": writer.plain(trace.tokens),
+        "heads": writer.plain(trace.heads),
+        "moments": [[writer.plain(moment.rows), moment.start] for moment in trace.lineage.moments],
+        "around": writer.plain(trace.surroundings),
+        "calls": {layer: [_plain(call, writer) for call in calls] for layer, calls in trace.calls.items()},
+    }
+    try:
+        replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
+    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+        raise ConfigError(str(error)) from error
+
+
+def read(path: str | Path) -> Trace:
+    """Read a trace that was saved.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The trace.
+
+    Raises:
+        DataError: the file is missing, or is not a trace: whatever it holds, nothing of it is run.
+
+    Example:
+        >>> import tempfile
+        >>> from qkv.nn.multihead import MultiHeadAttention
+        >>> from qkv.recording.recorder import record
+        >>> model = MultiHeadAttention(8, 2)
+        >>> with record(model) as trace:
+        ...     output = model(torch.randn(1, 3, 8))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trace.save(Path(folder) / "trace.safetensors")
+        ...     again = read(Path(folder) / "trace.safetensors")
+        >>> torch.equal(again.weights("attention"), trace.weights("attention"))
+        True
+    """
+    try:
+        with safe_open(str(path), "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        mend = "Give the file that trace.save wrote."
+        raise DataError(complaint(str(path), "a trace in safetensors", str(error)[:200], mend)) from error
+    reader = Reader(tensors, str(path))
+    try:
+        return _trace(json.loads(metadata[KEY]), reader)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, QkvError):
+            raise
+        raise reader.wrong("a trace", f"{type(error).__name__}: {error}") from error
+
+
+def _plain(call: Call, writer: Writer) -> dict[str, Any]:
+    return {
+        "tensors": writer.plain([call.query, call.key, call.value]),
+        "options": writer.plain(call.options),
+        "state": writer.plain(call.state),
+        "moment": call.moment,
+        "own": call.own,
+        "given": writer.plain(call.given),
+    }
+
+
+def _trace(plain: Any, reader: Reader) -> Trace:
+    if not isinstance(plain, dict) or plain.get("version") != VERSION:
+        raise reader.wrong(f"a trace of version {VERSION}", repr(plain)[:60])
+    lineage = Lineage([_moment(reader, *pair) for pair in plain["moments"]])
+    _check_rows(lineage, reader)
+    calls = {str(layer): [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
+    around = {str(layer): _around(reader.value(some), reader) for layer, some in plain["around"].items()}
+    tokens = {str(name): _texts(some, reader) for name, some in plain["tokens"].items()}
+    heads = plain["heads"]
+    if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
+        raise reader.wrong("numbers of heads", repr(heads))
+    return Trace(calls, None if heads is None else tuple(heads), lineage, around, tokens, str(plain["title"]))
+
+
+def _texts(some: Any, reader: Reader) -> tuple[str, ...]:
+    if not isinstance(some, list) or not all(isinstance(text, str) for text in some):
+        raise reader.wrong("tokens as texts", repr(some)[:60])
+    return tuple(some)
+
+
+def _moment(reader: Reader, rows: Any, start: Any) -> Moment:
+    found = reader.value(rows)
+    if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64 or not isinstance(start, bool):
+        raise reader.wrong("rows of a batch", repr(rows))
+    return Moment(found, start)
+
+
+def _check_rows(lineage: Lineage, reader: Reader) -> None:
+    """Rows continue rows that there were."""
+    count = 0
+    for place, (rows, start) in enumerate(lineage.moments):
+        inside = start or (place > 0 and (rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < count)))
+        if not inside:
+            raise reader.wrong("rows that continue others", str(rows.tolist())[:60])
+        count = rows.numel()
+
+
+def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
+    query, key, value = reader.value(plain["tensors"])
+    options, state, moment, own = reader.value(plain["options"]), reader.value(plain["state"]), *_place(plain)
+    given = None if plain["given"] is None else Given(*reader.value(plain["given"]))
+    unknown = set(options) - set(OPTIONS)
+    moments = [moment, *([] if given is None else [given.moment])]
+    if unknown or not all(type(at) is int and -1 <= at <= lineage.now for at in moments):
+        raise reader.wrong("options and moments of a call", f"{sorted(unknown)}, {moments}")
+    fine = all(isinstance(tensor, Tensor) and tensor.ndim >= 2 for tensor in (given or ())[:3])
+    if not fine or not (state is None or (isinstance(state, RowState) and isinstance(state.value, Tensor))):
+        raise reader.wrong("tensors that projections were given, and a row state", repr(state)[:60])
+    defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
+    arguments = {**defaults, **options}
+    try:
+        # Whatever the file says, it must be something that attention can be asked.
+        bound = bind(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
+    except (QkvError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+        raise reader.wrong("a call of attention", str(error)) from error
+    if state is not None and tuple(state.value.shape) != (*bound.leading, bound.problem.queries):
+        raise reader.wrong("a row state of these rows", str(tuple(state.value.shape)))
+    return Call(query, key, value, options, state, moment, own, given)
+
+
+def _place(plain: Mapping[str, Any]) -> tuple[Any, bool]:
+    return plain["moment"], plain["own"] is True
+
+
+def _around(some: Any, reader: Reader) -> Around:
+    pairs = [Projection(*pair) for pair in some]
+    if len(pairs) != len(Around._fields) or not all(x is None or isinstance(x, Tensor) for pair in pairs for x in pair):
+        raise reader.wrong("four projections", repr(some)[:60])
+    return Around(*pairs)

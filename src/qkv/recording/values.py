@@ -1,0 +1,146 @@
+"""Mechanisms as names and numbers, tensors beside them: how a trace is written down."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from math import prod
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Alibi, Relative
+from qkv.errors import DataError, QkvError, UnsupportedError, complaint, nearest
+from qkv.masks.base import Both, Dense, Either, Inverse
+from qkv.masks.patterns import Causal, Documents, Lengths, Window
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.free import Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
+from qkv.scores.sums import Additive, Concat
+from qkv.states import RowState
+
+_CLASSES: tuple[type, ...] = (
+    *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, SquaredDistance, Gaussian, Boxcar, Epanechnikov, Uniform),
+    *(Softmax, Sum, Mean, Hard, Identity, Sigmoid, Sparsemax, Entmax),
+    *(Causal, Lengths, Window, Documents, Dense, Both, Either, Inverse, Alibi, Relative, RowState),
+)
+_NAMES = {cls.__name__: cls for cls in _CLASSES}
+_TEXTS = ("align", "activation", "kind")
+LARGEST = 1 << 31
+"""The most numbers of a tensor that repeats what is stored."""
+
+
+@final
+class Writer:
+    """Turns values into what JSON holds, and collects their tensors; what shares its memory is kept once.
+
+    Attributes:
+        tensors: by the names that the JSON uses.
+
+    Example:
+        >>> writer = Writer()
+        >>> writer.plain(Softmax(torch.zeros(1).expand(8)))
+        {'value': 'Softmax', 'fields': {'sink': {'tensor': '0', 'shape': [8]}}}
+        >>> writer.tensors["0"].shape
+        torch.Size([1])
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._known: dict[object, str] = {}
+
+    def plain(self, value: Any) -> Any:
+        """What JSON holds of a number, text, tensor, or value of qkv.
+
+        Raises:
+            UnsupportedError: a function of the caller's own, which no file of names and numbers can hold.
+        """
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, Mapping):
+            return {str(name): self.plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.plain(part) for part in value]
+        if is_dataclass(value) and type(value).__name__ in _NAMES:
+            given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
+            return {"value": type(value).__name__, "fields": given}
+        mend = "Look at it while it is in memory: trace.show(), or save a page: trace.save('trace.html')."
+        raise UnsupportedError(complaint("trace", "names, numbers and tensors", type(value).__name__, mend))
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        whole = tensor.detach()
+        # A dimension of stride 0 repeats one entry.
+        for dimension, step in enumerate(whole.stride()):
+            if step == 0 and whole.shape[dimension] > 1:
+                whole = whole.narrow(dimension, 0, 1)
+        key = (whole.data_ptr(), tuple(whole.shape), whole.stride(), whole.dtype, whole.device)
+        name = self._known.setdefault(key, str(len(self.tensors)))
+        if name not in self.tensors:
+            self.tensors[name] = whole.cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name, "shape": list(tensor.shape)}
+
+
+@final
+class Reader:
+    """Turns back what a `Writer` wrote; believes nothing.
+
+    Args:
+        tensors: by name.
+        path: for messages.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: str) -> None:
+        self._tensors = tensors
+        self._path = path
+
+    def value(self, plain: Any) -> Any:
+        """The value that JSON stands for.
+
+        Raises:
+            DataError: something that a `Writer` does not write.
+        """
+        match plain:
+            case None | bool() | int() | float() | str():
+                return plain
+            case list():
+                return [self.value(part) for part in plain]
+            case {"tensor": str(name), "shape": list(shape), **rest} if not rest:
+                return self._tensor(name, shape)
+            case {"value": str(name), "fields": dict(given), **rest} if not rest:
+                return self._made(name, {field: self.value(part) for field, part in given.items()})
+            case dict():
+                return {name: self.value(part) for name, part in plain.items()}
+        raise self.wrong("names, numbers and tensors", type(plain).__name__)
+
+    def wrong(self, expected: str, got: str) -> DataError:
+        """An error that names the file."""
+        mend = "It is not what trace.save wrote: save the trace again."
+        return DataError(complaint(self._path, expected, got[:200], mend))
+
+    def _tensor(self, name: str, shape: list[Any]) -> Tensor:
+        if name not in self._tensors:
+            raise self.wrong("the tensors that it names", f"none named {name!r}")
+        stored, wide = self._tensors[name], all(type(size) is int and size >= 0 for size in shape)
+        pairs = zip(stored.shape, shape, strict=False)
+        if len(shape) != stored.ndim or not wide or not all(have in (1, want) for have, want in pairs):
+            raise self.wrong(f"a shape that {tuple(stored.shape)} expands to", str(shape))
+        if prod(shape) > max(LARGEST, stored.numel()):
+            raise self.wrong(f"at most {LARGEST:,} numbers", f"shape {shape}")
+        return stored.expand(shape)
+
+    def _made(self, name: str, given: dict[str, Any]) -> Any:
+        cls = _NAMES.get(name)
+        if cls is None:
+            raise self.wrong("the names of mechanisms", f"{name!r}. {nearest(name, _NAMES)}")
+        if set(given) != {part.name for part in fields(cls)}:
+            raise self.wrong(f"the fields of {name}", ", ".join(given))
+        text = next((field for field, part in given.items() if isinstance(part, str) and field not in _TEXTS), None)
+        if text is not None:
+            raise self.wrong(f"a number or tensor as {name}({text})", repr(given[text]))
+        try:
+            return cls(**given)
+        except (QkvError, TypeError, ValueError) as error:
+            raise self.wrong(f"a {name}", str(error)) from error

@@ -14,6 +14,7 @@ from qkv.cli.train import train_translate
 from qkv.cli.train_labels import train_classify, train_tag
 from qkv.cli.train_text import train_generate
 from qkv.cli.translate import translate
+from qkv.cli.view import view
 
 app = typer.Typer(
     name="qkv",
@@ -35,6 +36,7 @@ app.command()(generate)
 app.command()(classify)
 app.command()(tag)
 app.command()(evaluate)
+app.command()(view)
 app.command()(explain)
 
 

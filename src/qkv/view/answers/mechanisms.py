@@ -20,8 +20,6 @@ from qkv.view.answers.listing import mask_name
 
 T = TypeVar("T")
 Numbers = Mapping[str, float]
-OWN = "recorded"
-"""The name of what the layer itself does."""
 
 
 class Knob(NamedTuple):
@@ -87,10 +85,7 @@ def mask_kinds(keys: int) -> dict[str, Kind]:
 def mechanisms(head: Head) -> dict[str, Any]:
     """What can be chosen for a head, and what it does by itself."""
     tables = {"scores": SCORES, "normalizers": NORMALIZERS, "masks": mask_kinds(head.shape[1])}
-    chosen = {
-        name: [_listed(OWN, ()), *(_listed(kind, table[kind].knobs) for kind in table)]
-        for name, table in tables.items()
-    }
+    chosen = {name: [_listed(kind, table[kind].knobs) for kind in table] for name, table in tables.items()}
     own = {
         "score": {"name": _snake(head.score), "parameters": _numbers(head.score)},
         "normalizer": {"name": _snake(head.normalizer), "parameters": _numbers(head.normalizer)},
@@ -123,8 +118,6 @@ def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> A
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
         raise ConfigError(complaint(what, "an object with a name", "something else", 'Example: {"name": "dot"}.'))
     name, given = choice["name"], choice.get("parameters") or {}
-    if name == OWN:
-        return own
     if name not in table or not isinstance(given, dict):
         raise ConfigError(complaint(what, "a name that can be chosen", ascii(name[:40]), nearest(name[:40], table)))
     known = {knob.name: knob for knob in table[name].knobs}

@@ -1,0 +1,36 @@
+"""`qkv view`: see what a trained model, or a recorded trace, attends to."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkv.cli.failure import guarded
+
+
+@guarded
+def view(
+    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or a trace (.safetensors).")],
+    text: Annotated[str | None, typer.Option(help="What the model is to read or translate.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Or a file that holds it.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Read only so many tokens of it.", min=1)] = None,
+    export: Annotated[Path | None, typer.Option(help="Write one page that needs no server: FILE.html.")] = None,
+    port: Annotated[int, typer.Option(help="Where to listen on this machine; 0 for any free port.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say the address.")] = False,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Open the viewer: steps, map, alignment, graph, what if, and all heads.
+
+    Example: qkv view runs/de-en --text "Ein Hund läuft."
+    """
+    from qkv.tasks.viewing import offered
+
+    scene = offered(run, text, file, tokens, device)
+    if export is not None:
+        from qkv.tasks.showing import write_page
+
+        typer.echo(write_page(scene, export), err=True)
+        return
+    from qkv.tasks.showing import show
+
+    show(scene, port, browser=not no_browser)

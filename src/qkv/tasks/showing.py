@@ -1,0 +1,59 @@
+"""The viewer on the screen until it is interrupted, or in a file."""
+
+import sys
+import webbrowser
+from pathlib import Path
+
+from qkv.checkpoint.disk import replace_file
+from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.view.offline import page
+from qkv.view.scene import Scene
+
+
+def show(scene: Scene, port: int, *, browser: bool) -> None:
+    """Serve a scene until interrupted; its address goes to standard output.
+
+    Args:
+        scene: what is looked at.
+        port: where to listen on 127.0.0.1; 0 for any free port.
+        browser: whether to open it.
+
+    Raises:
+        ConfigError: the port is taken, or the web libraries are not there.
+    """
+    try:
+        from qkv.view.server.serve import Serving
+    except ModuleNotFoundError as error:
+        mend = "Install them with pip install 'qkv[view]', or write a page with --export FILE.html."
+        raise ConfigError(complaint("qkv view", "starlette and uvicorn", f"no {error.name}", mend)) from error
+    with Serving(scene, port) as serving:
+        print(serving.url, flush=True)  # noqa: T201
+        print("Only this machine can open it. Ctrl+C ends it.", file=sys.stderr)  # noqa: T201
+        if browser:
+            webbrowser.open(serving.url)
+        serving.wait()
+
+
+def write_page(scene: Scene, path: Path) -> str:
+    """Write a scene as one page.
+
+    Args:
+        scene: what is looked at.
+        path: a file that ends in .html.
+
+    Returns:
+        What is in it, in a sentence.
+
+    Raises:
+        ConfigError: another suffix, or a place that cannot be written.
+    """
+    if path.suffix.lower() != ".html":
+        mend = "The page holds the whole viewer."
+        raise ConfigError(complaint("--export", "a file name that ends in .html", path.name, mend))
+    made = page(scene)
+    try:
+        replace_file(path, made.text.encode())
+    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+        raise ConfigError(str(error)) from error
+    rest = f"; {made.left_out:,} more need the running viewer" if made.left_out else ""
+    return f"{path}: {made.carried:,} answers{rest}"

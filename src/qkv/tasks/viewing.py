@@ -1,0 +1,136 @@
+"""A trained model and a text, or a recorded trace, as a scene for the viewer."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.data.batches import collate_sources
+from qkv.data.tokenizer import Tokenizer
+from qkv.decode.greedy import greedy
+from qkv.errors import ConfigError, DataError, complaint
+from qkv.recording.recorder import record
+from qkv.tasks.load import load
+from qkv.tasks.translator import Translator
+from qkv.view.scene import Scene
+
+TRACE = ".safetensors"
+_TITLE = 60
+
+
+def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, device: str) -> Scene:
+    """The scene that a command names.
+
+    Args:
+        run: a run folder, or a trace.
+        text, file: what the model is to read; of a run exactly one of them, of a trace none.
+        tokens: how many to read; None for all.
+        device: where to compute.
+
+    Raises:
+        ConfigError: both texts, none, or one for a trace.
+        QkvError: as `scene_of_text` and `scene_of_trace`.
+    """
+    if run.suffix == TRACE:
+        if text is not None or file is not None:
+            mend = "A trace holds what was read: leave it out."
+            raise ConfigError(complaint("--text", "none beside a trace", "one", mend))
+        return scene_of_trace(run)
+    if (text is None) == (file is None):
+        got = "none" if text is None else "both"
+        raise ConfigError(complaint("--text", "a text, or --file with one", got, "Give what the model is to read."))
+    return scene_of_text(run, text or "" if file is None else _text_of(file), device, tokens)
+
+
+def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:
+    """Let a trained model read a text, or translate it, and keep what every layer attends to.
+
+    Args:
+        run: the folder that training wrote, or one checkpoint in it.
+        text: one text.
+        device: where to compute.
+        tokens: how many of its tokens to read; None for all.
+
+    Returns:
+        The scene: the sequences "source" and "target" of a translation, where row t is the step that wrote token t; or
+        "text".
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        DataError: a text without tokens, or too long for the model.
+        ConfigError: a model without attention.
+    """
+    found = load(run, device)
+    ids = found.tokenizer.encode(text)[:tokens]
+    if not ids:
+        raise DataError(complaint("--text", "at least one token", "none", "Give a text for the model to read."))
+    if isinstance(found, Translator):
+        return _translated(found, ids, text)
+    return _read(found.model, found.tokenizer, ids, text)
+
+
+def scene_of_trace(path: str | Path) -> Scene:
+    """What a saved trace holds.
+
+    Args:
+        path: the file that `trace.save` wrote.
+
+    Raises:
+        DataError: it is none.
+    """
+    from qkv.recording.files import read
+
+    trace = read(path)
+    return trace.scene()
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(complaint(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
+
+
+def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
+    tokenizer, model = translator.tokenizer, translator.model
+    if len(ids) > translator.longest:
+        mend = f"Shorten it, or train with --longest {len(ids)}."
+        raise DataError(complaint("--text", f"at most {translator.longest} tokens", f"{len(ids)}", mend))
+    device = next(model.parameters()).device
+    source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
+    stepper: Any = model
+    hypothesis = greedy(stepper, source, lengths, bos=tokenizer.bos, eos=tokenizer.eos, limit=3 * lengths + 16)[0]
+    target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
+    with torch.no_grad(), record(model) as trace:
+        model(source, lengths, target)
+    _expect_attention(trace.calls)
+    written = [*tokenizer.pieces(hypothesis.ids), "<eos>"]
+    tokens = {"source": tokenizer.pieces(ids), "target": written}
+    return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
+
+
+def _read(model: nn.Module, tokenizer: Tokenizer, ids: list[int], text: str) -> Scene:
+    device = next(model.parameters()).device
+    tokens = torch.tensor([ids], device=device)
+    with torch.no_grad(), record(model) as trace:
+        # A language model is given ids alone; a model that reads padded batches also their lengths.
+        model(tokens) if hasattr(model, "step") else model(tokens, torch.tensor([len(ids)], device=device))
+    _expect_attention(trace.calls)
+    pieces = tokenizer.pieces(ids)
+    return trace.scene(0, {"text": pieces}, title=_title(text), notes={"text": _notes(pieces)})
+
+
+def _expect_attention(calls: object) -> None:
+    if not calls:
+        mend = "Train with a score."
+        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
+
+
+def _notes(pieces: list[str]) -> list[str]:
+    return ["unknown" if piece == "<unk>" else "" for piece in pieces]
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"

@@ -1,0 +1,154 @@
+"""A scene as one self-contained page: the viewer's own front end, its answers embedded."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from qkv.errors import QkvError
+from qkv.view.answers.answer import Answer, Numbers
+from qkv.view.answers.desk import Desk
+from qkv.view.answers.listing import LISTED, PIECE
+from qkv.view.answers.pooling import SIDE, levels
+from qkv.view.bundle import one_file
+from qkv.view.scene import Layer, Scene
+
+BUDGET = 24 << 20
+"""The most bytes of answers that a page carries."""
+_FOLLOWED = "top=4&frontier=12"
+_FEW = 64
+"""Tokens up to which every step and every pair is carried."""
+
+
+class Page(NamedTuple):
+    """A page, and what it could not carry.
+
+    Attributes:
+        text: the page.
+        carried: how many answers are in it.
+        left_out: how many more the running viewer gives that had no room; the page says so where one is asked for.
+    """
+
+    text: str
+    carried: int
+    left_out: int
+
+
+def page(scene: Scene, budget: int = BUDGET) -> Page:
+    """Build a page that shows a scene without a server.
+
+    Args:
+        scene: what is looked at.
+        budget: the most bytes of answers; what is seen first is carried first.
+
+    Returns:
+        The page, and how much of the scene is in it.
+
+    Example:
+        >>> import torch
+        >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
+        >>> made = page(Scene("two words", {"text": ("a", "</script>")}, (layer,)))
+        >>> made.text.count("</script>"), made.left_out
+        (2, 0)
+    """
+    desk = Desk(scene, live=False)
+    answers: dict[str, Any] = {}
+    left_out = 0
+    try:
+        for asked in _questions(scene):
+            answer = _answer(desk, asked) if left_out == 0 else None
+            budget -= 0 if answer is None else len(json.dumps(answer)) + len(asked)
+            if answer is not None and budget >= 0:
+                answers[f"api/{asked}"] = answer
+            left_out += budget < 0
+    finally:
+        desk.close()
+    return Page(one_file("saved.js", {"answers": answers}), len(answers), left_out)
+
+
+def _answer(desk: Desk, asked: str) -> Any:
+    """What the desk says, as the page carries it; None where it has no meaning, as an entropy of negative weights."""
+    name, _, parameters = asked.partition("?")
+    try:
+        return _carried(desk.ask(name, parameters))
+    except QkvError:
+        return None
+
+
+def _carried(answer: Answer) -> Any:
+    if not isinstance(answer, Numbers):
+        return _short(answer.content)
+    return {
+        "shape": [answer.rows, answer.columns],
+        "state": answer.state,
+        "range": [answer.low, answer.high],
+        "base64": base64.b64encode(answer.content).decode(),
+    }
+
+
+def _short(content: Any) -> Any:
+    """Numbers to six digits: a page need not carry what no one reads."""
+    match content:
+        case float():
+            return float(f"{content:.6g}")
+        case list():
+            return [_short(item) for item in content]
+        case dict():
+            return {name: _short(item) for name, item in content.items()}
+    return content
+
+
+def _questions(scene: Scene) -> Iterator[str]:
+    """Everything that the page may ask, what is seen first before the rest."""
+    yield "scene"
+    for sequence, tokens in scene.sequences.items():
+        for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
+            yield f"tokens?sequence={quote(sequence)}&start={start}&stop={min(start + PIECE, len(tokens))}"
+    yield "heads"
+    heads = [(place, head) for place, layer in enumerate(scene.layers) for head in range(layer.heads)]
+    for quantity, how in (("weight", "mean"), ("weight", "max"), ("contribution", "mean"), ("contribution", "max")):
+        for layer, head in heads:
+            yield f"progress?layer={layer}&head={head}&how={how}&quantity={quantity}"
+            for tile in _tiles(scene.layers[layer]):
+                yield f"tile?layer={layer}&head={head}&{tile}&how={how}&quantity={quantity}"
+        if (quantity, how) == ("weight", "mean"):
+            yield from _beside(scene, heads)
+    for layer, head in heads:
+        _, queries, keys = scene.layers[layer].shape
+        for place in range(queries * keys if max(queries, keys) <= _FEW else 0):
+            yield f"cell?layer={layer}&head={head}&query={place // keys}&key={place % keys}"
+
+
+def _beside(scene: Scene, heads: list[tuple[int, int]]) -> Iterator[str]:
+    """Tracks, graphs and steps."""
+    for layer, head in heads:
+        for level in reversed(range(levels(*scene.layers[layer].shape[1:]))):
+            for what in ("entropy", "received", "peak"):
+                yield f"track?layer={layer}&head={head}&what={what}&level={level}"
+    for chain in dict.fromkeys(_chain(scene, layer) for layer in range(len(scene.layers))):
+        count = scene.layers[chain[-1]].shape[1]
+        for query in range(count if count <= _FEW else 0):
+            yield f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}"
+    for layer, head in heads:
+        yield f"mechanisms?layer={layer}&head={head}"
+        queries = scene.layers[layer].shape[1]
+        for query in range(queries if queries <= _FEW else 0):
+            yield f"steps?layer={layer}&head={head}&query={query}"
+
+
+def _tiles(layer: Layer) -> Iterator[str]:
+    _, queries, keys = layer.shape
+    for level in reversed(range(levels(queries, keys))):
+        for row in range(-(-max(queries, 1) // (SIDE << level))):
+            for column in range(-(-max(keys, 1) // (SIDE << level))):
+                yield f"level={level}&row={row}&column={column}"
+
+
+def _chain(scene: Scene, chosen: int) -> tuple[int, ...]:
+    """The layers that the page follows a token through, where one of them is chosen."""
+    own = [place for place, layer in enumerate(scene.layers) if layer.kind == "self"]
+    sequence = scene.layers[chosen].queries
+    if own and not any(scene.layers[place].queries == sequence for place in own):
+        sequence = scene.layers[own[0]].queries
+    return tuple(place for place in own if scene.layers[place].queries == sequence) or (chosen,)

@@ -296,5 +296,10 @@ def _wants_gradient(call: Call) -> bool:
         return True
     tensors = [getattr(score, parameter.name) for parameter in score.parameters]
     tensors += [getattr(normalizer, parameter.name) for parameter in normalizer.parameters]
+    if any(isinstance(x, Tensor) and x.requires_grad for x in tensors):
+        return True
+    inner = score.module if isinstance(score, Learned) else None
+    if isinstance(inner, Positioned):
+        return not inner.fixed or _wants_gradient(call._replace(score=inner.score))
     # What a function of the caller's own closes over cannot be seen from here.
-    return score.core == "tile" or any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
+    return score.core == "tile"

@@ -92,6 +92,8 @@ def test_auto_takes_it_where_positions_are_fixed() -> None:
     query, key, value = (torch.randn(1, 4, 700, 16) for _ in range(3))
     plan = qkv.explain(query, key, value, bias=B.alibi(SLOPES), mask=M.causal())
     assert plan.backend == "toeplitz"
+    assert not plan.problem.gradient
+    assert qkv.explain(query.requires_grad_(), key, value, bias=B.alibi(SLOPES), mask=M.causal()).backend == "toeplitz"
     learned = B.alibi(SLOPES.clone().requires_grad_())
     assert qkv.explain(query, key, value, bias=learned, mask=M.causal()).backend == "blocked"
     assert "no bias from positions" in dict(qkv.explain(query, key, value).refusals)["toeplitz"]

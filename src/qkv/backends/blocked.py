@@ -36,8 +36,13 @@ def cost(problem: Problem) -> Cost:
         start, each = (800, each + problem.width * 0.26) if problem.gradient else (300, each + problem.width * 0.07)
     if problem.core == "tile":
         start, each = 3 * start, 3 * each
+        if problem.positioned is not None:
+            # A bias from positions takes ten passes of integers over each tile.
+            each = 160 if problem.gradient else 40
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 6 if problem.gradient else 3
+    if problem.dropout:
+        each += 4 if problem.gradient else 2
     return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)
 
 

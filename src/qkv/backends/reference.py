@@ -38,6 +38,10 @@ def cost(problem: Problem) -> Cost:
         each += 2.6 if problem.gradient else 1.6
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 45 if problem.gradient else 15
+    if problem.positioned is not None:
+        each += 65 if problem.gradient else 35
+    if problem.dropout:
+        each += 2.5
     time = (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
     return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
 

@@ -53,12 +53,13 @@ def _refuses_call(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """As the fused kernel, whose backward pass is three times slower beside a matrix that it reads."""
+    """As the fused kernel, whose backward pass is three times slower beside a matrix; fitted as the others are."""
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width - DIGITS, problem.value_width) * (3.5 if problem.gradient else 1)
     slower = 3.3 if problem.gradient else 1.4
     stripes = max(1, problem.queries // ROWS)
-    time = stripes * (120 if problem.gradient else 40) + slower * operations / 150_000
+    written = 0.0 if problem.mask in ("all", "causal") else pairs * (0.035 if problem.gradient else 0.015)
+    time = stripes * (120 if problem.gradient else 40) + slower * operations / 150_000 + written
     return Cost(int(operations), 4 * (problem.queries + problem.keys) * problem.rows + 4 * WRITTEN, time)
 
 

@@ -1,16 +1,36 @@
 """`qkv translate`: lines from standard input to standard output."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli.failure import guarded
 
+if TYPE_CHECKING:
+    from qkv.tasks.translator import Translation
+
 
 @guarded
 def translate(
-    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders that training wrote; several translate together.")
+    ],
+    beam: Annotated[int, typer.Option(help="How many hypotheses to keep; 1 takes the likeliest token.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 means per token.")] = 1.0,
+    normalization: Annotated[str, typer.Option(help="How lengths count: plain or wu.")] = "plain",
+    coverage: Annotated[float, typer.Option(help="Penalty for source words that got little attention.")] = 0.0,
+    n_best: Annotated[int, typer.Option(help="Translations of each line: line<TAB>score<TAB>text.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probabilities.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; 1 where none is given.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="With --sample: draw among the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="With --sample: draw among the likeliest of this share.")] = None,
+    seed: Annotated[int | None, typer.Option(help="With --sample: decides every draw; 0 where none is given.")] = None,
+    mean: Annotated[str, typer.Option(help="Of several runs: probability or log_probability.")] = "probability",
+    average: Annotated[int, typer.Option(help="Take the mean of each run's newest checkpoints, that many.")] = 1,
     attention: Annotated[
         Path | None, typer.Option(help="Also draw what was attended to: FILE.html, FILE.svg or FILE.png.")
     ] = None,
@@ -19,16 +39,36 @@ def translate(
 ) -> None:
     """Translate standard input, one sentence per line, to standard output.
 
-    Example: echo "Ein Hund läuft." | qkv translate runs/de-en --show
+    Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
+    from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling
     from qkv.tasks.streams import read_stdin, write_lines
     from qkv.tasks.translator import Translator
 
-    translator = Translator.load(run, device)
-    lines = read_stdin()
-    found = translator.translate_fully(lines, attention=show or attention is not None)
-    write_lines(each.text for each in found)
-    if show or attention is not None:
+    how = Decoding(
+        beam,
+        length_penalty,
+        as_normalization(normalization),
+        coverage,
+        n_best,
+        as_sampling(sample, temperature, top_k, top_p, seed),
+        as_mean(mean),
+    )
+    translator = Translator.load(runs, device, average=average)
+    drawn = show or attention is not None
+    found = translator.translate_best(read_stdin(), how, attention=drawn)
+    if n_best == 1:
+        write_lines(best.text for best, *_ in found)
+    else:
+        write_lines(f"{number}\t{score:.4f}\t{text}" for number, score, text in _listed(found))
+    if drawn:
         from qkv.tasks.drawing import draw
 
-        draw(found, attention, terminal=show)
+        draw([best[0] for best in found], attention, terminal=show)
+
+
+def _listed(found: "list[list[Translation]]") -> "Iterator[tuple[int, float, str]]":
+    """Number, score and text of each translation, line by line."""
+    for number, best in enumerate(found, start=1):
+        for one in best:
+            yield number, one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")

@@ -1,26 +1,26 @@
 """A trained translation model: from source lines to target lines, and what each target token attended to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.folder import load
-from qkv.checkpoint.rotation import locate
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.tokenizer import Tokenizer
-from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.protocol import Stepper
+from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
 from qkv.recording import record
-from qkv.tasks.choice import TranslationModel, as_device, build_model
+from qkv.tasks.choice import TranslationModel, as_device
+from qkv.tasks.decoding import Decoding, decode
+from qkv.tasks.trained_translation import load_translation
 
 _BATCH_TOKENS = 4096
 _EOS_SHOWN = "<eos>"
+_GREEDY = Decoding()
 
 
 @final
@@ -36,6 +36,7 @@ class Translation:
         source_tokens, target_tokens: as the model sees them; the last target token is the end mark.
         weights: what each target token attended to, (T, S); None where the model has no attention, or none was asked
             for.
+        ranked: by what a beam ranked it: the score normalized by length; None where nothing was ranked.
     """
 
     source: str
@@ -45,16 +46,18 @@ class Translation:
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
     weights: Tensor | None = None
+    ranked: float | None = None
 
 
 @final
 class Translator:
-    """A translation model with its tokenizer, ready to use.
+    """A translation model with its tokenizer, ready to use; or several that translate together.
 
     Args:
         model: the network.
         tokenizer: text to tokens and back.
         longest: the most tokens of a source line.
+        others: further networks over the same tokenizer; attention is read from the first one alone.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -62,62 +65,75 @@ class Translator:
         ['2011-05-03']
     """
 
-    def __init__(self, model: TranslationModel, tokenizer: Tokenizer, longest: int = 256) -> None:
+    def __init__(
+        self,
+        model: TranslationModel,
+        tokenizer: Tokenizer,
+        longest: int = 256,
+        others: Sequence[TranslationModel] = (),
+    ) -> None:
         self.model = model.eval()
+        self.models = (self.model, *(other.eval() for other in others))
         self.tokenizer = tokenizer
         self.longest = longest
 
     @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Translator":
-        """Load the best checkpoint of a run, or one checkpoint.
+    def load(
+        cls, run: str | Path | Sequence[str | Path], device: str | torch.device = "cpu", *, average: int = 1
+    ) -> "Translator":
+        """Load the best checkpoint of a run, or one checkpoint; several runs translate together.
 
         Args:
-            run: the folder that training wrote, or one checkpoint in it.
+            run: the folder that training wrote, or one checkpoint in it; or several.
             device: where to compute.
+            average: more than 1 takes the mean of the weights of each run's newest checkpoints, that many.
 
         Returns:
             The translator.
 
         Raises:
-            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+            CheckpointError: a checkpoint is missing, incomplete, altered or of another task; there are fewer than
+                `average`; or the runs have different tokenizers.
             ConfigError: no such device here.
         """
         place = as_device(str(device))
-        folder = locate(Path(run))
-        contents = load(folder, trainer=False)
-        if contents.config.get("task") != "translate" or contents.tokenizer is None:
-            got = f"one for {contents.config.get('task', 'an unknown task')}"
-            raise CheckpointError(complaint(str(folder), "a translation model", got, "Use the command of its task."))
-        tokenizer = Tokenizer.from_json(contents.tokenizer)
-        try:
-            table = contents.config["model"]
-            model = build_model(table if isinstance(table, Mapping) else {}, tokenizer)
-            model.load_state_dict(dict(contents.model))
-        except (ConfigError, RuntimeError, KeyError) as error:
-            mend = "It was written by another version: train again, or install that version."
-            raise CheckpointError(complaint(str(folder), "weights of the model it names", str(error), mend)) from error
-        longest = contents.config.get("longest", 256)
-        return cls(model.to(place), tokenizer, longest if isinstance(longest, int) else 256)
+        runs = [run] if isinstance(run, str | Path) else run
+        if not runs:
+            raise CheckpointError(complaint("run", "at least one", "none", "Give the folder that training wrote."))
+        found = [load_translation(Path(each), average) for each in runs]
+        first, *others = found
+        for each, other in zip(runs[1:], others, strict=True):
+            if other.tokenizer.to_json() != first.tokenizer.to_json():
+                mend = "Train all with --tokenizer-from the first, or translate with each alone."
+                raise CheckpointError(complaint(str(each), f"the tokenizer of {runs[0]}", "another one", mend))
+        longest = min(each.longest for each in found)
+        return cls(first.model.to(place), first.tokenizer, longest, [each.model.to(place) for each in others])
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """Translate lines greedily.
+    def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
+        """Translate lines.
 
         Args:
             lines: source sentences.
+            how: every setting of decoding; None for `Decoding(beam)`.
+            beam: how many hypotheses are kept; 1 is greedy. Only where `how` is not given.
 
         Returns:
             One translation for each line, in order; an empty line gives an empty one.
 
         Raises:
             DataError: a line longer than the limit; names its number.
+            ConfigError: settings outside their range.
         """
-        return [found.text for found in self.translate_fully(lines)]
+        return [found.text for found in self.translate_fully(lines, how or Decoding(beam))]
 
-    def translate_fully(self, lines: Sequence[str], *, attention: bool = False) -> list[Translation]:
-        """Translate lines greedily, and tell scores, tokens and, where asked, attention.
+    def translate_fully(
+        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
+    ) -> list[Translation]:
+        """Translate lines, and tell scores, tokens and, where asked, attention.
 
         Args:
             lines: source sentences.
+            how: the settings of decoding; the best of several translations is taken.
             attention: whether to compute what each target token attended to.
 
         Returns:
@@ -127,10 +143,29 @@ class Translator:
             DataError: a line longer than the limit; names its number.
             ConfigError: attention is asked of a model that has none.
         """
+        return [best for best, *_ in self.translate_best(lines, how, attention=attention)]
+
+    def translate_best(
+        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
+    ) -> list[list[Translation]]:
+        """Translate lines, each in its n best ways.
+
+        Args:
+            lines: source sentences.
+            how: the settings of decoding.
+            attention: whether to compute what each target token attended to.
+
+        Returns:
+            For each line its translations, the best first: `how.n_best`, or fewer where there are no more.
+
+        Raises:
+            DataError: a line longer than the limit; names its number.
+            ConfigError: attention is asked of a model that has none.
+        """
         sources = [self._encode(line, number) for number, line in enumerate(lines, start=1)]
-        hypotheses = self._decode(sources)
+        hypotheses = self._decode(sources, how)
         pairs = zip(lines, sources, hypotheses, strict=True)
-        return [self._translation(line, ids, found, attention) for line, ids, found in pairs]
+        return [[self._translation(line, ids, one, attention) for one in found] for line, ids, found in pairs]
 
     def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
         """What each target token attended to: cross-attention, the mean over heads.
@@ -168,23 +203,30 @@ class Translator:
             raise DataError(complaint(f"line {number}", f"at most {self.longest} tokens", f"{len(ids)}", mend))
         return ids
 
-    def _decode(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
+    def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:
         filled = [place for place, ids in enumerate(sources) if ids]
-        hypotheses = [Hypothesis((), 0.0)] * len(sources)
+        hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
-            batches = inference_batches([len(sources[place]) for place in filled], _BATCH_TOKENS)
-            results = [self._decode_batch([sources[filled[place]] for place in batch]) for batch in batches]
+            kept = [sources[place] for place in filled]
+            draws = range(how.n_best if how.sampling is not None else 0)
+            keys = [row_keys(kept, draw) for draw in draws]
+            # A beam holds its sources that many times.
+            batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
+            results = []
+            for batch in batches:
+                drawn = [[row[place] for place in batch] for row in keys]
+                results.append(self._decode_batch([kept[place] for place in batch], drawn, how))
             for place, found in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[place] = found
         return hypotheses
 
-    def _decode_batch(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
+    def _decode_batch(
+        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding
+    ) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
-        limits = 3 * lengths_B + 16
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
-        model = cast("Stepper[Any]", self.model)
-        return greedy(model, source_BS, lengths_B, limit=limits, **marks)
+        return decode(self.models, source_BS, lengths_B, keys, how, limit=3 * lengths_B + 16, **marks)
 
     def _translation(self, line: str, source: Sequence[int], found: Hypothesis, attention: bool) -> Translation:
         pieces = self.tokenizer.pieces
@@ -196,4 +238,5 @@ class Translator:
             source_tokens=tuple(pieces(source)),
             target_tokens=(*pieces(found.ids), _EOS_SHOWN),
             weights=self.attention(source, found.ids) if attention and source else None,
+            ranked=found.ranked,
         )

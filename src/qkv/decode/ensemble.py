@@ -1,0 +1,82 @@
+"""Several models as one: the mean of what they predict."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.decode.protocol import Stepper, as_beam_stepper
+from qkv.errors import ConfigError, complaint
+
+Mean = Literal["probability", "log_probability"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Models over one vocabulary, decoded together: itself a model that can be decoded, its state one state of each.
+
+    Args:
+        models: what predicts, at least one.
+        mean: "probability" for the arithmetic mean of their probabilities, where any one can rescue a token;
+            "log_probability" for the geometric mean, where any one can veto it.
+
+    Raises:
+        ConfigError: no models, or an unknown mean.
+
+    Example:
+        >>> class Fixed:
+        ...     def __init__(self, *chances):
+        ...         self.scores = torch.tensor(chances).log()
+        ...     def start(self, source, lengths):
+        ...         return source
+        ...     def step(self, tokens, state):
+        ...         return self.scores.expand(len(tokens), -1), state
+        ...     def select(self, state, rows):
+        ...         return state[rows]
+        >>> both = Ensemble((Fixed(0.9, 0.1), Fixed(0.5, 0.5)))
+        >>> scores, _ = both.step(torch.zeros(1), both.start(torch.zeros(1, 2), torch.ones(1)))
+        >>> scores.softmax(-1)
+        tensor([[0.7000, 0.3000]])
+    """
+
+    models: tuple[Stepper[Any], ...]
+    mean: Mean = "probability"
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError(complaint("models", "at least one", "none", "Give the models to decode together."))
+        if self.mean not in ("probability", "log_probability"):
+            mend = 'Valid: "probability", "log_probability".'
+            raise ConfigError(complaint("mean", "a known mean", repr(self.mean), mend))
+
+    def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+        """Read the source with each model."""
+        return tuple(model.start(source, lengths) for model in self.models)
+
+    def step(self, tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        """Take the newest tokens; log-probabilities (B, N), up to a constant of each row."""
+        steps = [model.step(tokens, part) for model, part in zip(self.models, state, strict=True)]
+        predicted = torch.stack([_log_probabilities(logits) for logits, _ in steps])
+        together = predicted.logsumexp(0) if self.mean == "probability" else predicted.mean(0)
+        return together, tuple(after for _, after in steps)
+
+    def select(self, state: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+        """Take rows."""
+        return tuple(model.select(part, rows) for model, part in zip(self.models, state, strict=True))
+
+    def fork(self, state: tuple[Any, ...], rows: Tensor, width: int) -> tuple[Any, ...]:
+        """Take rows, and let each have several futures."""
+        models = map(as_beam_stepper, self.models)
+        return tuple(model.fork(part, rows, width) for model, part in zip(models, state, strict=True))
+
+    def regroup(self, state: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
+        """Take rows of a forked state."""
+        models = map(as_beam_stepper, self.models)
+        return tuple(model.regroup(part, rows) for model, part in zip(models, state, strict=True))
+
+
+def _log_probabilities(logits_BN: Tensor) -> Tensor:
+    scores = logits_BN if logits_BN.dtype == torch.float64 else logits_BN.float()
+    return scores.log_softmax(-1)

@@ -1,0 +1,120 @@
+"""Translators of random weights: every way to decode gives the same answer alone, in any batch and in any order."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.decode.sampling import Sampling
+from qkv.errors import ConfigError, DataError, QkvError
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.tasks.decoding import Decoding, as_mean, as_sampling
+from qkv.tasks.translator import Translator
+
+LINES = ["abc", "", "cabbage", "a", "fade", "deaf bed", "abc", "ggggggg"]
+TOKENIZER = Tokenizer.learn(["abcdefg "], kind="char")
+BOUND = 1e-4
+
+
+def model(kind: str, seed: int) -> Any:
+    torch.manual_seed(seed)
+    if kind == "rnn":
+        made: Any = RecurrentTranslator(RecurrentConfig(TOKENIZER.size, embedding=6, hidden=5, attention=4))
+    else:
+        sizes = {"width": 8, "heads": 2, "feed_forward": 12, "encoder_layers": 1, "decoder_layers": 2}
+        made = TransformerTranslator(TransformerConfig(TOKENIZER.size, **sizes))
+    for parameter in made.parameters():
+        # Wider than a fresh model, so that answers differ from line to line.
+        nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+def translator(kind: str, models: int = 1) -> Translator:
+    first, *others = (model(kind, seed) for seed in range(models))
+    return Translator(first, TOKENIZER, 64, others)
+
+
+WAYS = {
+    "greedy": Decoding(),
+    "beam": Decoding(beam=4, n_best=3),
+    "wu, coverage": Decoding(beam=3, length_penalty=0.6, normalization="wu", coverage=0.3),
+    "drawn": Decoding(n_best=2, sampling=Sampling(1.2, top_k=8, top_p=0.95, seed=5)),
+}
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("kind", ["rnn", "transformer"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_line_is_translated_alike_alone_in_a_batch_and_in_any_order(kind: str, models: int, way: str) -> None:
+    ours, how, outcome = translator(kind, models), WAYS[way], Counter[str]()
+    together = ours.translate_best(LINES, how)
+    backwards = ours.translate_best(LINES[::-1], how)[::-1]
+    for line, found, other in zip(LINES, together, backwards, strict=True):
+        alone = ours.translate_best([line], how)[0]
+        for others in (other, alone):
+            # A line that comes twice draws twice: only the first is drawn as if alone.
+            if how.sampling is not None and LINES.count(line) > 1:
+                continue
+            same = [one.target_tokens for one in found] == [one.target_tokens for one in others]
+            outcome["same" if same else "tied"] += 1
+            if not same:
+                ranks = [one.score if one.ranked is None else one.ranked for one in (*found, *others)]
+                assert max(ranks) - min(ranks) < BOUND, line
+    assert outcome["tied"] <= 1, outcome
+
+
+@pytest.mark.parametrize("kind", ["rnn", "transformer"])
+def test_an_ensemble_of_equals_is_each_of_them(kind: str) -> None:
+    one = model(kind, 3)
+    for mean in ("probability", "log_probability"):
+        how = Decoding(beam=3, mean=mean)
+        assert Translator(one, TOKENIZER, 64, [one]).translate(LINES, how) == Translator(one, TOKENIZER).translate(
+            LINES, how
+        )
+
+
+def test_an_empty_line_is_an_empty_translation() -> None:
+    for how in WAYS.values():
+        assert [one.text for one in translator("rnn").translate_best([""], how)[0]] == [""]
+
+
+def test_a_line_longer_than_the_limit_is_named() -> None:
+    short = Translator(model("rnn", 0), TOKENIZER, longest=4)
+    with pytest.raises(DataError, match="line 2: expected at most 4 tokens; got 5"):
+        short.translate(["abc", "abcde"], beam=3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_scores_that_are_not_numbers_are_an_error(way: str) -> None:
+    broken = translator("transformer")
+    with torch.no_grad():
+        broken.model.output.bias.fill_(torch.nan)
+    with pytest.raises(QkvError, match="model: expected scores that are numbers; got NaN for row 0 at step 0"):
+        broken.translate(["abc"], WAYS[way])
+
+
+def test_coverage_needs_attention() -> None:
+    blind = Translator(RecurrentTranslator(RecurrentConfig(TOKENIZER.size, score="none", hidden=4)), TOKENIZER)
+    with pytest.raises(ConfigError, match="coverage: expected a model with attention"):
+        blind.translate(["abc"], Decoding(beam=2, coverage=0.5))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Decoding(beam=0), "width: expected at least 1; got 0"),
+        (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the width 2; got 3"),
+        (lambda: Decoding(beam=2, sampling=Sampling()), "beam: expected 1 where tokens are drawn; got 2"),
+        (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
+        (lambda: as_sampling(False, None, 3, None, None), "--top-k: expected --sample beside it; got no --sample"),
+        (lambda: as_mean("probabilty"), 'Did you mean "probability"?'),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make()

@@ -20,8 +20,7 @@ LEAD = (B, H)
 @pytest.fixture(params=["one tile", "many tiles"], autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
-        monkeypatch.setattr(stripes, "PAIRS", 24)
-        monkeypatch.setattr(stripes, "TALL", 2)
+        monkeypatch.setattr(stripes, "CACHED", stripes.Size(24, 2))
         monkeypatch.setattr(stripes, "LONG", 64)
         monkeypatch.setattr(cores, "INNER", 32)
         monkeypatch.setattr(callables, "NUMBERS", 300)

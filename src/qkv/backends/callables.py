@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.backends.base import Result
 from qkv.backends.reference import seen_by, state_of
-from qkv.backends.stripes import Place, Walk, full_rank, shares, take
+from qkv.backends.stripes import Place, Size, Walk, full_rank, shares, take
 from qkv.normalizers.base import Normalizer
 from qkv.problem import Call, Problem
 
@@ -24,7 +24,8 @@ def run(problem: Problem, call: Call) -> Result:
     """The equation on each tile, put together again."""
     rank = len(problem.leading)
     width = call.query.shape[-1] + call.key.shape[-1] + problem.value_width
-    walk = Walk(problem.leading, problem.queries, problem.keys, call.visibility, max(1, NUMBERS // max(1, width)))
+    size = Size(max(1, NUMBERS // max(1, width)), 1, whole=True)
+    walk = Walk(problem.leading, problem.queries, problem.keys, call.visibility, size)
     call = call._replace(
         query=call.query.expand(*problem.leading, *call.query.shape[-2:]),
         key=full_rank(call.key, rank + 2),

@@ -22,11 +22,23 @@ from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Bell, Pointwise, Softcap
 from qkv.shapes import Shape
 
-PAIRS = 1 << 18
-"""How many scores a stripe holds where its rows are short: one MiB of float32, which stays in the cache."""
 
-TALL = 32
-"""The fewest rows of a stripe while it stays under `LONG` scores: keys are read once per stripe."""
+class Size(NamedTuple):
+    """How large a stripe is.
+
+    Attributes:
+        pairs: how many scores it holds where its rows are short.
+        tall: its fewest rows while it stays under `LONG` scores: keys are read once per stripe.
+        whole: whether it holds all leading indices, so that `pairs` are shared out among them.
+    """
+
+    pairs: int
+    tall: int
+    whole: bool = False
+
+
+CACHED = Size(1 << 18, 32)
+"""One MiB of float32, which stays in the cache."""
 
 LONG = 1 << 22
 """The most scores of a stripe of more than one row."""
@@ -103,6 +115,15 @@ class Place(NamedTuple):
     columns: slice
 
 
+class Span(NamedTuple):
+    """A tile: its place, bounds (..., h or 1) of its rows and a mask (..., h, c) beside them, None for all."""
+
+    place: Place
+    first: Tensor | None
+    last: Tensor | None
+    seen: Tensor | None
+
+
 def take(x: Tensor, lead: tuple[slice, ...], *own: slice) -> Tensor:
     """A view of a part; dimensions of size 1 stay."""
     index = (*lead, *own)
@@ -142,36 +163,40 @@ def _height(queries: int, keys: int, widest: int, pairs: int, tall: int) -> int:
 class Walk:
     """The tiles of a problem, each with its place and what its rows may see.
 
-    Where `pairs` is given, tiles hold about as many scores and cut rows alone: a function of the caller's own may
-    close over parameters for each head, so that it must see all heads at once.
+    Tiles of a `whole` size cut rows alone: a function of the caller's own may close over parameters for each head, so
+    that it must see all heads at once.
     """
 
-    def __init__(self, leading: Shape, queries: int, keys: int, visibility: Visibility, pairs: int = 0) -> None:
-        whole = pairs > 0
-        items = prod(leading) if whole else 1
-        tall = 1 if whole else TALL
-        pairs = max(1, pairs // max(1, items)) if whole else PAIRS
+    def __init__(
+        self, leading: Shape, queries: int, keys: int, visibility: Visibility, size: Size | None = None
+    ) -> None:
+        size = CACHED if size is None else size
+        items = prod(leading) if size.whole else 1
+        pairs = max(1, size.pairs // max(1, items))
         self.keys = keys
         self.visibility = visibility
         self.rank = len(leading)
         bounds = visibility.bounds or Bounds(None, None)
         self.bounds = Bounds(*(None if x is None else full_rank(x, self.rank + 1) for x in bounds))
         self.dense = None if visibility.dense is None else full_rank(visibility.dense, self.rank + 2)
-        height = _height(queries, keys, _widest(visibility, keys), pairs, tall)
+        height = _height(queries, keys, _widest(visibility, keys), pairs, size.tall)
         self.rows = _cut(queries, height)
-        count = items if whole else max(1, pairs // max(1, height * keys))
+        count = items if size.whole else max(1, pairs // max(1, height * keys))
         self.parts = _lead_parts(leading, max(1, count))
         self.lead = list(product(*self.parts))
 
     def __iter__(self) -> Iterator[tuple[Place, Tensor | None]]:
-        everything = slice(0, self.keys)
+        return ((span.place, self._visible(span)) for span in self.spans())
+
+    def spans(self) -> Iterator[Span]:
+        """The tiles with their bounds as they are."""
         for rows in self.rows:
             whole = self._predicate(rows)
             for lead in self.lead:
                 if whole is not None:
-                    yield Place(lead, rows, everything), take(whole, lead)
+                    yield Span(Place(lead, rows, slice(0, self.keys)), None, None, take(whole, lead))
                 else:
-                    yield self._bounded(lead, rows)
+                    yield self._span(lead, rows)
 
     def _predicate(self, rows: slice) -> Tensor | None:
         """A mask that is asked about tiles is asked once for all leading indices."""
@@ -181,16 +206,22 @@ class Walk:
         assert seen is not None
         return full_rank(seen, self.rank + 2)
 
-    def _bounded(self, lead: tuple[slice, ...], rows: slice) -> tuple[Place, Tensor | None]:
+    def _span(self, lead: tuple[slice, ...], rows: slice) -> Span:
         first, last = (None if x is None else take(x, lead, rows) for x in self.bounds)
-        start, latest = (0, 0) if first is None else _ends(first)
-        earliest, stop = (self.keys, self.keys) if last is None else _ends(last)
+        start = 0 if first is None else _ends(first)[0]
+        stop = self.keys if last is None else _ends(last)[1]
         place = Place(lead, rows, slice(start, max(start, stop)))
-        seen = None if self.dense is None else take(self.dense, lead, rows, place.columns)
-        if latest > start or earliest < stop:
+        return Span(place, first, last, None if self.dense is None else take(self.dense, lead, rows, place.columns))
+
+    def _visible(self, span: Span) -> Tensor | None:
+        """The bounds and the mask of a tile as one table; None where all is seen."""
+        place, first, last, seen = span
+        latest = 0 if first is None else _ends(first)[1]
+        earliest = self.keys if last is None else _ends(last)[0]
+        if latest > place.columns.start or earliest < place.columns.stop:
             inside = self._between(first, last, place.columns)
             seen = inside if seen is None else seen & inside
-        return place, seen
+        return seen
 
     def _between(self, first: Tensor | None, last: Tensor | None, columns: slice) -> Tensor:
         device = self.visibility.grid.device

@@ -16,8 +16,9 @@ from tests.backends.kernels.direct import case, ours
 
 from qkv.backends.kernels import (
     compiled,
-    distance_rows,
     entmax_rows,
+    row_slopes,
+    row_weights,
     tanh_backward,
     tanh_direct,
     tanh_factors,
@@ -37,8 +38,11 @@ KERNELS = (
     tanh_direct.forward,
     tanh_direct.backward,
     entmax_rows.entmax,
-    distance_rows.values,
-    distance_rows.slopes,
+    entmax_rows.entmax_back,
+    row_weights.same,
+    row_weights.wider,
+    row_slopes.same,
+    row_slopes.wider,
 )
 PROGRAM = textwrap.dedent(
     """
@@ -150,6 +154,8 @@ def test_helpers_in_two_files_are_the_same_text():
     """A kernel and its helpers live in one file, so files that share helpers repeat them."""
     assert shared_helpers(tanh_forward, tanh_backward) >= {"_scores", "_expm1", "_tanh", "_small_tanh", "_row_scores"}
     assert shared_helpers(tanh_forward, tanh_direct, but="_row_scores") >= {"_expm1", "_tanh", "_mix", "_row_bits"}
+    assert shared_helpers(row_weights, row_slopes) >= {"_exp", "_exp4", "_exp_or_zero", "_hide", "_mix", "_row_bits"}
+    assert shared_helpers(row_weights, entmax_rows) >= {"_exp", "_largest"}
 
 
 def shared_helpers(one: object, other: object, but: str = "") -> set[str]:

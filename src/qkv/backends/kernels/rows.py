@@ -1,48 +1,86 @@
-"""Normalizers of whole rows that compiled loops compute faster than sorting: sparsemax and 1.5-entmax."""
+"""Normalizers of whole rows that compiled loops compute faster than sorting: sparsemax and entmax."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkv.backends.kernels import pool
-from qkv.backends.kernels.entmax_rows import entmax
+from qkv.backends.kernels.entmax_rows import entmax, entmax_back
 from qkv.backends.kernels.sight import Array
-from qkv.errors import UnsupportedError, complaint
+
+Doubles = NDArray[np.float64]
 
 
-def entmax_in_place(scores: Array, alpha: float) -> NDArray[np.float64]:
-    """Turn rows of scores into the weights max(0, (α−1)s − τ)^(1/(α−1)) that sum to one.
+def _microseconds(scores: Array, alpha: Doubles) -> float:
+    easy = np.isin(alpha, (1.5, 2.0)).all()
+    return scores.size * (2e-3 if easy else 1e-2)
+
+
+def project(scores: Array, alpha: Doubles) -> Doubles:
+    """Turn rows of scores into the weights max(0, (α−1)s − τ)^(1/(α−1)) that sum to one, in place.
 
     Args:
-        scores: (R, K), C-contiguous, overwritten with the weights; −inf where a key is hidden.
-        alpha: 2 for sparsemax, 1.5 for 1.5-entmax.
+        scores: (L, h, K), C-contiguous, overwritten with the weights; −inf where a key is hidden.
+        alpha: (L), above 1: 2 is sparsemax.
 
     Returns:
-        τ of each row, float64 (R,); +inf where a row sees nothing (its weights are 0), NaN where it holds a NaN.
-
-    Raises:
-        UnsupportedError: another alpha.
+        τ of each row, (L, h); +inf where a row sees nothing (its weights are 0), NaN where it holds a NaN.
 
     Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae and Martins 2019, "Sparse
         Sequence-to-Sequence Models"; Newton's method from the left: Condat 2016, "Fast Projection onto the Simplex and
         the l1 Ball", section 2.
 
     Example:
-        >>> scores = np.array([[1.0, 0.5, -1.0]])
-        >>> entmax_in_place(scores, 2.0), scores
-        (array([0.25]), array([[0.75, 0.25, 0.  ]]))
+        >>> scores = np.array([[[1.0, 0.5, -1.0]]])
+        >>> project(scores, np.array([2.0])), scores
+        (array([[0.25]]), array([[[0.75, 0.25, 0.  ]]]))
     """
-    if alpha not in (1.5, 2.0):
-        mend = "Other values of alpha are served by qkv.normalizers.sparse.entmax_weights."
-        raise UnsupportedError(complaint("alpha", "1.5 or 2", str(alpha), mend))
-    rows, keys = scores.shape
-    tau = np.full(rows, np.inf)
+    items, height, keys = scores.shape
+    tau = np.empty((items, height))
     code = entmax.at(scores.dtype)
-    time = scores.size * 2e-3
-    chunks = pool.chunks(time, rows)
+    time = _microseconds(scores, alpha)
+    chunks = pool.chunks(time, tau.size)
 
     def work(chunk: int) -> None:
-        start, stop = pool.share(chunk, chunks, rows)
-        code(start, stop, alpha == 2.0, scores, tau, np.empty(keys + 1), np.empty(64, scores.dtype))
+        scratch = np.empty(keys + 1), np.empty(64, scores.dtype)
+        code(*pool.share(chunk, chunks, tau.size), alpha, scores, tau, *scratch)
 
     pool.run(work, chunks, time)
     return tau
+
+
+def project_back(
+    weights: Array, grads: Array, tau: Doubles, of_tau: Doubles, alpha: Doubles, learns_alpha: bool
+) -> Doubles:
+    """Turn gradients of the weights into those of the scores, in place.
+
+    Args:
+        weights: (L, h, K), what `project` gave.
+        grads: (L, h, K), C-contiguous, overwritten.
+        tau: (L, h), what `project` gave.
+        of_tau: (L, h), the gradient of τ; of size zero where there is none.
+        alpha: (L).
+        learns_alpha: whether the gradient of α is wanted.
+
+    Returns:
+        The gradient of α, of each row (L, h); zeros where it is not wanted.
+
+    Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", proposition 1.
+
+    Example:
+        >>> weights, grads = np.array([[[0.75, 0.25, 0.0]]]), np.array([[[1.0, 0.0, 5.0]]])
+        >>> project_back(weights, grads, np.array([[0.25]]), np.empty((0, 0)), np.array([2.0]), False), grads
+        (array([[0.]]), array([[[ 0.5, -0.5,  0. ]]]))
+    """
+    items, height, keys = grads.shape
+    d_alpha = np.empty((items, height))
+    code = entmax_back.at(grads.dtype)
+    time = _microseconds(grads, alpha)
+    chunks = pool.chunks(time, d_alpha.size)
+
+    def work(chunk: int) -> None:
+        scratch = np.empty(keys, grads.dtype), np.empty(1, grads.dtype)
+        part = pool.share(chunk, chunks, d_alpha.size)
+        code(*part, alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha, *scratch)
+
+    pool.run(work, chunks, time)
+    return d_alpha

@@ -1,0 +1,237 @@
+"""The walk over tiles with one compiled pass per tile: a product, a pass over its rows, a product; and backward.
+
+As in `stripes`, a tile holds whole rows, and the backward pass makes every tile again. What lies between the products
+is one pass over each row (`kernels.row_weights`, `kernels.row_slopes`, `kernels.entmax_rows`); sums over tiles are
+taken by the products themselves, in place.
+"""
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.backends.stripes import DIFFERENTIABLE, Buffers, Inputs, Place, Recipe, Size, Span, Walk, take
+from qkv.masks.lower import Visibility
+from qkv.scores.pointwise import Box, Bump
+from qkv.shapes import broadcast
+
+if TYPE_CHECKING:
+    from qkv.backends.kernels.row_pass import Mechanism, Tile
+
+SIZE = Size(pairs=1 << 19, tall=64)
+"""Scores of a tile, and its fewest rows: products of fewer than 64 rows take three times as long."""
+
+ALPHA = {"sparsemax": 2.0, "entmax15": 1.5}
+"""The normalizers that have rows of their own, and their parameter; that of `entmax` is a tensor."""
+
+
+class Middle(NamedTuple):
+    """A tile after its pass."""
+
+    products: Tensor
+    weights: Tensor
+    state: Any
+    tile: "Tile"
+
+
+@final
+class RowTiles:
+    """A problem on its tiles. Query and key may be wider (float64) than the values: products then have their type."""
+
+    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility) -> None:
+        self.recipe, self.inputs = recipe, inputs
+        self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
+        self.walk = Walk(recipe.leading, self.queries, self.keys, visibility, SIZE)
+        items = (*recipe.leading, 1, 1)
+        self.scale = _numbers(inputs.scale, recipe.factor, items)
+        self.parameter = _numbers(inputs.parameter, ALPHA.get(recipe.normalizer, -torch.inf), items)
+        self.number = torch.arange(prod(recipe.leading)).view(recipe.leading) * self.queries
+        self.mechanism = _mechanism(recipe, inputs.seed)
+        self.rooms: dict[str, Tensor] = {}
+        self.edges: dict[tuple[int, torch.Size], Any] = {}
+        self.numbers: dict[int, tuple[Any, ...]] = {}
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""
+        value = self.inputs.value
+        output = value.new_empty(*self.recipe.leading, self.queries, value.shape[-1])
+        state = value.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
+        for span in self.walk.spans():
+            lead, rows, columns = span.place
+            middle = self._middle(span, self.mechanism)
+            take(output, lead, rows).copy_(self._product("output", middle.weights, take(value, lead, columns)))
+            if self.recipe.state:
+                part = take(state, lead, rows)
+                part.copy_(torch.from_numpy(middle.state).view(part.shape))
+        return output, state
+
+    def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
+        """The gradients of the inputs that are wanted, in the order of `Inputs`."""
+        pairs = zip(self.inputs[:DIFFERENTIABLE], wanted, strict=True)
+        buffers = Buffers(*(None if x is None or not want else torch.zeros_like(x) for x, want in pairs))
+        for span in self.walk.spans():
+            g = take(g_output, span.place.lead, span.place.rows)
+            of_state = None if g_state is None else take(g_state, span.place.lead, span.place.rows)
+            self._pull(buffers, span, g.contiguous(), of_state)
+        return list(buffers)
+
+    def _pull(self, buffers: Buffers, span: Span, g: Tensor, of_state: Tensor | None) -> None:
+        lead, rows, columns = span.place
+        learns = any(buffer is not None for buffer in (*buffers[:2], buffers.scale))
+        flat = isinstance(self.recipe.pointwise, Box)
+        silent = buffers.bias is None and buffers.parameter is None and (flat or not learns)
+        middle = self._middle(span, self.mechanism if silent else replace(self.mechanism, drop=self.mechanism.drop[:0]))
+        if not silent:
+            g_weights = self._product("grads", g, take(self.inputs.value, lead, columns).mT)
+            self._through(buffers, span.place, middle, g_weights, of_state)
+        if buffers.value is not None:
+            _accumulate(take(buffers.value, lead, columns), middle.weights.mT, g)
+        if learns and not flat:
+            for buffer, left, right in (
+                (buffers.query, middle.products, take(self.inputs.key, lead, columns)),
+                (buffers.key, middle.products.mT, take(self.inputs.query, lead, rows)),
+            ):
+                if buffer is not None:
+                    own = rows if buffer is buffers.query else columns
+                    _accumulate(take(buffer, lead, own), left, right)
+
+    def _through(
+        self, buffers: Buffers, place: Place, middle: Middle, g_weights: Tensor, of_state: Tensor | None
+    ) -> None:
+        """The pass over the rows, and what it says of the parameters."""
+        from qkv.backends.kernels import row_pass, rows
+
+        shape = middle.weights.shape
+        pulled = torch.empty(0, 0) if of_state is None else of_state.reshape(prod(shape[:-2]), shape[-2])
+        arrays = [_flat(x).numpy() for x in (middle.products, middle.weights, g_weights)]
+        states = pulled.double().contiguous().numpy()
+        d_alpha = None
+        if self.mechanism.rule == "scores":
+            d_alpha = rows.project_back(
+                arrays[1], arrays[2], middle.state, states, middle.tile.sink, buffers.parameter is not None
+            )
+            states = states[:0, :0]
+        found = row_pass.unweigh(
+            self.mechanism,
+            middle.tile,
+            arrays[0],
+            arrays[1],
+            middle.state,
+            arrays[2],
+            states,
+            buffers.scale is not None,
+        )
+        if buffers.bias is not None:
+            part = take(buffers.bias, place.lead, place.rows, place.columns)
+            part += g_weights.sum_to_size(part.shape)
+        for buffer, own in (
+            (buffers.scale, found.scale),
+            (buffers.parameter, found.sink if d_alpha is None else d_alpha),
+        ):
+            if buffer is not None:
+                part = take(buffer, place.lead)
+                rows_of = torch.from_numpy(own).view(*shape[:-1], 1)
+                part += rows_of.sum(-2, keepdim=True).sum_to_size(part.shape)
+
+    def _middle(self, span: Span, mechanism: "Mechanism") -> Middle:
+        """Everything from operands to the weights."""
+        from qkv.backends.kernels import row_pass, rows
+
+        lead, own, columns = span.place
+        products = self._product(
+            "products", take(self.inputs.query, lead, own), take(self.inputs.key, lead, columns).mT
+        )
+        weights = self._room("weights", products.shape, self.inputs.value.dtype)
+        tile = self._tile(span, products.shape)
+        flat = _flat(weights).numpy()
+        state = row_pass.weigh(mechanism, tile, _flat(products).numpy(), flat)
+        if mechanism.rule == "scores":
+            state = rows.project(flat, tile.sink)
+        return Middle(products, weights, state, tile)
+
+    def _product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
+        lead = broadcast(tuple(left.shape[:-2]), tuple(right.shape[:-2])) or ()
+        shape = torch.Size((*lead, left.shape[-2], right.shape[-1]))
+        return torch.matmul(left, right, out=self._room(name, shape, left.dtype))
+
+    def _room(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Memory that tiles use one after another: a new page for each tile would cost as much as its pass."""
+        size = prod(shape)
+        room = self.rooms.get(name)
+        if room is None or room.numel() < size:
+            room = self.rooms[name] = torch.empty(size, dtype=dtype)
+        return room[:size].view(shape)
+
+    def _tile(self, span: Span, shape: torch.Size) -> "Tile":
+        from qkv.backends.kernels.row_pass import Tile
+
+        lead, rows, columns = span.place
+        bias = self.inputs.bias
+        if id(lead) not in self.numbers:
+            own = (take(x, lead).reshape(-1).numpy() for x in (self.scale, self.parameter, self.number))
+            self.numbers[id(lead)] = tuple(own)
+        scale, parameter, number = self.numbers[id(lead)]
+        return Tile(
+            scale,
+            parameter,
+            self._edge(span.first, 0, shape),
+            self._edge(span.last, columns.stop, shape),
+            _table(span.seen, shape, torch.bool).numpy(),
+            _table(None if bias is None else take(bias, lead, rows, columns), shape, self.inputs.value.dtype).numpy(),
+            number + rows.start,
+            columns.start,
+        )
+
+    def _edge(self, bound: Tensor | None, otherwise: int, shape: torch.Size) -> Any:
+        """(L, h) int32; the same where no row is bounded."""
+        if bound is not None:
+            return bound.expand(shape[:-1]).reshape(prod(shape[:-2]), shape[-2]).contiguous().numpy()
+        key = (otherwise, shape[:-1])
+        if key not in self.edges:
+            self.edges[key] = torch.full((prod(shape[:-2]), shape[-2]), otherwise, dtype=torch.int32).numpy()
+        return self.edges[key]
+
+
+def _numbers(x: Tensor | None, otherwise: float, items: tuple[int, ...]) -> Tensor:
+    """One double for each item."""
+    given = torch.tensor(otherwise, dtype=torch.float64) if x is None else x.detach()
+    return given.double().expand(items).contiguous()
+
+
+def _mechanism(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
+    import numpy as np
+
+    from qkv.backends.kernels.row_pass import RULES, Mechanism
+
+    bits: list[int] = []
+    if seed is not None:
+        keep = np.array(1 / (1 - recipe.dropout)).view(np.uint64)
+        bits = [int(seed) % 2**64, round(recipe.dropout * 2**32), int(keep)]
+    power = recipe.pointwise.power if isinstance(recipe.pointwise, Bump) else 0.0
+    rule = recipe.normalizer if recipe.normalizer in RULES else "scores"
+    return Mechanism(type(recipe.pointwise).__name__, float(power), rule, np.array(bits, np.uint64))
+
+
+def _flat(x: Tensor) -> Tensor:
+    """(..., h, c) to (L, h, c)."""
+    return x.view(prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _table(table: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """(1 or L, 1 or h, c), of size zero where there is none."""
+    if table is None:
+        return torch.empty(0, 0, 0, dtype=dtype)
+    lead = table.shape[:-2]
+    wide = table.expand(*((1,) * len(lead) if prod(lead) == 1 else shape[:-2]), table.shape[-2], shape[-1])
+    return wide.reshape(prod(wide.shape[:-2]), *wide.shape[-2:]).contiguous()
+
+
+def _accumulate(buffer: Tensor, left: Tensor, right: Tensor) -> None:
+    """buffer += left @ right, summed over what the buffer broadcasts."""
+    if buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1:
+        buffer.view(buffer.shape[-2:]).addmm_(left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:]))
+        return
+    g = left @ right
+    buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)

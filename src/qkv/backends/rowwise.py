@@ -1,0 +1,168 @@
+"""Backend `rowwise`: matrix products by PyTorch, and between them one compiled pass over each row, on the CPU.
+
+**Distances.** ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is a product of q' = (−2q, ‖q‖², 1) and k' = (k, 1, ‖k‖²): a distance is a
+dot product of slightly wider operands, and PyTorch differentiates the way from q to q'. It cancels where both norms are
+large and their difference is small. With R² = max‖q−c‖·max‖k−c‖/h², c a center:
+
+- R² ≤ `NEAR` about c = 0: products of the operands' own type. Their error, a few roundoffs of R², is that of the
+  equation itself at distances of that size.
+- the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
+  maximum is subtracted before anything is rounded.
+- else, and for float64, distances are subtracted, as `blocked` does.
+
+The guard reads the operands, so it is asked inside `run`; `guard` tells `explain` what it says.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.backends import blocked, tanh_operators
+from qkv.backends.base import Backend, Result
+from qkv.backends.cores import center
+from qkv.backends.operators import second_derivative
+from qkv.backends.row_tiles import RowTiles
+from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe
+from qkv.masks.lower import Visibility
+from qkv.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
+
+NEAR = 4.0
+"""The largest R² for which products in the operands' own type are as exact as the equation."""
+
+_RULES = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
+
+
+def refuses(problem: Problem) -> str | None:
+    """Dot products and distances under normalizers that have a compiled row, on the CPU, where Numba runs."""
+    shapes = (Linear,) if problem.core == "dot" else (Half, Bell, Box, Bump)
+    projected = problem.normalizer in ("sparsemax", "entmax")
+    reasons = (
+        (problem.core not in ("dot", "distance"), f"the core is {problem.core}, not dot or distance"),
+        (not isinstance(problem.pointwise, shapes), f"scores pass through {problem.pointwise}"),
+        (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}"),
+        (problem.dropout and projected, f"weights of {problem.normalizer} are dropped by no kernel"),
+        (problem.core == "distance" and problem.dtype == torch.float64, "distances in float64 are subtracted"),
+        (problem.device != "cpu", "the kernels run on the CPU"),
+        (problem.transformed or torch.compiler.is_compiling(), "the kernels are for eager calls"),
+        (0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width), "an axis is empty"),
+    )
+    return next((reason for holds, reason in reasons if holds), None) or tanh_operators.trouble()
+
+
+def cost(problem: Problem) -> Cost:
+    """Matrix products as `blocked`, and one pass over the rows. Fitted to processor time of one thread."""
+    pairs = problem.rows * problem.queries * problem.keys
+    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
+    start, each = (700, 3.0) if problem.gradient else (300, 0.65)
+    if problem.core == "distance":
+        start, each = (2 * start, each + problem.width * (0.05 if problem.gradient else 0.025))
+    if problem.normalizer in ("sparsemax", "entmax"):
+        each += 2 if problem.gradient else 1
+    if problem.dropout:
+        each += 0.6 if problem.gradient else 0.3
+    return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """A function of our own over the tiles."""
+    recipe, inputs = blocked.prepare(problem, call)
+    wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+    given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+    inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
+    with torch.autocast(problem.device, enabled=False):
+        if problem.core == "distance":
+            operands = _operands(inputs, recipe.factor)
+            if operands is None:
+                return blocked.run(problem, call)
+            inputs = inputs._replace(query=operands[0], key=operands[1])
+        output, state = _Rowwise.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    return Result(output.to(call.query.dtype), state if problem.state else None)
+
+
+def _operands(inputs: Inputs, factor: float) -> tuple[Tensor, Tensor] | None:
+    """The wider operands whose products are squared distances, or None where the guard lets none serve."""
+    scale = factor if inputs.scale is None else inputs.scale
+    with torch.no_grad():
+        way = guard(inputs.query, inputs.key, scale)
+        middle = center(inputs.query, inputs.key, scale) if way == "double" else None
+    query, key = inputs.query, inputs.key
+    if way == "double":
+        assert middle is not None
+        query, key = query.double() - middle, key.double() - middle
+    if way == "direct":
+        return None
+    of_query, of_key = query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
+    return (
+        torch.cat([query * -2, of_query, torch.ones_like(of_query)], -1),
+        torch.cat([key, torch.ones_like(of_key), of_key], -1),
+    )
+
+
+def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
+    """Say how squared distances may be computed.
+
+    Args:
+        query: (..., Q, F).
+        key: (..., K, F).
+        scale: 1/h².
+
+    Returns:
+        `single`, `double` or `direct`; see the module.
+
+    Example:
+        >>> x = torch.ones(5, 8)
+        >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(5.0)[:, None], 1.0)
+        ('single', 'double', 'direct')
+    """
+    steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
+    far = [float(x.square().sum(-1).max()) for x in (query, key)]
+    if (far[0] * far[1]) ** 0.5 * steepest <= NEAR:
+        return "single"
+    return "direct" if center(query, key, scale) is None else "double"
+
+
+class _Rowwise(torch.autograd.Function):
+    """A function of PyTorch's autograd over the tiles."""
+
+    @staticmethod
+    def forward(ctx: Any, recipe: Recipe, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.recipe, ctx.visibility = recipe, visibility
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        return RowTiles(recipe, Inputs(*inputs), visibility).forward()  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+        wanted = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE])
+        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, *gradients, None)
+
+
+class _Backward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recipe: Recipe,
+        visibility: Visibility,
+        wanted: list[bool],
+        g_output: Tensor | None,
+        g_state: Tensor | None,
+        *inputs: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        given = Inputs(*inputs)  # type: ignore[arg-type]
+        if g_output is None:
+            g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
+        with torch.autocast(given.query.device.type, enabled=False):
+            buffers = RowTiles(recipe, given, visibility).backward(g_output, g_state if recipe.state else None, wanted)
+        return tuple(buffers)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("rowwise")
+
+
+BACKEND = Backend("rowwise", "matrix products with compiled rows between them", refuses, cost, run)

@@ -52,7 +52,7 @@ def application(desk: Desk, page: str, files: Mapping[str, str], workers: Thread
             raise HTTPException(400, str(error)) from error
         return _response(answer)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", root),
             Route("/static/{name}", static),
@@ -60,6 +60,8 @@ def application(desk: Desk, page: str, files: Mapping[str, str], workers: Thread
         ],
         exception_handlers={HTTPException: _failed, Exception: _broken},
     )
+    app.router.redirect_slashes = False  # where to would be an address without the token
+    return app
 
 
 async def _json(request: Request) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -419,11 +420,46 @@ def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(DataError, match="a trace"):
         read(path)
-    with pytest.raises(ConfigError, match=r"ends in \.safetensors"):
+    with pytest.raises(ConfigError, match=r"path: expected a file name that ends in \.safetensors"):
         record_nothing().save(tmp_path / "trace.bin")
+    with pytest.raises(ConfigError, match="a layer that was run"):
+        record_nothing().show(browser=False)
 
 
 def record_nothing() -> Trace:
     with record(MultiHeadAttention(8, 2)) as trace:
         pass
     return trace
+
+
+def test_a_trace_is_a_page_a_picture_and_a_notebook_cell(tmp_path: Path) -> None:
+    model = model_of("bahdanau")
+    with record(model) as trace:
+        model(*batch(), torch.full((4, 2), BOS))
+    named = trace.described({"source": ["ein", "</script>", "läuft", "."], "target": ["a", "dog"]}, "a <dog>")
+    for suffix, beginning in ((".html", b"<!doctype html>"), (".svg", b"<?xml"), (".png", b"\x89PNG")):
+        path = tmp_path / f"trace{suffix}"
+        named.save(path)
+        assert path.read_bytes().startswith(beginning)
+    cell = named._repr_html_()
+    assert cell.startswith('<iframe title="a &lt;dog&gt;" sandbox="allow-scripts"')
+    assert cell.count("<") == 2
+
+
+def test_a_notebook_shows_no_large_map() -> None:
+    seam = Attention()
+    with record(seam) as trace:
+        seam(*torch.randn(3, 1, 1, 1200, 2))
+    assert trace._repr_html_() == "<p>attention: 1,440,000 weights. Open the viewer with trace.show().</p>"
+
+
+def test_a_trace_is_shown(tmp_path: Path) -> None:
+    model = model_of("bahdanau")
+    with record(model) as trace:
+        model(*batch(), torch.full((4, 2), BOS))
+    serving = trace.show(browser=False)
+    try:
+        with urllib.request.urlopen(f"{serving.url}api/scene") as answer:
+            assert json.load(answer)["layers"][0]["name"] == "attention"
+    finally:
+        serving.close()

@@ -66,7 +66,7 @@ def _option(name: str, option: Any, row: int, rank: int) -> Any:
 
 def _item(tensor: Tensor, row: int, rank: int) -> Tensor:
     """The item of a tensor that has its batch first, where it has one: dimensions align from the right."""
-    return tensor if tensor.ndim < rank else tensor[0 if tensor.shape[0] == 1 else row]
+    return tensor.detach() if tensor.ndim < rank else tensor.detach()[0 if tensor.shape[0] == 1 else row]
 
 
 def _owner(owner: Owner, row: int, rank: int) -> Owner:
@@ -74,7 +74,7 @@ def _owner(owner: Owner, row: int, rank: int) -> Owner:
     changes = {
         name: _item(parameter, row, rank + own)
         for name, (parameter, own) in found.items()
-        if isinstance(parameter, Tensor) and parameter.ndim >= rank + own
+        if isinstance(parameter, Tensor)
     }
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from qkv.recording.calls import Call
 from qkv.recording.lineage import Lineage
 from qkv.recording.scenes import Part, scene_of
 from qkv.view.scene import Scene
+
+if TYPE_CHECKING:
+    from qkv.view.server.serve import Serving
 
 
 @final
@@ -129,22 +132,58 @@ class Trace:
         """The same with the tokens of the row that is looked at, and a title; `save` keeps both."""
         return replace(self, tokens={name: tuple(some) for name, some in tokens.items()}, title=title)
 
-    def save(self, path: str | Path) -> None:
-        """Save what was recorded; `qkv.recording.read` gives it back.
+    def save(self, path: str | Path, row: int = 0) -> None:
+        """Save what was recorded, or a look at it, by the suffix of the path.
 
         Args:
-            path: where to, `.safetensors`.
+            path: `.safetensors` for all of it, which `qkv.recording.read` gives back; `.html` for the viewer as one
+                page without a server; `.svg` or `.png` for a picture of the last layer.
+            row: of the batch, for a page or picture.
 
         Raises:
             ConfigError: another suffix, or a place that cannot be written.
-            UnsupportedError: a score that is a function of the caller's own; a tensor that was changed since.
+            UnsupportedError: a score that is a function of the caller's own, into a file; a tensor that was changed
+                since.
         """
-        from qkv.recording.files import write
+        from qkv.recording import files, showing
 
-        if Path(path).suffix != ".safetensors":
-            mend = "A page or a picture is made of a scene: see trace.scene."
-            raise ConfigError(complaint("path", "a file name that ends in .safetensors", repr(str(path)), mend))
-        write(self, path)
+        place = Path(path)
+        match place.suffix:
+            case ".safetensors":
+                files.write(self, place)
+            case ".html":
+                showing.write_page(self.scene(row), place)
+            case ".svg" | ".png":
+                showing.write_picture(self.scene(row), place)
+            case suffix:
+                valid = (".safetensors", ".html", ".svg", ".png")
+                expected = f"a file name that ends in {', '.join(valid)}"
+                raise ConfigError(complaint("path", expected, repr(str(path)), nearest(suffix, valid)))
+
+    def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
+        """Open one row in the viewer.
+
+        Args:
+            row: counted in the batch as it was read.
+            port: on 127.0.0.1; 0 for any free one.
+            browser: whether to open the browser.
+
+        Returns:
+            The running viewer: its `url`, `wait()` and `close()`.
+
+        Raises:
+            UnsupportedError: the viewer's libraries are not installed.
+            ConfigError: the port is taken, or nothing was recorded.
+        """
+        from qkv.recording import showing
+
+        return showing.serve(self.scene(row), port, browser)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first row, where that is small; otherwise how to open it."""
+        from qkv.recording import showing
+
+        return showing.notebook(self.scene())
 
     def _parts(self, layer: str, row: int, reading: int, hypothesis: Hypothesis | None) -> list[Part]:
         """The calls in which a row took part, and its place in each."""

@@ -15,14 +15,16 @@ import fnmatch
 import os
 import platform
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from benchmarks.engine import store
+from benchmarks.engine.comparison import Comparison
 from benchmarks.engine.page import write
 from benchmarks.engine.rows import ROWS, Row
+from benchmarks.engine.timing import Watch
 from benchmarks.engine.training import Training
 
 CLOCKS = {False: (2, time.perf_counter, "two threads"), True: (1, time.process_time, "processor time of one thread")}
@@ -38,6 +40,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure finished rows again")
     parser.add_argument("--data", type=Path, help="the folder of the data sets, for the rows that train")
     parser.add_argument("--cpu", action="store_true", help="processor time of one thread")
+    parser.add_argument("--seconds", type=float, default=4.0, help="what one contender may take altogether")
+    parser.add_argument("--heads", type=int, help="so many instead of eight, where there is no time for all")
     parser.add_argument("--list", action="store_true", help="list the rows")
     parser.add_argument("--write", action="store_true", help="write the docs and the plot from what is kept")
     given = parser.parse_args()
@@ -50,35 +54,59 @@ def main() -> None:
     elif given.write:
         write()
     else:
-        measure(names, again=given.again, cpu=given.cpu, data=given.data)
+        how = How(given.again, given.cpu, given.seconds, given.heads, given.data)
+        measure(names, how)
 
 
-def measure(names: list[str], *, again: bool, cpu: bool, data: Path | None, path: Path = store.RESULTS) -> None:
+@final
+@dataclass(frozen=True)
+class How:
+    """How rows are measured.
+
+    Attributes:
+        again: whether those that are finished are measured too.
+        cpu: whether one thread's processor time counts, which other programs hardly change.
+        seconds: what one contender may take altogether.
+        heads: how many, instead of eight.
+        data: the folder of the data sets.
+    """
+
+    again: bool = False
+    cpu: bool = False
+    seconds: float = 4.0
+    heads: int | None = None
+    data: Path | None = None
+
+
+def measure(names: list[str], how: How, path: Path = store.RESULTS) -> None:
     """Measure rows one after another, and keep each as soon as it is finished.
 
     Args:
         names: of rows.
-        again: whether those that are finished are measured too.
-        cpu: whether one thread's processor time counts, which other programs hardly change.
-        data: the folder of the data sets.
+        how: by which clock, how long.
         path: where rows are kept.
     """
     # OpenMP is read by KeOps, which has no threads of its own to set.
-    threads, clock, kind = CLOCKS[cpu]
+    threads, clock, kind = CLOCKS[how.cpu]
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
     for name in names:
-        if again or name not in store.read(path):
+        if how.again or name not in store.read(path):
             print(name, flush=True)
-            record = _with_data(ROWS[name], data).measure(lambda line: print(line, flush=True), clock)
+            row = _adapted(ROWS[name], how)
+            record = row.measure(lambda line: print(line, flush=True), Watch(clock, how.seconds))
             if "skipped" in record:
                 print(f"  skipped: {record['skipped']}")
             else:
                 store.keep(name, {**record, "clock": kind, **_circumstances()}, path)
 
 
-def _with_data(row: Row, data: Path | None) -> Row:
-    return replace(row, data=data) if isinstance(row, Training) else row
+def _adapted(row: Row, how: How) -> Row:
+    if isinstance(row, Training):
+        return replace(row, data=how.data)
+    if how.heads is not None and isinstance(row, Comparison) and row.size.leading == (1, 8):
+        return replace(row, size=row.size._replace(leading=(1, how.heads)))
+    return row
 
 
 def _circumstances() -> dict[str, Any]:

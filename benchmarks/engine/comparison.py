@@ -9,22 +9,19 @@ from typing import Any, final
 from benchmarks.engine.cases import BOTH, FORWARD, TOLERANCE, Case, difference, make
 from benchmarks.engine.mechanisms import Equation, Size
 from benchmarks.engine.rivals import FULL, offer
-from benchmarks.engine.timing import Patience, Run, by_turns, ratio
+from benchmarks.engine.timing import Patience, Run, Watch, by_turns, ratio
 
 from qkv.backends.registry import BACKENDS
 from qkv.errors import UnsupportedError
 from qkv.planner import QUADRATIC_LIMIT
 
 OURS, FLOOR = "qkv", "floor"
-PATIENCE = {True: Patience(), False: Patience(seconds=1.0, least=1, most=21)}
-"""For rivals and qkv itself, and for its other backends."""
 WARM = 256
 """Up to so many queries a first call is not representative: what it compiles or allocates takes longer than it."""
 HOPELESS = 8.0
 """A backend that takes so many times as long in its first call as the chosen one is not timed further."""
 
 Say = Callable[[str], None]
-Clock = Callable[[], float]
 
 
 @final
@@ -54,12 +51,12 @@ class Comparison:
     backends: bool = False
     floor: Callable[[Size], Mapping[str, Run]] | None = None
 
-    def measure(self, say: Say, clock: Clock) -> dict[str, Any]:
+    def measure(self, say: Say, watch: Watch) -> dict[str, Any]:
         """Time all passes.
 
         Args:
             say: takes a line of progress.
-            clock: seconds.
+            watch: what time is, and how much of it there is.
 
         Returns:
             What is kept of it, plain.
@@ -72,10 +69,10 @@ class Comparison:
             "size": self.size._asdict(),
             "outlier": self.outlier,
             "full tensor": held,
-            "passes": {what: self._pass(case, what, say, clock) for what in self.passes},
+            "passes": {what: self._pass(case, what, say, watch) for what in self.passes},
         }
 
-    def _pass(self, case: Case, what: str, say: Say, clock: Clock) -> dict[str, Any]:
+    def _pass(self, case: Case, what: str, say: Say, watch: Watch) -> dict[str, Any]:
         plan, dropout = case.plan(what), case.mechanism.dropout
         runs: dict[str, Run] = {OURS: case.run(case.ours(dropout=dropout), what)}
         skipped, apart = {}, {}
@@ -97,9 +94,13 @@ class Comparison:
         if dropout:
             for run in runs.values():
                 run()
-        patience = {name: PATIENCE[not name.startswith(f"{OURS},")] for name in runs}
-        times = by_turns(runs, patience, clock)
+        times = by_turns(runs, {name: _patience(name, watch.seconds) for name in runs}, watch.clock)
         return _summary(times, {"backend": plan.backend, "skipped": skipped, "apart": apart}, self.asked, what, say)
+
+
+def _patience(name: str, seconds: float) -> Patience:
+    """Backends that were not chosen get a quarter."""
+    return Patience(seconds / 4, 1, 21) if name.startswith(f"{OURS},") else Patience(seconds)
 
 
 def _dropping(rival: str, case: Case, mechanism: str, what: str) -> Equation:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from benchmarks.engine.cases import FORWARD, make
 from benchmarks.engine.mechanisms import Size
-from benchmarks.engine.timing import Patience, by_turns
+from benchmarks.engine.timing import Patience, Watch, by_turns
 
 SIZES = (15_625, 31_250, 62_500, 125_000, 250_000, 500_000, 1_000_000)
 
@@ -31,12 +31,12 @@ class Growth:
     value_width: int
     sizes: tuple[int, ...] = SIZES
 
-    def measure(self, say: Callable[[str], None], clock: Callable[[], float]) -> dict[str, Any]:
+    def measure(self, say: Callable[[str], None], watch: Watch) -> dict[str, Any]:
         """Time every size, by turns.
 
         Args:
             say: takes a line of progress.
-            clock: seconds.
+            watch: what time is, and how much of it there is.
 
         Returns:
             What is kept of it, plain.
@@ -45,7 +45,7 @@ class Growth:
         runs = {str(n): case.run(case.ours(), FORWARD) for n, case in cases.items()}
         for run in runs.values():
             run()
-        times = by_turns(runs, dict.fromkeys(runs, Patience(seconds=2.0, most=11)), clock)
+        times = by_turns(runs, dict.fromkeys(runs, Patience(watch.seconds / 2, most=11)), watch.clock)
         medians = {n: statistics.median(times[str(n)]) for n in self.sizes}
         for n, ms in medians.items():
             say(f"  {n:>9,} keys {ms:11.3f} ms")

@@ -47,7 +47,16 @@ def insert(text: str, part: str) -> str:
 
 def generated(rows: Rows) -> str:
     """All tables, in the order of a reader's questions."""
-    parts = (_head(rows), _table(rows), _asked(rows), _growth(rows), _training(rows), _open(rows), _skipped(rows))
+    parts = (
+        _head(rows),
+        _table(rows),
+        _asked(rows),
+        _growth(rows),
+        _training(rows),
+        _open(rows),
+        _skipped(rows),
+        _missing(rows),
+    )
     return "\n\n".join(part for part in parts if part)
 
 
@@ -59,9 +68,21 @@ def _head(rows: Rows) -> str:
 
 Contenders take turns in one run. A figure is how many times as long the other one takes as `qkv.attention` with
 `backend="auto"`: the median of the ratios of neighboring turns, in brackets their quartiles. Before it is timed, each
-result is compared with qkv's.
+result is compared with qkv's. {_clocks(rows)}
 
 ![How many times as fast as the full tensor](../{PLOT.relative_to(ROOT).as_posix()})"""
+
+
+def _clocks(rows: Rows) -> str:
+    """Which rows were measured by which clock."""
+    kinds: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        kinds.setdefault(row["clock"], []).append(f"`{name}`")
+    if len(kinds) < 2:
+        return "".join(f"All rows: {kind}." for kind in kinds)
+    common = max(kinds, key=lambda kind: len(kinds[kind]))
+    others = (f"{kind} for {', '.join(names)}" for kind, names in kinds.items() if kind != common)
+    return f"Clock: {common}; but {'; '.join(others)}."
 
 
 def _table(rows: Rows) -> str:
@@ -72,12 +93,19 @@ def _table(rows: Rows) -> str:
         for n in TABLE_SIZES:
             if f"{name}_{n}" in rows:
                 kept = rows[f"{name}_{n}"]["passes"]
-                lines.append([name.replace("_", " "), f"{n:,}", *(x for what in PASSES for x in _cell(kept, what, n))])
+                size = f"{n:,}{_heads(rows[f'{name}_{n}'])}"
+                lines.append([name.replace("_", " "), size, *(x for what in PASSES for x in _cell(kept, what, n))])
     return (
         f"### Every mechanism, 8 heads × 64, against the full tensor in PyTorch\n\n{_markdown(head, lines)}\n\n"
         "**✗**: slower than 1.05 times the full tensor above n = 16, an open defect. For `sparsemax` and `entmax` the "
         "full tensor is the package `entmax`'s; for `additive` at 4,096 it does not fit and goes by chunks of queries."
     )
+
+
+def _heads(row: Mapping[str, Any]) -> str:
+    """How many heads, where they are not eight."""
+    *_, count = row["size"]["leading"]
+    return "" if count == 8 else f" ({count} heads)"
 
 
 def _cell(passes: Mapping[str, Any], what: str, n: int) -> list[str]:
@@ -179,6 +207,11 @@ def _skipped(rows: Rows) -> str:
         f"- {rival}: {reason} ({', '.join(f'`{n}`' for n in names)})" for (rival, reason), names in reasons.items()
     ]
     return "### Contenders left out\n\n" + "\n".join(lines) if lines else ""
+
+
+def _missing(rows: Rows) -> str:
+    names = [f"`{name}`" for name in ROWS if name not in rows]
+    return f"### Rows not measured yet\n\n{', '.join(names)}." if names else ""
 
 
 def _spread(middle: float, low: float, high: float) -> str:

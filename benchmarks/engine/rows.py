@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from benchmarks.engine.cases import BOTH, FORWARD
-from benchmarks.engine.comparison import Clock, Comparison, Say
+from benchmarks.engine.comparison import Comparison, Say
 from benchmarks.engine.growth import Growth
 from benchmarks.engine.mechanisms import Size
 from benchmarks.engine.rivals import COMPILED, FLEX, FULL, FUSED, KEOPS, KERAS
-from benchmarks.engine.timing import Run
+from benchmarks.engine.timing import Run, Watch
 from benchmarks.engine.training import Training
 
 
@@ -21,11 +21,13 @@ class Row(Protocol):
     def name(self) -> str:
         """What `--row` takes."""
 
-    def measure(self, say: Say, clock: Clock) -> dict[str, Any]:
+    def measure(self, say: Say, watch: Watch) -> dict[str, Any]:
         """Measure, and return what is kept."""
 
 
 TABLE_SIZES = (16, 256, 4096)
+CHOICES = 256
+"""Up to here all backends that `auto` could take are timed; above, those beside the best take minutes."""
 TABLE = (
     "scaled_dot", "causal", "dropout", "learned_bias", "softcap", "sink", "cosine", "bilinear", "additive", "concat",
     "concat_leaky", "concat_mean", "squared_distance", "gaussian", "boxcar", "epanechnikov", "uniform", "identity",
@@ -64,7 +66,7 @@ def tanh_floor(size: Size) -> Mapping[str, Run]:
 
 def _table() -> list[Row]:
     return [
-        Comparison(f"{name}_{n}", name, heads(n), asked=ASKED.get(f"{name}_{n}", {}), backends=True)
+        Comparison(f"{name}_{n}", name, heads(n), asked=ASKED.get(f"{name}_{n}", {}), backends=n <= CHOICES)
         for name, n in product(TABLE, TABLE_SIZES)
     ]
 

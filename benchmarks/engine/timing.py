@@ -17,6 +17,20 @@ REST = 0.005
 
 @final
 @dataclass(frozen=True)
+class Watch:
+    """What time is, and how much of it there is.
+
+    Attributes:
+        clock: seconds.
+        seconds: what one contender may take altogether; each gets two turns at least.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    seconds: float = 4.0
+
+
+@final
+@dataclass(frozen=True)
 class Patience:
     """How often contenders get their turn.
 

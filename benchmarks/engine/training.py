@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
-from benchmarks.engine.timing import ratio
+from benchmarks.engine.timing import Watch, ratio
 from torch import nn
 
 from qkv.tasks.choice import build_model
@@ -41,14 +41,14 @@ class Training:
     name: str
     precision: Precision = "float32"
     data: Path | None = None
-    updates: int = 40
+    updates: int = 15
 
-    def measure(self, say: Callable[[str], None], clock: Callable[[], float]) -> dict[str, Any]:
+    def measure(self, say: Callable[[str], None], watch: Watch) -> dict[str, Any]:
         """Train both models by turns on the same batches with the same seeds.
 
         Args:
             say: takes a line of progress.
-            clock: seconds.
+            watch: what time is; updates are counted, not seconds.
 
         Returns:
             What is kept of it, plain; only why not, where there is no data.
@@ -57,7 +57,7 @@ class Training:
             return {"kind": "training", "skipped": "needs --data FOLDER, which holds multi30k/train.de and train.en"}
         task = _task(self.data / "multi30k")
         epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
-        sides = {backend: _Side(task, backend, self.precision, clock) for backend in ("auto", "reference")}
+        sides = {backend: _Side(task, backend, self.precision, watch.clock) for backend in ("auto", "reference")}
         for step, places in enumerate(islice(epoch, self.updates + WARMING)):
             for side in sides.values():
                 side.update(step, places)

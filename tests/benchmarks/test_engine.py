@@ -1,7 +1,6 @@
 """The benchmark of the engine: ratios pair neighbors, finished rows stay, pages keep what people wrote."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from benchmarks.engine.cases import BOTH, FORWARD, by_chunks, difference, make
 from benchmarks.engine.comparison import Comparison
 from benchmarks.engine.growth import exponent
 from benchmarks.engine.mechanisms import MECHANISMS, Size
-from benchmarks.engine.timing import Patience, Ratio, by_turns, ratio
+from benchmarks.engine.timing import Patience, Ratio, Watch, by_turns, ratio
 
 from qkv.backends.registry import BACKENDS
 
@@ -91,14 +90,14 @@ def test_chunks_of_queries_are_the_whole() -> None:
 def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = MECHANISMS["mean"]
     monkeypatch.setitem(MECHANISMS, "mean", type(wrong)(lambda q, k, v: 2 * wrong.full(q, k, v), wrong.given))
-    kept = Comparison("mean", "mean", SMALL, passes=(FORWARD,)).measure(quiet, time.process_time)["passes"][FORWARD]
+    kept = Comparison("mean", "mean", SMALL, passes=(FORWARD,)).measure(quiet, Watch(seconds=0.1))["passes"][FORWARD]
     assert "full tensor" not in kept["times"]
     assert "another one" in kept["skipped"]["full tensor"]
 
 
 def test_a_row_measures_what_it_names_end_to_end(tmp_path: Path) -> None:
     kept = tmp_path / "engine.json"
-    command.measure(["mean_16"], again=False, cpu=True, data=None, path=kept)
+    command.measure(["mean_16"], command.How(cpu=True, seconds=0.2), kept)
     row = store.read(kept)["mean_16"]
     assert set(row["passes"]) == {FORWARD, BOTH}
     for figures in row["passes"].values():
@@ -119,21 +118,21 @@ def test_finished_rows_are_not_measured_again(tmp_path: Path, monkeypatch: pytes
     class Fake:
         name = "fake"
 
-        def measure(self, say: Callable[[str], None], clock: Callable[[], float]) -> dict[str, Any]:
+        def measure(self, say: Callable[[str], None], watch: Watch) -> dict[str, Any]:
             measured.append(self.name)
             return {"kind": "comparison"}
 
     monkeypatch.setitem(rows.ROWS, "fake", Fake())
     store.keep("other", {"kind": "comparison"}, kept)
     for again in (False, False, True):
-        command.measure(["fake"], again=again, cpu=False, data=None, path=kept)
+        command.measure(["fake"], command.How(again=again), kept)
     assert measured == ["fake", "fake"]
     assert set(store.read(kept)) == {"fake", "other"}
     assert list(tmp_path.iterdir()) == [kept], "no half-written file is left"
 
 
 def test_a_row_without_its_data_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.measure(["translation_rnn"], again=False, cpu=True, data=None, path=tmp_path / "engine.json")
+    command.measure(["translation_rnn"], command.How(), tmp_path / "engine.json")
     assert "needs --data" in capsys.readouterr().out
     assert not store.read(tmp_path / "engine.json")
 
@@ -167,7 +166,7 @@ def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
         page.write(target, kept, tmp_path / "engine.svg")
     text = target.read_text(encoding="utf-8")
     assert text.startswith("# Performance\n\nFloors.\n\n## Table\n")
-    assert text.count("| gaussian | 4,096 | fused | 0.90 [0.90, 0.90] **✗** |") == 1
+    assert text.count("| gaussian | 4,096 (2 heads) | fused | 0.90 [0.90, 0.90] **✗** |") == 1
     target.write_text(text.replace("Floors.", "Other floors.") + "\nAfter.\n", encoding="utf-8")
     page.write(target, kept, tmp_path / "engine.svg")
     assert target.read_text(encoding="utf-8") == text.replace("Floors.", "Other floors.") + "\nAfter.\n"

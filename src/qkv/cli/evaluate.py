@@ -17,17 +17,21 @@ def evaluate(
         Path | None,
         typer.Option(help="Or one file as in training: source<TAB>target, label<TAB>text, or words in columns."),
     ] = None,
+    text: Annotated[Path | None, typer.Option(help="Plain text, of a language model.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write what the model said to this file.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Score a model by the code that training uses.
 
-    Translations: sacreBLEU with its signature, chrF and exact match. Labels and tags: accuracy and F1.
+    Translations: sacreBLEU with its signature, chrF and exact match. Labels and tags: accuracy and F1. Text: loss,
+    perplexity and bits per character.
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
     from qkv.tasks.evaluation import evaluate as score
+    from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.parallel import Files
 
-    for figure in score(run, Files(source=source, target=target, data=data), device, out):
+    files = Files(source=source, target=target, data=data)
+    for figure in evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out):
         typer.echo(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}")

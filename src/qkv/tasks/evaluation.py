@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
+from qkv.data.text import read_text
 from qkv.errors import ConfigError, complaint
 from qkv.metrics.figure import Figure
+from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
@@ -37,6 +39,29 @@ def evaluate_translation(run: Path, files: Files, device: str = "cpu", out: Path
     if out is not None:
         replace_file(out, "".join(f"{line}\n" for line in hypotheses).encode("utf-8"))
     return judge(hypotheses, pairs)
+
+
+def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> list[Figure]:
+    """Score a language model on a file of plain text.
+
+    Args:
+        run: the folder that training wrote, or one checkpoint in it.
+        text: the file.
+        others: files of other tasks; none may be given.
+        device: where to compute.
+
+    Returns:
+        The figures.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used, or is no language model.
+        DataError: the file cannot be used.
+        ConfigError: other files are given too.
+    """
+    if others != Files():
+        mend = "A language model reads text alone."
+        raise ConfigError(complaint("--text", "no other file beside it", "others too", mend))
+    return Generator.load(run, device).evaluate(read_text(text))
 
 
 def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = None) -> list[Figure]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from qkv.errors import CheckpointError, complaint, nearest
+from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.runs import Trained, open_run
 from qkv.tasks.translator import Translator
@@ -15,6 +16,7 @@ from qkv.tasks.translator import Translator
 _LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Any]] = MappingProxyType(
     {
         "classify": Classifier,
+        "generate": lambda trained, device: Generator.load(trained.folder, device),
         "tag": Tagger,
         "translate": lambda trained, device: Translator.load(trained.folder, device),
     }
@@ -29,7 +31,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
         device: where to compute.
 
     Returns:
-        A `Translator`, `Classifier` or `Tagger`, as the run was trained.
+        A `Translator`, `Generator`, `Classifier` or `Tagger`, as the run was trained.
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, altered, or of a task this version does not know.

@@ -16,6 +16,8 @@ KINDS: list[dict[str, Any]] = [
     {"positions": "learned"},
     {"positions": "sinusoidal"},
     {"positions": "none"},
+    {"positions": "alibi"},
+    {"positions": "relative", "window": 6, "key_heads": 2},
     {"key_heads": 2},
     {"key_heads": 1, "window": 5},
     {"window": 1, "positions": "sinusoidal"},

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.functional import attention
 from qkv.masks.patterns import causal, lengths
+from qkv.nn.biases import AlibiBias, RelativeBias
+from qkv.nn.cache import Memory
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.positions import Rotary
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.products import Cosine
 
@@ -162,3 +165,31 @@ def test_an_input_of_another_width_is_named() -> None:
         layer(torch.zeros(1, 3, 8))
     with pytest.raises(ShapeError, match=r"query: expected shape \(B, N, 8\)"):
         layer(torch.zeros(1, 3, 6), torch.zeros(1, 3, 6))
+
+
+@pytest.mark.parametrize("positions", [Rotary(), AlibiBias(4), RelativeBias(3, 4)], ids=lambda p: type(p).__name__)
+def test_positions_depend_on_differences_and_go_on_with_a_cache(positions: Rotary | AlibiBias | RelativeBias) -> None:
+    torch.manual_seed(0)
+    for parameter in positions.parameters():
+        torch.nn.init.normal_(parameter)
+    attend = MultiHeadAttention(16, 4, key_heads=2, positions=positions).eval()
+    x = torch.randn(2, 9, 16)
+    whole = attend(x, mask=causal())
+    _, past = attend.extend(x[:, :5], None)
+    query, memory = attend.extend(x[:, 5:], past)
+    rest = attend.attend(query, memory, mask=causal(offset=5))
+    torch.testing.assert_close(rest, whole[:, 5:], rtol=0, atol=1e-5)
+    later = Memory(past.key[:, :, :0], past.value[:, :, :0], first=70)
+    query, memory = attend.extend(x, later)
+    torch.testing.assert_close(attend.attend(query, memory, mask=causal()), whole, rtol=0, atol=1e-4)
+    without = MultiHeadAttention(16, 4, key_heads=2).eval()
+    without.load_state_dict(attend.state_dict(), strict=False)
+    assert (without(x, mask=causal()) - whole).abs().max() > 1e-3
+
+
+def test_positions_are_refused_where_they_mean_nothing() -> None:
+    x = torch.randn(1, 3, 8)
+    with pytest.raises(ConfigError, match="positions: expected none between two sequences; got Rotary"):
+        MultiHeadAttention(8, 2, positions=Rotary())(x, torch.randn(1, 4, 8))
+    with pytest.raises(ConfigError, match="bias: expected none beside positions that are a bias"):
+        MultiHeadAttention(8, 2, positions=AlibiBias(2))(x, bias=torch.zeros(3, 3))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
 from qkv.models.checks import check_config, check_target
+from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
 from qkv.nn.cache import Memory, Rows
 from qkv.nn.causal import CausalBlock
@@ -18,6 +19,8 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
+_FARTHEST = 128
+"""Relative positions tell distances apart up to here."""
 _NORMALIZERS: dict[str, type[Normalizer]] = {
     "softmax": Softmax,
     "sparsemax": Sparsemax,
@@ -55,7 +58,7 @@ class DecoderConfig:
     size: int
     score: Literal["scaled_dot", "dot", "bilinear", "additive"] = "scaled_dot"
     normalizer: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = "softmax"
-    positions: Literal["rotary", "learned", "sinusoidal", "none"] = "rotary"
+    positions: Literal["rotary", "alibi", "relative", "learned", "sinusoidal", "none"] = "rotary"
     context: int = 256
     window: int | None = None
     width: int = 192
@@ -212,6 +215,18 @@ def _embedded_positions(config: DecoderConfig) -> PositionEmbedding | None:
             return None
 
 
+def _attended_positions(config: DecoderConfig) -> Rotary | BiasModule | None:
+    match config.positions:
+        case "rotary":
+            return Rotary()
+        case "alibi":
+            return AlibiBias(config.heads)
+        case "relative":
+            return RelativeBias(min(_FARTHEST, config.context), config.heads)
+        case _:
+            return None
+
+
 def _block(config: DecoderConfig) -> CausalBlock:
     attention = MultiHeadAttention(
         config.width,
@@ -220,7 +235,7 @@ def _block(config: DecoderConfig) -> CausalBlock:
         score=config.score,
         normalizer=None if config.normalizer == "softmax" else _NORMALIZERS[config.normalizer](),
         dropout=config.attention_dropout,
-        positions=Rotary() if config.positions == "rotary" else None,
+        positions=_attended_positions(config),
     )
     return CausalBlock(
         config.width,

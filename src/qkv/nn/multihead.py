@@ -10,6 +10,7 @@ from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.biases import BiasModule
 from qkv.nn.cache import Memory
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
@@ -39,7 +40,8 @@ class MultiHeadAttention(nn.Module):
         bias: whether projections add a bias.
         leave_out: "value" so that every head attends over the values as they come; "output" so that heads are
             concatenated but not mixed.
-        positions: for self-attention, where tokens stand: `nn.Rotary()`; None where the inputs tell.
+        positions: for self-attention, where tokens stand: `nn.Rotary()`, `nn.AlibiBias(heads)` or
+            `nn.RelativeBias(reach, heads)`; None where the inputs tell.
 
     Raises:
         ConfigError: heads that do not divide the width, or each other; an unknown name; positions that the score does
@@ -67,7 +69,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         bias: bool = True,
         leave_out: tuple[Part, ...] = (),
-        positions: Rotary | None = None,
+        positions: Rotary | BiasModule | None = None,
     ) -> None:
         super().__init__()
         groups = heads if key_heads is None else key_heads
@@ -131,7 +133,7 @@ class MultiHeadAttention(nn.Module):
         self._expect("query", query, 0)
         if self.positions is not None:
             mend = "Positions compare places in one sequence: make the layer of cross-attention without them."
-            raise ConfigError(complaint("positions", "none where queries meet another sequence", "Rotary", mend))
+            raise ConfigError(complaint("positions", "none between two sequences", type(self.positions).__name__, mend))
         return self.score.project_query(_by_head(self.projections.query(query), self.heads))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None) -> Memory:
@@ -156,7 +158,7 @@ class MultiHeadAttention(nn.Module):
         q, k, v = self.projections.together(x)
         memory = self._remember(k, v)
         query = self.score.project_query(_by_head(q, self.heads))
-        if self.positions is not None:
+        if isinstance(self.positions, Rotary):
             start = 0 if past is None else past.end
             query, key = self.positions(query, start), self.positions(memory.key, start)
             memory = Memory(key, memory.value)
@@ -176,6 +178,11 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, Q, M).
         """
+        if isinstance(self.positions, BiasModule):
+            if bias is not None:
+                mend = "Leave out one of the two, or write the positions' bias out and add them."
+                raise ConfigError(complaint("bias", "none beside positions that are a bias", "both", mend))
+            bias = self.positions.value(offset=memory.length - query.shape[-2])
         heads: Tensor = self.attention(
             query,
             memory.key,
@@ -295,8 +302,8 @@ def _score(score: str | Score | ScoreModule, head: int, heads: int, groups: int)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
 
 
-def _check_positions(positions: Rotary | None, score: ScoreModule, head: int) -> None:
-    if positions is None:
+def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, head: int) -> None:
+    if not isinstance(positions, Rotary):
         return
     if score.projected().core not in ("dot", "distance"):
         got = type(score.projected()).__name__

@@ -1,11 +1,11 @@
 """The viewer on the screen until it is interrupted, or in a file."""
 
 import sys
-import webbrowser
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.recording.showing import serve
 from qkv.view.offline import page
 from qkv.view.scene import Scene
 
@@ -19,18 +19,12 @@ def show(scene: Scene, port: int, *, browser: bool) -> None:
         browser: whether to open it.
 
     Raises:
-        ConfigError: the port is taken, or the web libraries are not there.
+        ConfigError: the port is taken.
+        UnsupportedError: the web libraries are not there.
     """
-    try:
-        from qkv.view.server.serve import Serving
-    except ModuleNotFoundError as error:
-        mend = "Install them with pip install 'qkv[view]', or write a page with --export FILE.html."
-        raise ConfigError(complaint("qkv view", "starlette and uvicorn", f"no {error.name}", mend)) from error
-    with Serving(scene, port) as serving:
+    with serve(scene, port, browser) as serving:
         print(serving.url, flush=True)  # noqa: T201
         print("Only this machine can open it. Ctrl+C ends it.", file=sys.stderr)  # noqa: T201
-        if browser:
-            webbrowser.open(serving.url)
         serving.wait()
 
 

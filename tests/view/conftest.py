@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 import torch
 
@@ -54,6 +56,7 @@ _PLAIN = (
     "\u3164\u115f\u2800",
     "x" * 3000,
 )
+_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 HOSTILE = (
     _PLAIN
     + tuple(
@@ -89,3 +92,16 @@ def date():
     generator = torch.Generator().manual_seed(4)
     source, target = tuple("Tue, 3rd of May 2011"), tuple("2011-05-03")
     return Alignment(source, target, (6 * torch.rand(10, 20, generator=generator)).softmax(-1))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's chromium, or another; skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no chromium here")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=[*_FLAGS], timeout=120_000)
+        yield browser
+        browser.close()

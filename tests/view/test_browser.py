@@ -1,7 +1,6 @@
 """The page in a real browser; skipped where there is none."""
 
 import json
-import shutil
 from itertools import pairwise
 
 import pytest
@@ -11,20 +10,6 @@ from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.export import save
 from qkv.view.tokens import label
-
-playwright = pytest.importorskip("playwright.sync_api")
-_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("no chromium here")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=[*_FLAGS])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ import { links } from "./links.js";
 
 /**
  * Build an alignment inside its home.
- * @param {Sentence} sentence
- * @param {Look} look
+ * @param {Sentence} sentence @param {Look} look
  */
 export function alignment(sentence, look) {
   const { cell, pitch } = heights(sentence);
@@ -49,17 +48,17 @@ export function alignment(sentence, look) {
   const sides = links(sentence, { source: pitch, target: cell }, listener);
   const empty = sentence.weights.length === 0;
   const grid = element(
-    "div",
-    { class: "grid" },
-    element("span", { class: "caption first" }, look.sides[0]),
-    element("span", { class: "caption second" }, look.sides[1]),
+    "div.grid",
+    element("span.caption.first", look.sides[0]),
+    element("span.caption.second", look.sides[1]),
     map.columns,
     sides.sources,
     sides.links,
     sides.targets,
-    empty ? element("p", { class: "empty" }, "Nothing to attend to.") : map.map,
+    empty ? element("p.empty", "Nothing to attend to.") : map.map,
   );
-  for (const [name, value] of Object.entries({ cell, pitch, wide: cell })) grid.style.setProperty(`--${name}`, `${value}px`);
+  for (const [name, value] of Object.entries({ cell, pitch, wide: cell }))
+    grid.style.setProperty(`--${name}`, `${value}px`);
   grid.style.setProperty("--across", String(sentence.source.length));
   grid.style.setProperty("--down", String(sentence.target.length));
   look.home.replaceChildren(grid);
@@ -73,8 +72,7 @@ export function alignment(sentence, look) {
 
 /**
  * Rows as high as the sentence allows; source tokens spread over the height of the map.
- * @param {Sentence} sentence
- * @returns {{ cell: number, pitch: number }} pixels
+ * @param {Sentence} sentence @returns {{ cell: number, pitch: number }} pixels
  */
 function heights({ source, target }) {
   const cell = Math.round(Math.min(38, Math.max(18, 560 / Math.max(target.length, 1))));
@@ -84,12 +82,8 @@ function heights({ source, target }) {
 
 /**
  * Columns as wide as the page allows.
- * @param {HTMLElement} home
- * @param {HTMLElement} columns
- * @param {number} count
- * @param {number} cell
- * @param {number} overhang of the last slanted label
- * @returns {number} pixels
+ * @param {HTMLElement} home @param {HTMLElement} columns @param {number} count @param {number} cell
+ * @param {number} overhang of the last slanted label @returns {number} pixels
  */
 function wide(home, columns, count, cell, overhang) {
   const padding = Number.parseFloat(getComputedStyle(home).paddingInlineEnd);

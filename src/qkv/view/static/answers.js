@@ -1,5 +1,7 @@
 // What the views ask, as paths; and tokens, which long sequences give piece by piece.
 
+import { element } from "./dom.js";
+
 /**
  * @typedef {object} Grid
  * @property {number} rows
@@ -19,34 +21,32 @@
  */
 
 /** @typedef {{ text: string, shown: string, note: string }} Token */
-/** @typedef {{ length: number, at: (place: number) => Token | undefined, need: (start: number, stop: number) => Promise<void> }} Sequence */
+/**
+ * @typedef {object} Sequence
+ * @property {number} length
+ * @property {(place: number) => Token | undefined} at
+ * @property {(start: number, stop: number) => Promise<void>} need
+ */
 
 const PIECE = 4096;
 
 /**
  * A path with its parameters, in the order given.
- * @param {string} name
- * @param {Record<string, string | number>} parameters
- * @returns {string}
+ * @param {string} name @param {Record<string, string | number>} parameters @returns {string}
  */
 export function path(name, parameters) {
   const pairs = Object.entries(parameters).map(([key, value]) => `${key}=${encodeURIComponent(value)}`);
   return `api/${name}?${pairs.join("&")}`;
 }
 
-/**
- * @param {Source} source
- * @param {string} name
- * @param {Token[] | { length: number }} given
- * @returns {Sequence}
- */
+/** @param {Source} source @param {string} name @param {Token[] | { length: number }} given @returns {Sequence} */
 export function sequence(source, name, given) {
   if (Array.isArray(given)) return { length: given.length, at: (place) => given[place], need: async () => {} };
   /** @type {Map<number, Token[]>} */
   const pieces = new Map();
   /** @type {Map<number, Promise<void>>} */
   const asked = new Map();
-  const ask = async (/** @type {number} */ piece) => {
+  const ask = async (piece) => {
     const [start, stop] = [piece * PIECE, Math.min(given.length, (piece + 1) * PIECE)];
     pieces.set(piece, await source.json(path("tokens", { sequence: name, start, stop })));
   };
@@ -64,27 +64,27 @@ export function sequence(source, name, given) {
 
 /**
  * A token's label, or its position while it is not known.
- * @param {Sequence} tokens
- * @param {number} place
- * @returns {string}
+ * @param {Sequence} tokens @param {number} place @returns {string}
  */
 export function nameOf(tokens, place) {
   return tokens.at(place)?.shown ?? `#${place}`;
 }
 
 /**
- * Let only the last of several promises speak.
- * @returns {<T>(promise: Promise<T>, then: (value: T) => void, failed: (error: Error) => void) => Promise<void>}
+ * Let only the last of several promises speak; where it fails, its home says why.
+ * @param {HTMLElement} home
+ * @returns {<T>(promise: Promise<T>, then: (value: T) => void) => Promise<void>}
  */
-export function latest() {
+export function latest(home) {
   let turn = 0;
-  return async (promise, then, failed) => {
+  return async (promise, then) => {
     const mine = ++turn;
     try {
       const value = await promise;
       if (mine === turn) then(value);
     } catch (error) {
-      if (mine === turn && error instanceof Error && error.name !== "AbortError") failed(error);
+      if (mine === turn && error instanceof Error)
+        home.replaceChildren(element("p.trouble", { role: "alert" }, error.message));
     }
   };
 }

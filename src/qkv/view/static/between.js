@@ -14,29 +14,33 @@ const PIECE = 64; // tokens of each side at a time
 const WHOLE = 96; // or all of them, if they are no more
 
 /** @typedef {import("./shell.js").State} State */
+/** @typedef {import("./sentence.js").Sentence} Sentence */
+/** @typedef {import("./sentence.js").Focus} Focus */
 
-/**
- * @param {HTMLElement} home
- * @param {import("./shell.js").Page} page
- * @returns {import("./shell.js").View}
- */
+/** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
 export function alignments(home, page) {
-  const readout = element("div", { class: "readout" });
-  const stage = element("div", { class: "stage" });
-  const legend = element("div", { class: "legend" });
-  const turns = element("div", { class: "turns" });
+  const readout = element("div.readout");
+  const stage = element("div.stage");
+  const legend = element("div.legend");
+  const turns = element("div.turns");
   const cell = equation(page, () => page.go({ query: null, key: null }));
-  home.append(readout, element("div", { class: "split" }, element("div", { class: "mapcard plain" }, stage, element("footer", {}, legend, turns)), cell.card));
-  const run = latest();
+  home.append(
+    readout,
+    element("div.split", element("div.mapcard.plain", stage, element("footer", legend, turns)), cell.card),
+  );
+  const run = latest(stage);
 
-  const show = (/** @type {State} */ state) => {
+  const show = (state) => {
     cell.show(state);
     const layer = page.layers[Number(state.layer)];
     const rows = piece(state.rows, state.query, layer.rows);
     const columns = piece(state.columns, state.key ?? (layer.kind === "self" ? state.query : undefined), layer.columns);
-    turns.replaceChildren(...turner("queries", "rows", rows, layer.rows, page), ...turner("keys", "columns", columns, layer.columns, page));
+    turns.replaceChildren(
+      ...turner("queries", "rows", rows, layer.rows, page),
+      ...turner("keys", "columns", columns, layer.columns, page),
+    );
     const sides = layer.kind === "self" ? ["keys", "queries"] : [layer.keys, layer.queries];
-    const fill = (/** @type {import("./sentence.js").Sentence} */ sentence) => {
+    const fill = (sentence) => {
       const inside = state.query !== undefined && state.key !== undefined;
       alignment(sentence, {
         ramp: page.ramp(state),
@@ -48,26 +52,29 @@ export function alignments(home, page) {
           const whole = focus?.target == null || focus.source == null;
           const { query, key, ...rest } = state;
           /** @type {State} */
-          const chosen = whole ? {} : { query: String(Number(focus.target) + rows.start), key: String(Number(focus.source) + columns.start) };
+          const chosen = whole
+            ? {}
+            : { query: String(Number(focus.target) + rows.start), key: String(Number(focus.source) + columns.start) };
           page.note({ query: null, key: null, ...chosen, rows: rows.start || null, columns: columns.start || null });
           cell.show({ ...rest, ...chosen });
           if (spoken && !whole) page.say(spokenFor(sentence, focus));
         },
       });
-      const bar = element("span", { class: "ramp" });
+      const bar = element("span.ramp");
       bar.style.background = gradient(page.ramp(state));
-      legend.replaceChildren(state.quantity, ...[element("span", {}, figure(sentence.scale[0])), bar, element("span", {}, figure(sentence.scale[1]))]);
+      legend.replaceChildren(
+        state.quantity,
+        ...[element("span", figure(sentence.scale[0])), bar, element("span", figure(sentence.scale[1]))],
+      );
     };
-    run(cut(page, state, rows, columns), fill, ({ message }) => stage.replaceChildren(element("p", { class: "trouble" }, message)));
+    run(cut(page, state, rows, columns), fill);
   };
   return { show };
 }
 
 /**
  * Which tokens of a side are shown.
- * @param {string | undefined} from
- * @param {string | undefined} around
- * @param {number} size
+ * @param {string | undefined} from @param {string | undefined} around @param {number} size
  * @returns {{ start: number, stop: number }}
  */
 function piece(from, around, size) {
@@ -78,20 +85,15 @@ function piece(from, around, size) {
 
 /**
  * Buttons to the piece before and behind.
- * @param {string} name
- * @param {"rows" | "columns"} side
- * @param {{ start: number, stop: number }} piece
- * @param {number} size
- * @param {import("./shell.js").Page} page
- * @returns {HTMLElement[]}
+ * @param {string} name @param {"rows" | "columns"} side @param {{ start: number, stop: number }} piece
+ * @param {number} size @param {import("./shell.js").Page} page @returns {HTMLElement[]}
  */
 function turner(name, side, { start, stop }, size, page) {
   if (stop - start === size) return [];
-  const to = (/** @type {number} */ place) => page.go({ [side]: clamp(place, 0, size - PIECE), query: null, key: null });
+  const to = (place) => page.go({ [side]: clamp(place, 0, size - PIECE), query: null, key: null });
   return [
     element(
-      "span",
-      { class: "turn" },
+      "span.turn",
       button("‹", `Earlier ${name}`, () => to(start - PIECE)),
       `${name} ${count(start)} to ${count(stop - 1)} of ${count(size)}`,
       button("›", `Later ${name}`, () => to(start + PIECE)),
@@ -101,11 +103,8 @@ function turner(name, side, { start, stop }, size, page) {
 
 /**
  * The weights of a piece, put together from the tiles it lies on.
- * @param {import("./shell.js").Page} page
- * @param {State} state
- * @param {{ start: number, stop: number }} rows
- * @param {{ start: number, stop: number }} columns
- * @returns {Promise<import("./sentence.js").Sentence>}
+ * @param {import("./shell.js").Page} page @param {State} state @param {{ start: number, stop: number }} rows
+ * @param {{ start: number, stop: number }} columns @returns {Promise<import("./sentence.js").Sentence>}
  */
 async function cut(page, state, rows, columns) {
   const [height, width] = [rows.stop - rows.start, columns.stop - columns.start];
@@ -127,7 +126,7 @@ async function cut(page, state, rows, columns) {
   await Promise.all([source.need(columns.start, columns.stop), target.need(rows.start, rows.stop)]);
   const low = weights.reduce((least, value) => Math.min(least, value), 0);
   const high = weights.reduce((most, value) => Math.max(most, value), low + 1e-30);
-  const of = (/** @type {import("./answers.js").Sequence} */ tokens, /** @type {{ start: number, stop: number }} */ { start, stop }, /** @type {"shown" | "note"} */ what) =>
+  const of = (tokens, { start, stop }, what) =>
     Array.from({ length: stop - start }, (_, at) => tokens.at(start + at)?.[what] ?? "");
   return {
     source: of(source, columns, "shown"),
@@ -139,22 +138,28 @@ async function cut(page, state, rows, columns) {
   };
 }
 
-/** @param {import("./sentence.js").Sentence} sentence @param {import("./sentence.js").Focus | null} focus @returns {(Node | string)[]} */
+/** @param {Sentence} sentence @param {Focus | null} focus @returns {(Node | string)[]} */
 function said(sentence, focus) {
   const { target = null, source = null } = focus ?? {};
-  if (!focus || sentence.weights.length === 0) return ["Point at a token, a line or a cell; click a cell for its equation."];
+  if (!focus || sentence.weights.length === 0)
+    return ["Point at a token, a line or a cell; click a cell for its equation."];
   if (target !== null && source !== null) {
-    const number = element("output", {}, figure(weight(sentence, target, source)));
-    return [token(sentence.target[target], "chip"), element("span", { class: "arrow" }, "→"), token(sentence.source[source], "chip"), number];
+    const number = element("output", figure(weight(sentence, target, source)));
+    return [
+      token(sentence.target[target], "chip"),
+      element("span.arrow", "→"),
+      token(sentence.source[source], "chip"),
+      number,
+    ];
   }
   const name = target === null ? sentence.source[source ?? 0] : sentence.target[target];
   const found = strongest(sentence, focus, 4).map((cell) =>
-    element("span", { class: "pair" }, token(cell.name, "chip"), element("output", {}, figure(cell.value))),
+    element("span.pair", token(cell.name, "chip"), element("output", figure(cell.value))),
   );
-  return [token(name, "chip"), element("span", { class: "arrow" }, target === null ? "←" : "→"), ...found];
+  return [token(name, "chip"), element("span.arrow", target === null ? "←" : "→"), ...found];
 }
 
-/** @param {import("./sentence.js").Sentence} sentence @param {import("./sentence.js").Focus} focus @returns {string} */
+/** @param {Sentence} sentence @param {Focus} focus @returns {string} */
 function spokenFor(sentence, focus) {
   const [t, s] = [focus.target ?? 0, focus.source ?? 0];
   return `Query ${t}, ${sentence.target[t]}; key ${s}, ${sentence.source[s]}: ${figure(weight(sentence, t, s))}`;

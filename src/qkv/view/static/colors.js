@@ -10,9 +10,7 @@ const STEPS = 1024;
 
 /**
  * Where a value lies on a scale.
- * @param {Scale} scale
- * @param {number} value
- * @returns {number} 0 to 1
+ * @param {Scale} scale @param {number} value @returns {number} 0 to 1
  */
 export function placeOf({ low, high, log }, value) {
   if (log) return value > 0 ? clamp(1 + Math.log10(value / high) / DECADES, 0, 1) : 0;
@@ -21,26 +19,20 @@ export function placeOf({ low, high, log }, value) {
 
 /**
  * Give the color of a place on the scale.
- * @param {Color[]} ramp evenly spaced colors
- * @param {number} place 0 to 1
- * @returns {Color}
+ * @param {Color[]} ramp evenly spaced colors @param {number} place 0 to 1 @returns {Color}
  */
 export function colorAt(ramp, place) {
   const scaled = place * (ramp.length - 1);
   const below = Math.min(Math.floor(scaled), ramp.length - 2);
   const part = scaled - below;
-  const mix = (/** @type {0 | 1 | 2} */ channel) =>
-    Math.round(ramp[below][channel] + (ramp[below + 1][channel] - ramp[below][channel]) * part);
+  const mix = (channel) => Math.round(ramp[below][channel] + (ramp[below + 1][channel] - ramp[below][channel]) * part);
   return [mix(0), mix(1), mix(2)];
 }
 
 /**
  * Paint values onto a canvas of their own, one pixel each; what is not a number stays transparent.
- * @param {{ rows: number, columns: number, values: Float32Array }} grid
- * @param {Color[]} ramp
- * @param {Scale} scale
- * @param {HTMLCanvasElement} [canvas]
- * @returns {HTMLCanvasElement}
+ * @param {{ rows: number, columns: number, values: Float32Array }} grid @param {Color[]} ramp @param {Scale} scale
+ * @param {HTMLCanvasElement} [canvas] @returns {HTMLCanvasElement}
  */
 export function painted({ rows, columns, values }, ramp, scale, canvas = document.createElement("canvas")) {
   [canvas.width, canvas.height] = [columns, rows];
@@ -58,10 +50,7 @@ export function painted({ rows, columns, values }, ramp, scale, canvas = documen
 /** @type {Map<Color[], Uint32Array>} */
 const tables = new Map();
 
-/**
- * @param {Color[]} ramp
- * @returns {Uint32Array} as pixels lie in memory
- */
+/** @param {Color[]} ramp @returns {Uint32Array} as pixels lie in memory */
 function table(ramp) {
   const known = tables.get(ramp);
   if (known) return known;
@@ -74,8 +63,7 @@ function table(ramp) {
 
 /**
  * The whole scale as a CSS gradient.
- * @param {Color[]} ramp
- * @returns {string}
+ * @param {Color[]} ramp @returns {string}
  */
 export function gradient(ramp) {
   return `linear-gradient(90deg, ${ramp.map((color) => `rgb(${color.join(" ")})`).join(", ")})`;

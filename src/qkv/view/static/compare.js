@@ -7,11 +7,12 @@ import { strip } from "./vectors.js";
 const BARS = 40; // keys with a line of their own
 
 /** @typedef {{ weights: number[], output: number[], rest?: number }} Outcome */
+/** @typedef {import("./colors.js").Color[]} Ramp */
 /** @typedef {{ before: Outcome, after: Outcome, places?: number[] }} Answer */
 
 /**
- * @param {{ after: Answer, before?: Answer, label: (place: number) => string, ramp: import("./colors.js").Color[] }} given
- *   with `before` the second mechanism's answer, where it is not the one recorded
+ * @param {{ after: Answer, before?: Answer, label: (place: number) => string, ramp: Ramp }} given `before` is what came
+ *   for the first mechanism, where that is not the one recorded
  * @returns {HTMLElement}
  */
 export function compared({ after: answer, before: other, label, ramp }) {
@@ -21,7 +22,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
   const [old, now] = [before, after].map((found) => places.map((place) => found.get(place) ?? 0));
   const difference = now.map((value, at) => value - old[at]);
   const largest = Math.max(...[...old, ...now].map(Math.abs), 1e-30);
-  const name = (/** @type {number} */ at) => label(places[at]);
+  const name = (at) => label(places[at]);
   const rows = linked([
     ["before", old, { label: name, ramp, largest }],
     ["after", now, { label: name, ramp, largest }],
@@ -38,11 +39,25 @@ export function compared({ after: answer, before: other, label, ramp }) {
   const norm = Math.hypot(...change);
   return element(
     "div",
-    {},
-    element("h3", {}, "Weights", element("small", {}, ` moved: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)} of the whole`)),
+    element(
+      "h3",
+      "Weights",
+      element(
+        "small",
+        ` moved: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)} of the whole`,
+      ),
+    ),
     rows,
-    bars(places.map((place, at) => ({ place, before: old[at], after: now[at] })), label, largest),
-    element("h3", {}, "Output", element("small", {}, ` moved by ${short(norm)}, a length of ${short(Math.hypot(...outputs[0]))} before`)),
+    bars(
+      places.map((place, at) => ({ place, before: old[at], after: now[at] })),
+      label,
+      largest,
+    ),
+    element(
+      "h3",
+      "Output",
+      element("small", ` moved by ${short(norm)}, a length of ${short(Math.hypot(...outputs[0]))} before`),
+    ),
     vectors,
   );
 }
@@ -54,29 +69,41 @@ function byPlace({ places }, { weights }) {
 
 /**
  * Strips under each other that share one cursor.
- * @param {[string, number[], Partial<import("./vectors.js").Numbers>][]} lines
- * @returns {HTMLElement}
+ * @param {[string, number[], Partial<import("./vectors.js").Numbers>][]} lines @returns {HTMLElement}
  */
 function linked(lines) {
   /** @type {import("./vectors.js").Strip[]} */
-  const strips = lines.map(([name, values, more]) => strip({ values, name, ...more, pointed: (place) => strips.forEach((each) => each.point(place)) }));
-  return element("div", { class: "linked" }, ...lines.flatMap(([name], at) => [element("span", { class: "caption" }, name), strips[at].node]));
+  const strips = lines.map(([name, values, more]) =>
+    strip({ values, name, ...more, pointed: (place) => strips.forEach((each) => each.point(place)) }),
+  );
+  return element("div.linked", ...lines.flatMap(([name], at) => [element("span.caption", name), strips[at].node]));
 }
 
 /**
  * The keys whose weights are largest or move most, each with two bars.
- * @param {{ place: number, before: number, after: number }[]} keys
- * @param {(place: number) => string} label
- * @param {number} largest
- * @returns {HTMLElement}
+ * @param {{ place: number, before: number, after: number }[]} keys @param {(place: number) => string} label
+ * @param {number} largest @returns {HTMLElement}
  */
 function bars(keys, label, largest) {
-  const chosen = [...keys].sort((a, b) => Math.max(Math.abs(b.before), Math.abs(b.after)) - Math.max(Math.abs(a.before), Math.abs(a.after))).slice(0, BARS);
-  const lines = chosen.sort((a, b) => a.place - b.place).map(({ place, before, after }) => {
-    const line = element("li", {}, token(label(place)), element("i", { class: "old" }), element("i", { class: "new" }), element("output", {}, figure(before)), element("output", {}, figure(after)));
-    for (const [name, value] of Object.entries({ before, after })) line.style.setProperty(`--${name}`, String(Math.abs(value) / largest));
-    return line;
-  });
-  const more = keys.length > chosen.length ? [element("p", { class: "note" }, `The ${chosen.length} largest of ${keys.length}.`)] : [];
-  return element("div", {}, element("ol", { class: "bars", "aria-label": "weights before and after" }, ...lines), ...more);
+  const chosen = [...keys]
+    .sort((a, b) => Math.max(Math.abs(b.before), Math.abs(b.after)) - Math.max(Math.abs(a.before), Math.abs(a.after)))
+    .slice(0, BARS);
+  const lines = chosen
+    .sort((a, b) => a.place - b.place)
+    .map(({ place, before, after }) => {
+      const line = element(
+        "li",
+        token(label(place)),
+        element("i.old"),
+        element("i.new"),
+        element("output", figure(before)),
+        element("output", figure(after)),
+      );
+      for (const [name, value] of Object.entries({ before, after }))
+        line.style.setProperty(`--${name}`, String(Math.abs(value) / largest));
+      return line;
+    });
+  const more =
+    keys.length > chosen.length ? [element("p.note", `The ${chosen.length} largest of ${keys.length}.`)] : [];
+  return element("div", element("ol.bars", { "aria-label": "weights before and after" }, ...lines), ...more);
 }

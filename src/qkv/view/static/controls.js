@@ -8,85 +8,92 @@ const RIBBON = 240; // tokens a ribbon shows; of longer sequences those around t
 
 /**
  * A choice among few, all of them in sight.
- * @param {string} label
- * @param {Record<string, string>} options what is shown, by value
- * @param {string} chosen
- * @param {(value: string) => void} pick
- * @returns {HTMLElement}
+ * @param {string} label @param {Record<string, string>} options what is shown, by value @param {string} chosen
+ * @param {(value: string) => void} pick @returns {HTMLElement}
  */
 export function segmented(label, options, chosen, pick) {
   const buttons = Object.entries(options).map(([value, text]) => {
-    const button = element("button", { type: "button", "data-value": value, "aria-pressed": String(value === chosen) }, text);
+    const button = element(
+      "button",
+      { type: "button", "data-value": value, "aria-pressed": String(value === chosen) },
+      text,
+    );
     button.addEventListener("click", () => pick(value));
     return button;
   });
-  return element("div", { class: "segmented", role: "group", "aria-label": label }, ...buttons);
+  return element("div.segmented", { role: "group", "aria-label": label }, ...buttons);
 }
 
 /**
  * A choice among many.
- * @param {string} label
- * @param {Record<string, string>} options
- * @param {string} chosen
- * @param {(value: string) => void} pick
- * @returns {HTMLElement}
+ * @param {string} label @param {Record<string, string>} options @param {string} chosen
+ * @param {(value: string) => void} pick @returns {HTMLElement}
  */
 export function select(label, options, chosen, pick) {
   const field = document.createElement("select");
   for (const [value, text] of Object.entries(options)) field.add(new Option(text, value, false, value === chosen));
   field.addEventListener("change", () => pick(field.value));
-  return element("label", { class: "field" }, element("span", {}, label), field);
+  return element("label.field", element("span", label), field);
 }
 
 /**
  * A number that moves.
  * @param {string} label
  * @param {{ low: number, high: number, step?: number, value: number, shown?: (value: number) => number }} range
- * @param {(value: number) => void} pick
- * @returns {HTMLElement}
+ * @param {(value: number) => void} pick @returns {HTMLElement}
  */
 export function slider(label, { low, high, step, value, shown = (at) => at }, pick) {
   const field = document.createElement("input");
-  Object.assign(field, { type: "range", min: String(low), max: String(high), step: String(step ?? (high - low) / 200) });
+  Object.assign(field, {
+    type: "range",
+    min: String(low),
+    max: String(high),
+    step: String(step ?? (high - low) / 200),
+  });
   field.value = String(value);
-  const told = element("output", {}, String(Number(shown(value).toPrecision(3))));
+  const told = element("output", String(Number(shown(value).toPrecision(3))));
   field.addEventListener("input", () => {
     told.textContent = String(Number(shown(Number(field.value)).toPrecision(3)));
     pick(Number(field.value));
   });
-  return element("label", { class: "field slider" }, element("span", {}, label, told), field);
+  return element("label.field.slider", element("span", label, told), field);
 }
 
 /**
- * @param {string} text
- * @param {string} label what a screen reader says
- * @param {() => void} press
+ * @param {string} text @param {string} label what a screen reader says @param {() => void} press
  * @returns {HTMLElement}
  */
 export function button(text, label, press) {
-  const made = element("button", { type: "button", class: "button", "aria-label": label, title: label }, text);
+  const made = element("button.button", { type: "button", "aria-label": label, title: label }, text);
   made.addEventListener("click", press);
   return made;
 }
 
 /**
  * The tokens of a sequence in a line, one of which is chosen; arrow keys walk.
- * @param {import("./answers.js").Sequence} tokens
- * @param {string} label
- * @param {number} chosen
- * @param {(place: number) => void} pick
- * @returns {HTMLElement}
+ * @param {HTMLElement} home @param {import("./answers.js").Sequence} tokens @param {string} label
+ * @param {number} chosen @param {(place: number) => void} pick
  */
-export function ribbon(tokens, label, chosen, pick) {
+export function ribbon(home, tokens, label, chosen, pick) {
+  const focused = home.contains(document.activeElement);
   const start = clamp(chosen - RIBBON / 2, 0, Math.max(0, tokens.length - RIBBON));
   const stop = Math.min(tokens.length, start + RIBBON);
-  const list = element("div", { class: "ribbon", role: "listbox", "aria-label": label, tabindex: 0 });
+  const list = element("div.ribbon", { role: "listbox", "aria-label": label, tabindex: 0 });
   const fill = () => {
     const items = Array.from({ length: stop - start }, (_, at) => {
       const place = start + at;
       const note = tokens.at(place)?.note;
-      const attributes = { role: "option", id: `token-${place}`, "aria-selected": String(place === chosen), title: `${count(place)}${note ? `, ${note}` : ""}` };
-      const item = element("span", note ? { ...attributes, "data-note": note } : attributes, token(nameOf(tokens, place)));
+      const attributes = {
+        role: "option",
+        id: `token-${place}`,
+        "aria-selected": String(place === chosen),
+        title: `${count(place)}${note ? `, ${note}` : ""}`,
+      };
+      const item = element(
+        "span",
+        note ? { ...attributes, "data-note": note } : attributes,
+        token(nameOf(tokens, place)),
+      );
       item.addEventListener("click", () => pick(place));
       return item;
     });
@@ -103,9 +110,16 @@ export function ribbon(tokens, label, chosen, pick) {
   });
   tokens.need(start, stop).then(fill, fill);
   requestAnimationFrame(fill);
-  if (tokens.length <= RIBBON) return element("div", { class: "picker" }, element("span", { class: "caption" }, label), list);
   const field = document.createElement("input");
-  Object.assign(field, { type: "number", min: "0", max: String(tokens.length - 1), value: String(chosen), ariaLabel: `${label}: position` });
+  Object.assign(field, {
+    type: "number",
+    min: 0,
+    max: tokens.length - 1,
+    value: chosen,
+    ariaLabel: `${label}: position`,
+  });
   field.addEventListener("change", () => pick(clamp(Math.round(Number(field.value)), 0, tokens.length - 1)));
-  return element("div", { class: "picker" }, element("span", { class: "caption" }, label), field, list);
+  const jump = tokens.length > RIBBON ? [field] : [];
+  home.replaceChildren(element("div.picker", element("span.caption", label), ...jump, list));
+  if (focused) list.focus();
 }

@@ -1,24 +1,27 @@
 // Building the document. Text only ever becomes text nodes and attributes: no token can turn into markup.
 
+/** @typedef {Record<string, string | number>} Attributes */
+
 /**
  * Make an HTML element.
- * @param {string} tag
- * @param {Record<string, string | number>} [attributes]
- * @param {(Node | string)[]} children
+ * @param {string} name its tag, and its classes behind dots
+ * @param {...(Attributes | Node | string)} parts attributes, if any, come first; then the children
  * @returns {HTMLElement}
  */
-export function element(tag, attributes = {}, ...children) {
+export function element(name, ...parts) {
+  const [tag, ...classes] = name.split(".");
   const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
-  node.append(...children);
+  if (classes.length > 0) node.className = classes.join(" ");
+  for (const part of parts) {
+    if (typeof part === "string" || part instanceof Node) node.append(part);
+    else for (const [key, value] of Object.entries(part)) node.setAttribute(key, String(value));
+  }
   return node;
 }
 
 /**
  * Make an SVG element.
- * @param {string} tag
- * @param {Record<string, string | number>} attributes
- * @returns {SVGElement}
+ * @param {string} tag @param {Record<string, string | number>} attributes @returns {SVGElement}
  */
 export function shape(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -28,18 +31,15 @@ export function shape(tag, attributes) {
 
 /**
  * A token as the reader sees it, kept apart from the writing direction of its neighbors.
- * @param {string} text
- * @param {string} [kind]
- * @returns {HTMLElement}
+ * @param {string} text @param {string} [kind] @returns {HTMLElement}
  */
 export function token(text, kind = "token") {
-  return element("bdi", { class: kind, title: text }, text);
+  return element(`bdi.${kind}`, { title: text }, text);
 }
 
 /**
  * The element of the page with this id.
- * @param {string} id
- * @returns {HTMLElement}
+ * @param {string} id @returns {HTMLElement}
  */
 export function byId(id) {
   const node = document.getElementById(id);
@@ -62,8 +62,7 @@ const INKS = /** @type {const} */ (["ink", "quiet", "line", "accent", "card", "m
 
 /**
  * The page's colors as a canvas takes them, in light or dark as it is now.
- * @param {HTMLElement} home
- * @returns {Record<typeof INKS[number], string>}
+ * @param {HTMLElement} home @returns {Record<typeof INKS[number], string>}
  */
 export function inks(home) {
   const probe = element("i");

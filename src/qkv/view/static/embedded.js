@@ -4,12 +4,9 @@ import { floats } from "./numbers.js";
 
 /** @typedef {import("./answers.js").Source} Source */
 
-/**
- * @param {Record<string, any>} answers by the path that the running viewer would be asked
- * @returns {Source}
- */
+/** @param {Record<string, any>} answers by the path that the running viewer would be asked @returns {Source} */
 export function embedded(answers) {
-  const known = async (/** @type {string} */ path) => {
+  const known = async (path) => {
     if (Object.hasOwn(answers, path)) return answers[path];
     throw new Error("This saved page does not hold that: it needs the running viewer, `qkv view`.");
   };

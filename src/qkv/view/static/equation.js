@@ -7,13 +7,13 @@ import { digits, figure } from "./numbers.js";
 
 /**
  * Build the card; it is hidden until a cell is chosen.
- * @param {import("./shell.js").Page} page
- * @param {() => void} closed is told when the reader lets the cell go
+ * @param {import("./shell.js").Page} page @param {() => void} closed is told when the reader lets the cell go
  * @returns {{ card: HTMLElement, show: (state: import("./shell.js").State) => void }}
  */
 export function equation(page, closed) {
-  const card = element("section", { class: "equation", "aria-label": "The equation of the chosen cell" });
-  const run = latest();
+  const card = element("section.equation", { "aria-label": "The equation of the chosen cell" });
+  const lines = element("div");
+  const run = latest(lines);
   let shown = "";
   const show = (/** @type {import("./shell.js").State} */ { layer, head, query, key }) => {
     card.hidden = query === undefined || key === undefined;
@@ -24,26 +24,27 @@ export function equation(page, closed) {
     const { queries, keys, equation } = page.layers[Number(layer)];
     const title = element(
       "h2",
-      {},
       token(nameOf(page.sequences[queries], Number(query)), "chip"),
       " looks at ",
       token(nameOf(page.sequences[keys], Number(key)), "chip"),
     );
-    const lines = element("dl", { "aria-busy": "true" });
-    card.replaceChildren(element("header", {}, title, button("×", "Let the cell go", closed)), element("p", { class: "formula" }, equation), lines);
-    const fill = (/** @type {any} */ answer) => {
-      lines.removeAttribute("aria-busy");
-      lines.replaceChildren(...answer.lines.flatMap(line));
-      card.append(element("p", { class: "result" }, "weight ", element("output", {}, figure(answer.weight))));
+    card.replaceChildren(
+      element("header", title, button("×", "Let the cell go", closed)),
+      element("p.formula", equation),
+      lines,
+    );
+    const fill = (answer) => {
+      const result = element("p.result", "weight ", element("output", figure(answer.weight)));
+      lines.replaceChildren(element("dl", ...answer.lines.flatMap(line)), result);
     };
-    run(page.source.json(asked), fill, ({ message }) => lines.replaceWith(element("p", { class: "trouble" }, message)));
+    run(page.source.json(asked), fill);
   };
   return { card, show };
 }
 
 /** @param {{ equation: string, filled: string, value: number | null }} line @returns {HTMLElement[]} */
 function line({ equation, filled, value }) {
-  const result = value === null ? [] : [" = ", element("output", {}, digits(value))];
+  const result = value === null ? [] : [" = ", element("output", digits(value))];
   const said = value !== null && filled.startsWith("[") ? "" : `= ${filled}`; // the number itself comes behind
-  return [element("dt", {}, equation), element("dd", {}, said, ...result)];
+  return [element("dt", equation), element("dd", said, ...result)];
 }

@@ -10,19 +10,17 @@ import { figure } from "./numbers.js";
 /** @typedef {{ nodes: Node_[], links: Link[], discarded: number[], sequences?: string[] }} Graph */
 
 const [ROW, THICKEST] = [26, 10];
+const LINKS = { 2: "2 links", 4: "4 links", 8: "8 links" };
+const TOKENS = { 6: "6 tokens", 12: "12 tokens", 24: "24 tokens" };
 
-/**
- * @param {HTMLElement} home
- * @param {import("./shell.js").Page} page
- * @returns {import("./shell.js").View}
- */
+/** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
 export function graph(home, page) {
   const picker = element("div");
-  const choices = element("div", { class: "controls" });
-  const readout = element("div", { class: "readout" });
-  const stage = element("div", { class: "stage graph-stage" });
+  const choices = element("div.controls");
+  const readout = element("div.readout");
+  const stage = element("div.stage.graph-stage");
   home.append(choices, picker, readout, stage);
-  const run = latest();
+  const run = latest(stage);
   let shown = "";
   return {
     show: (state) => {
@@ -35,38 +33,40 @@ export function graph(home, page) {
       if (`${asked} ${innerWidth}` === shown) return;
       shown = `${asked} ${innerWidth}`;
       choices.replaceChildren(
-        segmented("Links of each token", { 2: "2 links", 4: "4 links", 8: "8 links" }, links, (to) => page.go({ links: to })),
-        segmented("Tokens kept in each layer", { 6: "6 tokens", 12: "12 tokens", 24: "24 tokens" }, frontier, (to) => page.go({ frontier: to })),
+        segmented("Links of each token", LINKS, links, (to) => page.go({ links: to })),
+        segmented("Tokens kept in each layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
-      const focused = picker.contains(document.activeElement);
-      picker.replaceChildren(ribbon(tokens, "follow", query, (place) => page.go({ query: place })));
-      if (focused) /** @type {HTMLElement | null} */ (picker.querySelector(".ribbon"))?.focus();
-      const fill = async (/** @type {Graph} */ answer) => {
-        await Promise.all(answer.nodes.map((node) => sequenceOf(page, chain, answer, node.layer).need(node.token, node.token + 1)));
-        stage.replaceChildren(drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)));
+      ribbon(picker, tokens, "follow", query, (place) => page.go({ query: place }));
+      const fill = async (answer) => {
+        await Promise.all(
+          answer.nodes.map((node) => sequenceOf(page, chain, answer, node.layer).need(node.token, node.token + 1)),
+        );
+        stage.replaceChildren(
+          drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)),
+        );
       };
       readout.replaceChildren("Point at a token or a line.");
-      run(page.source.json(asked), fill, ({ message }) => stage.replaceChildren(element("p", { class: "trouble" }, message)));
+      run(page.source.json(asked), fill);
     },
   };
 }
 
 /**
  * The layers that read from each other: those of the chosen layer's sequence that look at themselves, bottom to top.
- * @param {import("./shell.js").Layer[]} layers
- * @param {number} chosen
- * @returns {number[]}
+ * @param {import("./shell.js").Layer[]} layers @param {number} chosen @returns {number[]}
  */
 function chained(layers, chosen) {
   const self = layers.map((_, at) => at).filter((at) => layers[at].kind === "self");
   const same = self.filter((at) => layers[at].queries === layers[chosen].queries);
-  return same.length > 0 ? same : self.length > 0 ? self.filter((at) => layers[at].queries === layers[self[0]].queries) : [chosen];
+  return same.length > 0
+    ? same
+    : self.length > 0
+      ? self.filter((at) => layers[at].queries === layers[self[0]].queries)
+      : [chosen];
 }
 
 /**
- * @param {import("./shell.js").Page} page
- * @param {number[]} chain
- * @param {Graph} graph
+ * @param {import("./shell.js").Page} page @param {number[]} chain @param {Graph} graph
  * @param {number} layer position, 0 for the inputs
  */
 function sequenceOf({ layers, sequences }, chain, graph, layer) {
@@ -75,57 +75,81 @@ function sequenceOf({ layers, sequences }, chain, graph, layer) {
 }
 
 /**
- * @param {Graph} graph
- * @param {import("./shell.js").Page} page
- * @param {number[]} chain
- * @param {number} room pixels
- * @param {(text: (Node | string)[]) => void} say
- * @returns {HTMLElement}
+ * @param {Graph} graph @param {import("./shell.js").Page} page @param {number[]} chain @param {number} room pixels
+ * @param {(text: (Node | string)[]) => void} say @returns {HTMLElement}
  */
 function drawn(graph, page, chain, room, say) {
-  const name = (/** @type {{ layer: number, token: number }} */ { layer, token }) => nameOf(sequenceOf(page, chain, graph, layer), token);
+  const name = ({ layer, token }) => nameOf(sequenceOf(page, chain, graph, layer), token);
   const places = [...new Set(graph.nodes.map(({ token }) => token))].sort((a, b) => a - b);
   const lines = new Map(places.map((place, line) => [place, line]));
   const gap = Math.max(150, Math.min(300, (room - 130) / chain.length));
-  const at = (/** @type {number} */ layer, /** @type {number} */ token) => ({ x: layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
+  const at = (layer, token) => ({ x: layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
   const [width, height] = [chain.length * gap + 120, 58 + places.length * ROW + 4];
   const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(weight)), 1e-9);
-  const mass = new Map(graph.nodes.map((node) => [`${node.layer} ${node.token}`, node]));
-  const home = element("div", { class: "graph", role: "img", "aria-label": spoken(graph, chain.length, name) });
+  const home = element("div.graph", { role: "img", "aria-label": spoken(graph, chain.length, name) });
   Object.assign(home.style, { width: `${width}px`, height: `${height}px` });
   const links = shape("svg", { width, height, class: "links", "aria-hidden": "true" });
-  const paths = [...graph.links].sort((a, b) => a.weight - b.weight).map((link) => {
-    const [from, to] = [at(link.layer, link.from), at(link.layer + 1, link.to)];
-    const begin = from.x + 104;
-    const middle = (begin + to.x) / 2;
-    const line = shape("path", { d: `M${begin} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`, "stroke-width": Math.max(1, (THICKEST * Math.abs(link.weight)) / largest) });
-    line.style.setProperty("--strength", String(Math.abs(link.weight) / largest));
-    line.addEventListener("pointerenter", () => focus((other) => other === link, [token(name({ layer: link.layer + 1, token: link.to }), "chip"), " draws ", element("output", {}, figure(link.weight)), " from ", token(name({ layer: link.layer, token: link.from }), "chip")]));
-    line.addEventListener("pointerleave", () => focus());
-    links.append(line);
-    return { line, link };
-  });
-  const focus = (/** @type {((link: Link) => boolean) | undefined} */ on = undefined, /** @type {(Node | string)[]} */ text = []) => {
+  const paths = [...graph.links]
+    .sort((a, b) => a.weight - b.weight)
+    .map((link) => {
+      const [from, to] = [at(link.layer, link.from), at(link.layer + 1, link.to)];
+      const begin = from.x + 104;
+      const middle = (begin + to.x) / 2;
+      const line = shape("path", {
+        d: `M${begin} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`,
+        "stroke-width": Math.max(1, (THICKEST * Math.abs(link.weight)) / largest),
+      });
+      line.style.setProperty("--strength", String(Math.abs(link.weight) / largest));
+      line.addEventListener("pointerenter", () =>
+        focus(
+          (other) => other === link,
+          [
+            token(name({ layer: link.layer + 1, token: link.to }), "chip"),
+            " draws ",
+            element("output", figure(link.weight)),
+            " from ",
+            token(name({ layer: link.layer, token: link.from }), "chip"),
+          ],
+        ),
+      );
+      line.addEventListener("pointerleave", () => focus());
+      links.append(line);
+      return { line, link };
+    });
+  /** @type {(on?: (link: Link) => boolean, text?: (Node | string)[]) => void} */
+  const focus = (on, text = []) => {
     links.classList.toggle("chosen", on !== undefined);
     for (const { line, link } of paths) line.classList.toggle("on", on?.(link) ?? false);
     if (on) say(text);
   };
   const nodes = graph.nodes.map((node) => {
     const { x, y } = at(node.layer, node.token);
-    const item = element("span", { class: "node" }, token(name(node)));
+    const item = element("span.node", token(name(node)));
     Object.assign(item.style, { left: `${x}px`, top: `${y - ROW / 2 + 2}px` });
     item.style.setProperty("--share", String(Math.sqrt(Math.max(0, node.mass))));
-    const touches = (/** @type {Link} */ link) => (link.layer === node.layer && link.from === node.token) || (link.layer + 1 === node.layer && link.to === node.token);
-    item.addEventListener("pointerenter", () => focus(touches, [token(name(node), "chip"), " holds ", element("output", {}, `${(100 * (mass.get(`${node.layer} ${node.token}`)?.mass ?? 0)).toFixed(1)} %`), " of what is followed"]));
+    const touches = (link) =>
+      (link.layer === node.layer && link.from === node.token) ||
+      (link.layer + 1 === node.layer && link.to === node.token);
+    item.addEventListener("pointerenter", () =>
+      focus(touches, [
+        token(name(node), "chip"),
+        " holds ",
+        element("output", `${(100 * node.mass).toFixed(1)} %`),
+        " of what is followed",
+      ]),
+    );
     item.addEventListener("pointerleave", () => focus());
     return item;
   });
   const heads = Array.from({ length: chain.length + 1 }, (_, layer) => {
     const title = layer === 0 ? "inputs" : page.layers[chain[layer - 1]].name;
-    const left = layer < chain.length ? element("small", {}, `${(100 * graph.discarded[layer]).toFixed(1)} % left out`) : element("small", {}, "followed");
+    const left =
+      layer < chain.length
+        ? element("small", `${(100 * graph.discarded[layer]).toFixed(1)} % left out`)
+        : element("small", "followed");
     const bar = element("i");
     if (layer < chain.length) bar.style.setProperty("--share", String(graph.discarded[layer]));
-    const head = element("div", { class: "column" }, element("b", { title }, title), left, bar);
+    const head = element("div.column", element("b", { title }, title), left, bar);
     head.style.left = `${layer * gap}px`;
     return head;
   });
@@ -133,12 +157,16 @@ function drawn(graph, page, chain, room, say) {
   return home;
 }
 
-/** @param {Graph} graph @param {number} top @param {(node: { layer: number, token: number }) => string} name @returns {string} */
+/** @param {Graph} graph @param {number} top @param {(node: Node_) => string} name @returns {string} */
 function spoken({ nodes, discarded }, top, name) {
   const columns = Array.from({ length: top + 1 }, (_, at) => top - at).map((layer) => {
-    const inside = nodes.filter((node) => node.layer === layer).sort((a, b) => b.mass - a.mass).slice(0, 3);
+    const inside = nodes
+      .filter((node) => node.layer === layer)
+      .sort((a, b) => b.mass - a.mass)
+      .slice(0, 3);
     const left = layer < top ? `; ${(100 * discarded[layer]).toFixed(1)} percent left out` : "";
-    return `position ${layer}: ${inside.map((node) => `${name(node)} ${(100 * node.mass).toFixed(0)} percent`).join(", ")}${left}`;
+    const said = inside.map((node) => `${name(node)} ${(100 * node.mass).toFixed(0)} percent`);
+    return `position ${layer}: ${said.join(", ")}${left}`;
   });
   return `Where the token draws from, ${columns.join(". ")}.`;
 }

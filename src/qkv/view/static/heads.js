@@ -17,28 +17,24 @@ const MEANING = {
 /** @typedef {{ name: keyof typeof MEANING, value: number | null, threshold: number, holds: boolean }} Label */
 /** @typedef {{ layer: number, head: number, thumbnail: string, labels: Label[] }} Head */
 
-/**
- * @param {HTMLElement} home
- * @param {import("./shell.js").Page} page
- * @returns {import("./shell.js").View}
- */
+/** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
 export function heads(home, page) {
-  const filters = element("div", { class: "filters", role: "group", "aria-label": "Show heads that" });
-  const gallery = element("div", { class: "gallery", "aria-busy": "true" });
+  const filters = element("div.filters", { role: "group", "aria-label": "Show heads that" });
+  const gallery = element("div.gallery", { "aria-busy": "true" });
   home.append(filters, gallery);
-  const run = latest();
+  const run = latest(gallery);
   /** @type {Promise<Head[]> | undefined} */
   let asked;
   return {
     show: (state) => {
       asked ??= page.source.json("api/heads");
-      const fill = (/** @type {Head[]} */ found) => {
+      const fill = (found) => {
         gallery.removeAttribute("aria-busy");
         filters.replaceChildren(...choices(found, state, page));
         const wanted = found.filter(({ labels }) => fits(labels, state.only));
         gallery.replaceChildren(...wanted.map((head) => card(head, state, page)));
       };
-      run(asked, fill, ({ message }) => gallery.replaceChildren(element("p", { class: "trouble" }, message)));
+      run(asked, fill);
     },
   };
 }
@@ -46,46 +42,76 @@ export function heads(home, page) {
 /** @param {Label[]} labels @param {string | undefined} only @returns {boolean} */
 function fits(labels, only) {
   if (only === undefined) return true;
-  return only === "none" ? !labels.some(({ holds }) => holds) : labels.some(({ name, holds }) => holds && name === only);
+  return only === "none"
+    ? !labels.some(({ holds }) => holds)
+    : labels.some(({ name, holds }) => holds && name === only);
 }
 
 /**
- * @param {Head[]} found
- * @param {import("./shell.js").State} state
- * @param {import("./shell.js").Page} page
+ * @param {Head[]} found @param {import("./shell.js").State} state @param {import("./shell.js").Page} page
  * @returns {HTMLElement[]}
  */
 function choices(found, state, page) {
   return ["all", ...Object.keys(MEANING), "none"].map((name) => {
     const only = name === "all" ? undefined : name;
     const size = found.filter(({ labels }) => fits(labels, only)).length;
-    const button = element("button", { type: "button", class: "filter", "aria-pressed": String(state.only === only) }, name, element("small", {}, String(size)));
+    const button = element(
+      "button.filter",
+      { type: "button", "aria-pressed": String(state.only === only) },
+      name,
+      element("small", String(size)),
+    );
     button.addEventListener("click", () => page.go({ only: only ?? null }));
     return button;
   });
 }
 
 /**
- * @param {Head} given
- * @param {import("./shell.js").State} state
- * @param {import("./shell.js").Page} page
+ * @param {Head} given @param {import("./shell.js").State} state @param {import("./shell.js").Page} page
  * @returns {HTMLElement}
  */
 function card({ layer, head, thumbnail, labels }, state, page) {
   const values = floats(thumbnail);
   const columns = Math.min(SIDE, page.layers[layer].columns);
-  const [low, high] = [values.reduce((least, value) => Math.min(least, value), 0), values.reduce((most, value) => Math.max(most, value), 1e-30)];
-  const picture = painted({ rows: values.length / columns, columns, values }, page.ramp(state), { low, high, log: state.log === "1" && low === 0 });
+  const [low, high] = [
+    values.reduce((least, value) => Math.min(least, value), 0),
+    values.reduce((most, value) => Math.max(most, value), 1e-30),
+  ];
+  const picture = painted({ rows: values.length / columns, columns, values }, page.ramp(state), {
+    low,
+    high,
+    log: state.log === "1" && low === 0,
+  });
   const holding = labels.filter(({ holds }) => holds);
-  const named = holding.length > 0 ? holding.map(({ name }) => element("span", { class: "label", title: MEANING[name] }, name)) : [element("span", { class: "label none" }, "none")];
+  const named =
+    holding.length > 0
+      ? holding.map(({ name }) => element("span.label", { title: MEANING[name] }, name))
+      : [element("span.label.none", "none")];
   const numbers = labels.map(({ name, value, threshold, holds }) => {
-    const bar = element("i", { class: "gauge" });
+    const bar = element("i.gauge");
     bar.style.setProperty("--share", String(Math.min(1, Math.max(0, value ?? 0))));
     bar.style.setProperty("--threshold", String(Math.min(1, threshold)));
-    const told = `${MEANING[name]}: ${value === null ? "not defined here" : figure(value)}, named from ${figure(threshold)} on`;
-    return element("div", { class: holds ? "holds" : "", title: told }, element("dt", {}, name), bar, element("dd", {}, value === null ? "–" : figure(value)));
+    const said = value === null ? "not defined here" : figure(value);
+    const told = `${MEANING[name]}: ${said}, named from ${figure(threshold)} on`;
+    return element(
+      "div",
+      { class: holds ? "holds" : "", title: told },
+      element("dt", name),
+      bar,
+      element("dd", value === null ? "–" : figure(value)),
+    );
   });
   const name = page.layers[layer].name;
-  const open = element("a", { href: `#view=map&layer=${layer}&head=${head}`, "aria-label": `${name}, head ${head}: open its map` }, picture);
-  return element("article", { class: "head" }, open, element("h3", {}, element("span", { title: name }, name), element("b", {}, ` head ${head}`)), element("p", { class: "labels" }, ...named), element("dl", {}, ...numbers));
+  const open = element(
+    "a",
+    { href: `#view=map&layer=${layer}&head=${head}`, "aria-label": `${name}, head ${head}: open its map` },
+    picture,
+  );
+  return element(
+    "article.head",
+    open,
+    element("h3", element("span", { title: name }, name), element("b", ` head ${head}`)),
+    element("p.labels", ...named),
+    element("dl", ...numbers),
+  );
 }

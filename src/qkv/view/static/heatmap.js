@@ -16,18 +16,16 @@ import { fraction, weight } from "./sentence.js";
 
 /**
  * Build the map with its column labels.
- * @param {Sentence} sentence
- * @param {import("./colors.js").Color[]} ramp
- * @param {Listener} listener
+ * @param {Sentence} sentence @param {import("./colors.js").Color[]} ramp @param {Listener} listener
  * @returns {{ columns: HTMLElement, map: HTMLElement, show: (focus: Focus | null) => void }}
  */
 export function heatmap(sentence, ramp, listener) {
   const [rows, width] = [sentence.target.length, sentence.source.length];
   const [low, high] = sentence.scale;
-  const labels = sentence.source.map((text) => element("li", {}, token(text)));
-  const columns = element("ol", { class: "columns", "aria-hidden": "true" }, ...labels);
-  const bands = { row: element("div", { class: "band" }), column: element("div", { class: "band" }) };
-  const cursor = element("div", { class: "cursor" });
+  const labels = sentence.source.map((text) => element("li", token(text)));
+  const columns = element("ol.columns", { "aria-hidden": "true" }, ...labels);
+  const bands = { row: element("div.band"), column: element("div.band") };
+  const cursor = element("div.cursor");
   const map = element(
     "div",
     {
@@ -38,7 +36,7 @@ export function heatmap(sentence, ramp, listener) {
       "aria-label": `${rows} target rows, ${width} source columns. Arrow keys walk the cells.`,
     },
     painted({ rows, columns: width, values: sentence.weights }, ramp, { low, high, log: sentence.log ?? false }),
-    element("div", { class: "mesh" }),
+    element("div.mesh"),
     bands.row,
     bands.column,
     cursor,
@@ -63,7 +61,7 @@ export function heatmap(sentence, ramp, listener) {
     });
   };
 
-  const cellUnder = (/** @type {PointerEvent | MouseEvent} */ event) => {
+  const cellUnder = (event) => {
     const box = map.getBoundingClientRect();
     return {
       target: limited(((event.clientY - box.top) / box.height) * rows, rows),
@@ -85,10 +83,7 @@ export function heatmap(sentence, ramp, listener) {
 
 /**
  * Put a box over cells, or hide it.
- * @param {HTMLElement} box
- * @param {number | null} top
- * @param {number | null} left
- * @param {number} height
+ * @param {HTMLElement} box @param {number | null} top @param {number | null} left @param {number} height
  * @param {number} width
  */
 function place(box, top, left, height, width) {
@@ -101,21 +96,14 @@ function place(box, top, left, height, width) {
   }
 }
 
-/**
- * @param {number} place
- * @param {number} count
- * @returns {number}
- */
+/** @param {number} place @param {number} count @returns {number} */
 function limited(place, count) {
   return Math.max(0, Math.min(count - 1, Math.floor(place)));
 }
 
 /**
  * Where a key leads: a cell, nowhere (null), or undefined if the key is not ours.
- * @param {KeyboardEvent} event
- * @param {Focus | null} focus
- * @param {number} rows
- * @param {number} width
+ * @param {KeyboardEvent} event @param {Focus | null} focus @param {number} rows @param {number} width
  * @returns {Focus | null | undefined}
  */
 function stepped({ key, ctrlKey, altKey, metaKey }, focus, rows, width) {
@@ -134,8 +122,5 @@ function stepped({ key, ctrlKey, altKey, metaKey }, focus, rows, width) {
   if (!(key in steps)) return undefined;
   if (!focus) return { target: 0, source: 0 };
   const [down, right] = steps[key];
-  return {
-    target: limited((focus.target ?? 0) + down, rows),
-    source: limited((focus.source ?? 0) + right, width),
-  };
+  return { target: limited((focus.target ?? 0) + down, rows), source: limited((focus.source ?? 0) + right, width) };
 }

@@ -13,8 +13,7 @@ const THICKEST = 9;
 
 /**
  * Build the two columns and the links between them.
- * @param {Sentence} sentence
- * @param {{ source: number, target: number }} pitch pixels from one token to the next
+ * @param {Sentence} sentence @param {{ source: number, target: number }} pitch pixels from one token to the next
  * @param {import("./heatmap.js").Listener} listener
  * @returns {{ sources: HTMLElement, links: SVGElement, targets: HTMLElement, show: (focus: Focus | null) => void }}
  */
@@ -47,11 +46,8 @@ export function links(sentence, pitch, listener) {
 }
 
 /**
- * @param {Sentence} sentence
- * @param {"source" | "target"} name
- * @param {(place: number) => Focus} focus
- * @param {import("./heatmap.js").Listener} listener
- * @returns {HTMLElement}
+ * @param {Sentence} sentence @param {"source" | "target"} name @param {(place: number) => Focus} focus
+ * @param {import("./heatmap.js").Listener} listener @returns {HTMLElement}
  */
 function side(sentence, name, focus, listener) {
   const items = sentence[name].map((text, place) => {
@@ -66,9 +62,7 @@ function side(sentence, name, focus, listener) {
 }
 
 /**
- * @param {Sentence} sentence
- * @param {{ source: number, target: number }} pitch
- * @param {number} width
+ * @param {Sentence} sentence @param {{ source: number, target: number }} pitch @param {number} width
  * @returns {{ path: SVGElement, target: number, source: number }[]} faint ones first, so that strong ones lie above
  */
 function drawn(sentence, pitch, width) {
@@ -94,11 +88,7 @@ function drawn(sentence, pitch, width) {
   });
 }
 
-/**
- * @param {HTMLElement} list
- * @param {number | null} chosen
- * @param {(place: number) => number} share
- */
+/** @param {HTMLElement} list @param {number | null} chosen @param {(place: number) => number} share */
 function mark(list, chosen, share) {
   [...list.children].forEach((item, place) => {
     item.classList.toggle("on", place === chosen);

@@ -6,8 +6,7 @@ const LONG = 8;
 
 /**
  * Build the list; each entry is a link to `#` and the sentence's number.
- * @param {import("./sentence.js").Described[]} sentences
- * @param {HTMLElement} home
+ * @param {import("./sentence.js").Described[]} sentences @param {HTMLElement} home
  * @returns {(chosen: number) => void} marks the entry that is shown
  */
 export function list(sentences, home) {
@@ -15,13 +14,13 @@ export function list(sentences, home) {
     const link = element(
       "a",
       { href: `#${place + 1}` },
-      element("bdi", { class: "to", dir: "auto" }, to),
-      element("bdi", { class: "from", dir: "auto" }, from),
+      element("bdi.to", { dir: "auto" }, to),
+      element("bdi.from", { dir: "auto" }, from),
     );
-    return element("li", {}, link);
+    return element("li", link);
   });
   if (items.length > LONG) home.append(filter(sentences, items));
-  home.append(element("ol", {}, ...items));
+  home.append(element("ol", ...items));
   home.hidden = items.length < 2;
   home.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -42,11 +41,7 @@ export function list(sentences, home) {
   };
 }
 
-/**
- * @param {import("./sentence.js").Described[]} sentences
- * @param {HTMLElement[]} items
- * @returns {HTMLElement}
- */
+/** @param {import("./sentence.js").Described[]} sentences @param {HTMLElement[]} items @returns {HTMLElement} */
 function filter(sentences, items) {
   const field = document.createElement("input");
   Object.assign(field, { type: "search", placeholder: "Find a sentence", ariaLabel: "Find a sentence" });

@@ -5,15 +5,14 @@ import { SIZE } from "./tiles.js";
 
 /** @typedef {{ left: number, top: number, width: number, height: number }} Box */
 /** @typedef {import("./viewport.js").Viewport} Viewport */
+/** @typedef {{ start: number, scale: number, from: number, to: number }} Axis from a cell on, from pixel to pixel */
 /** @typedef {Record<"ink" | "quiet" | "line" | "accent" | "card" | "mesh", string>} Inks */
 
-const READABLE = 11; // pixels for a cell from which on tokens are written
+const LETTERS = 14; // of a token beside the map
 
 /**
  * The level whose cells are at least a pixel of the screen.
- * @param {number} scale
- * @param {number} levels
- * @returns {number}
+ * @param {number} scale @param {number} levels @returns {number}
  */
 export function levelAt(scale, levels) {
   return clamp(Math.ceil(Math.log2(1 / (scale * devicePixelRatio)) - 1e-9), 0, levels - 1);
@@ -21,10 +20,7 @@ export function levelAt(scale, levels) {
 
 /**
  * The tiles in sight, nearest to the middle first.
- * @param {Viewport} view
- * @param {Box} plot
- * @param {{ rows: number, columns: number }} size
- * @param {number} level
+ * @param {Viewport} view @param {Box} plot @param {{ rows: number, columns: number }} size @param {number} level
  * @returns {import("./tiles.js").Place[]}
  */
 export function inSight(view, plot, size, level) {
@@ -38,18 +34,15 @@ export function inSight(view, plot, size, level) {
     }
   }
   const middle = { row: (view.y / side + end.row) / 2 - 0.5, column: (view.x / side + end.column) / 2 - 0.5 };
-  const far = (/** @type {{ row: number, column: number }} */ { row, column }) => Math.hypot(row - middle.row, column - middle.column);
+  const far = ({ row, column }) => Math.hypot(row - middle.row, column - middle.column);
   return places.sort((a, b) => far(a) - far(b));
 }
 
 /**
  * Put a tile, or the part of a coarser one that lies there, onto the canvas.
- * @param {CanvasRenderingContext2D} pen
- * @param {Viewport} view
- * @param {Box} plot
+ * @param {CanvasRenderingContext2D} pen @param {Viewport} view @param {Box} plot
  * @param {import("./tiles.js").Place} place
- * @param {(place: import("./tiles.js").Place) => HTMLCanvasElement | undefined} image
- * @param {number} levels
+ * @param {(place: import("./tiles.js").Place) => HTMLCanvasElement | undefined} image @param {number} levels
  */
 export function drawTile(pen, view, plot, place, image, levels) {
   for (let level = place.level; level < levels; level++) {
@@ -70,9 +63,7 @@ export function drawTile(pen, view, plot, place, image, levels) {
 
 /**
  * A line between cells, where they are large.
- * @param {CanvasRenderingContext2D} pen
- * @param {Viewport} view
- * @param {Box} box of the cells themselves
+ * @param {CanvasRenderingContext2D} pen @param {Viewport} view @param {Box} box of the cells themselves
  * @param {string} color
  */
 export function drawMesh(pen, view, box, color) {
@@ -94,14 +85,11 @@ export function drawMesh(pen, view, box, color) {
 /**
  * Tokens along one side, or positions where tokens would not be readable.
  * @param {CanvasRenderingContext2D} pen
- * @param {{ start: number, scale: number, from: number, to: number, across: number, size: number }} axis cells from
- *   `start` on lie between the pixels `from` and `to`; text ends at the pixel `across`
+ * @param {Axis & { across: number, size: number, near: boolean }} axis text ends at the pixel `across`
  * @param {boolean} upright whether the axis runs across and text is turned
- * @param {(place: number) => { text: string, on: boolean, marked: boolean }} label
- * @param {Inks} inks
+ * @param {(place: number) => { text: string, on: boolean, marked: boolean }} label @param {Inks} inks
  */
-export function drawAxis(pen, { start, scale, from, to, across, size }, upright, label, inks) {
-  const near = scale >= READABLE;
+export function drawAxis(pen, { start, scale, from, to, across, size, near }, upright, label, inks) {
   const step = near ? 1 : rounded(64 / scale);
   pen.font = `${near ? clamp(scale * 0.62, 11, 14) : 11}px system-ui, "Segoe UI", "Noto Sans", sans-serif`;
   pen.textBaseline = "middle";
@@ -118,26 +106,20 @@ export function drawAxis(pen, { start, scale, from, to, across, size }, upright,
     pen.textAlign = upright ? (near ? "left" : "center") : "right";
     if (upright && !near) pen.textBaseline = "bottom";
     if (on) pen.font = pen.font.replace(/^(?!bold)/, "600 ");
-    pen.fillText(marked ? `${text} •` : text, 0, 0);
+    pen.fillText(marked ? `${cut(text)} •` : cut(text), 0, 0);
     pen.restore();
   }
 }
 
 /**
  * A track of numbers along one side, as an area.
- * @param {CanvasRenderingContext2D} pen
- * @param {Float32Array} values each of 2^level cells
- * @param {{ start: number, scale: number, from: number, to: number, base: number, room: number }} axis
- * @param {number} level
- * @param {boolean} upright whether the axis runs across
- * @param {string} color
- * @returns {number} the largest value
+ * @param {CanvasRenderingContext2D} pen @param {Float32Array} values each of 2^level cells
+ * @param {Axis & { base: number, room: number }} axis @param {number} level @param {boolean} upright
  */
-export function drawTrack(pen, values, { start, scale, from, to, base, room }, level, upright, color) {
+export function drawTrack(pen, values, { start, scale, from, to, base, room }, level, upright) {
   const largest = values.reduce((most, value) => (value > most ? value : most), 0);
-  if (largest === 0) return 0;
+  if (largest === 0) return;
   const cell = scale * 2 ** level;
-  pen.fillStyle = color;
   pen.beginPath();
   for (let place = Math.max(0, Math.floor(start / 2 ** level)); place < values.length; place++) {
     const begin = from + (place * 2 ** level - start) * scale;
@@ -149,15 +131,19 @@ export function drawTrack(pen, values, { start, scale, from, to, base, room }, l
     else pen.rect(base, left, length, right - left - gap);
   }
   pen.fill();
-  return largest;
 }
 
 /**
  * The next of 1, 2, 5, 10, 20, … that is no smaller.
- * @param {number} least
- * @returns {number}
+ * @param {number} least @returns {number}
  */
 function rounded(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
   return ([1, 2, 5, 10].find((step) => step * power >= least) ?? 10) * power;
+}
+
+/** @param {string} text @returns {string} no longer than there is room beside a map */
+function cut(text) {
+  const letters = [...text.slice(0, 64)];
+  return letters.length > LETTERS ? `${letters.slice(0, LETTERS - 1).join("")}…` : text;
 }

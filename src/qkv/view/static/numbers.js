@@ -2,8 +2,7 @@
 
 /**
  * A weight.
- * @param {number} value
- * @returns {string}
+ * @param {number} value @returns {string}
  */
 export function figure(value) {
   if (value === 0) return "0";
@@ -12,21 +11,26 @@ export function figure(value) {
 
 /**
  * Any number, in few characters, with a real minus sign; what is hidden has none.
- * @param {number | null | undefined} value
- * @returns {string}
+ * @param {number | null | undefined} value @returns {string}
  */
 export function short(value) {
   if (value === null || value === undefined) return "−∞";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? "−∞" : "NaN";
   const size = Math.abs(value);
-  const text = size === 0 ? "0" : size < 0.005 || size >= 10000 ? size.toExponential(1) : size >= 100 ? size.toFixed(0) : size.toFixed(2);
+  const text =
+    size === 0
+      ? "0"
+      : size < 0.005 || size >= 10000
+        ? size.toExponential(1)
+        : size >= 100
+          ? size.toFixed(0)
+          : size.toFixed(2);
   return value < 0 ? `−${text}` : text;
 }
 
 /**
  * A number with four digits, as equations take it.
- * @param {number} value
- * @returns {string}
+ * @param {number} value @returns {string}
  */
 export function digits(value) {
   return String(Number(value.toPrecision(4))).replace("-", "−");
@@ -34,27 +38,20 @@ export function digits(value) {
 
 /**
  * A count or a position.
- * @param {number} value
- * @returns {string}
+ * @param {number} value @returns {string}
  */
 export function count(value) {
   return value.toLocaleString("en");
 }
 
-/**
- * @param {number} value
- * @param {number} low
- * @param {number} high
- * @returns {number}
- */
+/** @param {number} value @param {number} low @param {number} high @returns {number} */
 export function clamp(value, low, high) {
   return Math.max(low, Math.min(high, value));
 }
 
 /**
  * Little-endian float32 from base64.
- * @param {string} text
- * @returns {Float32Array}
+ * @param {string} text @returns {Float32Array}
  */
 export function floats(text) {
   return new Float32Array(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer);

@@ -7,17 +7,20 @@ import { element } from "./dom.js";
 const EVERY = 400; // milliseconds between questions
 const SEEN = { sampled: "sampled", exact: "exact here", loading: "loading" };
 
+/** @typedef {import("./shell.js").State} State */
+/** @typedef {{ seen: (shown: keyof typeof SEEN) => void, watch: (state: State) => void, close: () => void }} Heard */
+/** @typedef {Heard & { home: HTMLElement }} Progress */
+
 /**
- * @param {import("./shell.js").Page} page
- * @param {() => void} further is told when more is exact
+ * @param {import("./shell.js").Page} page @param {() => void} further is told when more is exact
  * @param {() => void} changed is told when the line appears or goes, which moves what lies around it
- * @returns {{ home: HTMLElement, seen: (shown: keyof typeof SEEN) => void, watch: (state: import("./shell.js").State) => void, close: () => void }}
+ * @returns {Progress}
  */
 export function progress(page, further, changed) {
   const bar = document.createElement("progress");
-  const [badge, text] = [element("span", { class: "badge" }), element("span")];
+  const [badge, text] = [element("span.badge"), element("span")];
   const stop = button("Cancel", "Stop computing", () => tell());
-  const home = element("div", { class: "progress", role: "status" }, badge, text, bar, stop);
+  const home = element("div.progress", { role: "status" }, badge, text, bar, stop);
   home.hidden = true;
   /** @type {import("./shell.js").State} */
   let state = {};
@@ -30,7 +33,9 @@ export function progress(page, further, changed) {
     clearTimeout(timer);
     const { layer, head, how, quantity } = state;
     const asked = state;
-    const answer = await page.source.json(path("progress", { layer, head, how, quantity })).catch(() => ({ done: 1, state: "exact" }));
+    const answer = await page.source
+      .json(path("progress", { layer, head, how, quantity }))
+      .catch(() => ({ done: 1, state: "exact" }));
     if (asked !== state) return;
     const exact = answer.state === "exact";
     const hidden = home.hidden;

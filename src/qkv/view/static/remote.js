@@ -21,11 +21,7 @@ export function remote() {
   };
 }
 
-/**
- * @param {string} path
- * @param {RequestInit} options
- * @returns {Promise<Response>}
- */
+/** @param {string} path @param {RequestInit} options @returns {Promise<Response>} */
 async function reply(path, options) {
   const answer = await fetch(path, options).catch((error) => {
     throw error.name === "AbortError" ? error : new Error("The viewer does not answer: is `qkv view` still running?");
@@ -35,11 +31,7 @@ async function reply(path, options) {
   throw new Error(told.error ?? `The viewer answered ${answer.status}.`);
 }
 
-/**
- * @param {Response} answer
- * @param {string} header
- * @returns {number[]}
- */
+/** @param {Response} answer @param {string} header @returns {number[]} */
 function numbers(answer, header) {
   return (answer.headers.get(header) ?? "").split(",").map(Number);
 }

@@ -31,8 +31,7 @@ import { floats } from "./numbers.js";
 
 /**
  * Decode the weights.
- * @param {Described} described
- * @returns {Sentence}
+ * @param {Described} described @returns {Sentence}
  */
 export function decoded({ source, target, scale, weights }) {
   return { source, target, scale, weights: floats(weights) };
@@ -40,10 +39,7 @@ export function decoded({ source, target, scale, weights }) {
 
 /**
  * The weight from target token t to source token s.
- * @param {Sentence} sentence
- * @param {number} t
- * @param {number} s
- * @returns {number}
+ * @param {Sentence} sentence @param {number} t @param {number} s @returns {number}
  */
 export function weight(sentence, t, s) {
   return sentence.weights[t * sentence.source.length + s];
@@ -51,9 +47,7 @@ export function weight(sentence, t, s) {
 
 /**
  * Where a weight lies on the color scale.
- * @param {Sentence} sentence
- * @param {number} value
- * @returns {number} 0 to 1
+ * @param {Sentence} sentence @param {number} value @returns {number} 0 to 1
  */
 export function fraction({ scale: [low, high], log = false }, value) {
   return placeOf({ low, high, log }, value);
@@ -61,9 +55,7 @@ export function fraction({ scale: [low, high], log = false }, value) {
 
 /**
  * The cells of a row or column, strongest first.
- * @param {Sentence} sentence
- * @param {Focus} focus with one side null
- * @param {number} count how many
+ * @param {Sentence} sentence @param {Focus} focus with one side null @param {number} count how many
  * @returns {{ name: string, value: number }[]}
  */
 export function strongest(sentence, focus, count) {

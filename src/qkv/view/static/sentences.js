@@ -13,20 +13,20 @@ import { decoded, strongest, weight } from "./sentence.js";
 /** @type {{ ramps: Record<string, import("./colors.js").Color[]>, sentences: import("./sentence.js").Described[] }} */
 const data = JSON.parse(byId("data").textContent ?? "");
 const ramp = data.ramps.cividis;
-const help = "Hover words, links or cells; click to keep one. In the map, arrow keys walk, Home and End jump, Escape lets go.";
+const help =
+  "Hover words, links or cells; click to keep one. In the map, arrow keys walk, Home and End jump, Escape lets go.";
 const sentences = element("nav", { id: "sentences", "aria-label": "Sentences" });
-const readout = element("div", { class: "readout", id: "readout" });
-const stage = element("div", { class: "stage", id: "stage" });
-const legend = element("div", { class: "legend" });
-const main = element("main", {}, readout, stage, element("footer", {}, legend, element("p", {}, help)));
+const readout = element("div.readout", { id: "readout" });
+const stage = element("div.stage", { id: "stage" });
+const legend = element("div.legend");
+const main = element("main", readout, stage, element("footer", legend, element("p", help)));
 byId("page").replaceChildren(sentences, main);
 byId("page").className = "beside";
 const mark = list(data.sentences, sentences);
 
 /**
  * Show a sentence.
- * @param {number} number which, from 0
- * @param {Focus | null} kept what is looked at in it
+ * @param {number} number which, from 0 @param {Focus | null} kept what is looked at in it
  */
 function show(number, kept) {
   const sentence = decoded(data.sentences[number]);
@@ -41,39 +41,35 @@ function show(number, kept) {
       if (spoken) byId("live").textContent = spokenFor(sentence, focus);
     },
   });
-  const bar = element("span", { class: "ramp" });
+  const bar = element("span.ramp");
   bar.style.background = gradient(ramp);
-  const ends = sentence.scale.map((end) => element("span", {}, figure(end)));
+  const ends = sentence.scale.map((end) => element("span", figure(end)));
   legend.replaceChildren("weight", ends[0], bar, ends[1]);
   mark(number);
 }
 
 /**
  * What is looked at, in words.
- * @param {Sentence} sentence
- * @param {Focus | null} focus
- * @returns {(Node | string)[]}
+ * @param {Sentence} sentence @param {Focus | null} focus @returns {(Node | string)[]}
  */
 function said(sentence, focus) {
   const { target = null, source = null } = focus ?? {};
   if (target !== null && source !== null) {
-    const number = element("output", {}, figure(weight(sentence, target, source)));
+    const number = element("output", figure(weight(sentence, target, source)));
     return [token(sentence.target[target], "chip"), " attends to ", token(sentence.source[source], "chip"), number];
   }
   if (!focus || sentence.weights.length === 0) return ["Which source words did each target word attend to?"];
   const verb = target === null ? " is attended to by " : " attends to ";
   const name = target === null ? sentence.source[source ?? 0] : sentence.target[target];
   const found = strongest(sentence, focus, 4).map((cell) =>
-    element("span", { class: "pair" }, token(cell.name, "chip"), element("output", {}, figure(cell.value))),
+    element("span.pair", token(cell.name, "chip"), element("output", figure(cell.value))),
   );
   return [token(name, "chip"), verb, ...found];
 }
 
 /**
  * What a screen reader says of a cell.
- * @param {Sentence} sentence
- * @param {Focus | null} focus
- * @returns {string}
+ * @param {Sentence} sentence @param {Focus | null} focus @returns {string}
  */
 function spokenFor(sentence, focus) {
   if (focus?.target == null || focus.source == null) return "No cell.";
@@ -83,8 +79,7 @@ function spokenFor(sentence, focus) {
 }
 
 /**
- * @param {number} number
- * @param {Focus | null} focus
+ * @param {number} number @param {Focus | null} focus
  * @returns {string} `#sentence`, or `#sentence/row/column`, all from 1; 0 stands for a whole column or row
  */
 function address(number, focus) {
@@ -93,7 +88,10 @@ function address(number, focus) {
 }
 
 function follow() {
-  const [number, row, column] = location.hash.slice(1).split("/").map((part) => Number.parseInt(part, 10) - 1);
+  const [number, row, column] = location.hash
+    .slice(1)
+    .split("/")
+    .map((part) => Number.parseInt(part, 10) - 1);
   const chosen = data.sentences[number] ? number : 0;
   const { source, target } = data.sentences[chosen];
   const focus = {

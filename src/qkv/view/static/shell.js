@@ -12,7 +12,8 @@ import { steps } from "./steps.js";
 import { whatif } from "./whatif.js";
 
 /** @typedef {Record<string, string>} State what the address says: view, layer, head, query, key, … */
-/** @typedef {{ name: string, kind: string, queries: string, keys: string, heads: number, rows: number, columns: number, score: string, normalizer: string, mask: string, equation: string, has_inputs: boolean, has_output: boolean, value_width: number }} Layer */
+/** @typedef {{ name: string, kind: string, queries: string, keys: string, equation: string }} Named */
+/** @typedef {Named & { heads: number, rows: number, columns: number }} Layer */
 /** @typedef {{ show: (state: State) => void, close?: () => void }} View */
 
 /**
@@ -26,17 +27,18 @@ import { whatif } from "./whatif.js";
  * @property {(text: string) => void} say to a screen reader
  */
 
-/** @type {Record<string, { title: string, sentence: string, open: (home: HTMLElement, page: Page) => View, controls: string[] }>} */
+/** @typedef {(home: HTMLElement, page: Page) => View} Open */
+/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[] }>} */
 const VIEWS = {
   steps: {
     title: "Steps",
-    sentence: "Follow one token through the computation: every line is one step of the equation, with the numbers it really had.",
+    sentence: "Follow one token through the computation: each line is one step, with the numbers that it really had.",
     open: steps,
     controls: ["layer", "head"],
   },
   map: {
     title: "Map",
-    sentence: "Each row is a token that looks, each column one that is looked at; the brighter a cell, the more of the row's attention it gets.",
+    sentence: "Rows are tokens that look, columns those they look at: the brighter a cell, the more attention it gets.",
     open: map,
     controls: ["layer", "head", "quantity", "how", "colors", "log"],
   },
@@ -48,7 +50,8 @@ const VIEWS = {
   },
   graph: {
     title: "Graph",
-    sentence: "Where does a token draw from, layer below layer? The strongest paths are drawn, and what they leave out is counted.",
+    sentence:
+      "Where a token draws from, layer below layer: the strongest paths are drawn, what they leave out is counted.",
     open: graph,
     controls: [],
   },
@@ -69,18 +72,17 @@ const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "me
 
 /**
  * Show a scene.
- * @param {import("./answers.js").Source} source
- * @param {Record<string, import("./colors.js").Color[]>} ramps
+ * @param {import("./answers.js").Source} source @param {Record<string, import("./colors.js").Color[]>} ramps
  */
 export async function start(source, ramps) {
   themed();
-  const main = element("main", { class: "scene" });
+  const main = element("main.scene");
   byId("page").replaceChildren(main);
   const scene = await source.json("api/scene").catch((error) => {
-    main.append(element("p", { class: "trouble" }, error.message));
+    main.append(element("p.trouble", error.message));
   });
   if (!scene) return;
-  if (scene.layers.length === 0) return void main.append(element("p", { class: "trouble" }, "No attention was recorded."));
+  if (scene.layers.length === 0) return void main.append(element("p.trouble", "No attention was recorded."));
   document.title = `${scene.title} · Attention`;
   byId("summary").textContent = scene.title;
   /** @type {State} */
@@ -88,17 +90,19 @@ export async function start(source, ramps) {
   /** @type {View | undefined} */
   let view;
   let shown = "";
-  const tabs = element("nav", { class: "tabs", "aria-label": "Views" });
-  const lead = element("p", { class: "lead" });
-  const controls = element("div", { class: "controls" });
-  const home = element("div", { class: "home" });
+  const tabs = element("nav.tabs", { "aria-label": "Views" });
+  const lead = element("p.lead");
+  const controls = element("div.controls");
+  const home = element("div.home");
   main.append(tabs, lead, controls, home);
 
   /** @type {Page} */
   const page = {
     source,
     layers: scene.layers,
-    sequences: Object.fromEntries(Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)])),
+    sequences: Object.fromEntries(
+      Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)]),
+    ),
     ramp: ({ colors }) => ramps[colors] ?? ramps.cividis,
     go: (changes) => {
       page.note(changes);
@@ -136,46 +140,47 @@ export async function start(source, ramps) {
 /** @type {Record<string, (state: State, page: Page) => HTMLElement>} */
 const CONTROLS = {
   layer: ({ layer }, { layers, go }) =>
-    select("Layer", Object.fromEntries(layers.map(({ name }, place) => [place, name])), layer, (to) => go({ layer: to, head: null, query: null, key: null, at: null })),
+    select("Layer", Object.fromEntries(layers.map(({ name }, place) => [place, name])), layer, (to) =>
+      go({ layer: to, head: null, query: null, key: null, at: null }),
+    ),
   head: ({ layer, head }, { layers, go }) =>
-    select("Head", Object.fromEntries(Array.from({ length: layers[Number(layer)].heads }, (_, at) => [at, String(at)])), head, (to) => go({ head: to })),
+    select(
+      "Head",
+      Object.fromEntries(Array.from({ length: layers[Number(layer)].heads }, (_, at) => [at, String(at)])),
+      head,
+      (to) => go({ head: to }),
+    ),
   quantity: ({ quantity }, { go }) =>
     segmented("Quantity", { weight: "weight", contribution: "contribution" }, quantity, (to) => go({ quantity: to })),
-  how: ({ how }, { go }) => segmented("Cells seen from afar", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
-  colors: ({ colors }, { go }) => segmented("Colors", { cividis: "cividis", viridis: "viridis" }, colors, (to) => go({ colors: to })),
+  how: ({ how }, { go }) =>
+    segmented("Cells seen from afar", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
+  colors: ({ colors }, { go }) =>
+    segmented("Colors", { cividis: "cividis", viridis: "viridis" }, colors, (to) => go({ colors: to })),
   log: ({ log }, { go }) => segmented("Color scale", { 0: "linear", 1: "log" }, log, (to) => go({ log: to })),
 };
 
-/**
- * @param {string} name
- * @param {string} title
- * @param {State} state
- * @returns {HTMLElement}
- */
+/** @param {string} name @param {string} title @param {State} state @returns {HTMLElement} */
 function tab(name, title, state) {
   const link = element("a", { href: address({ ...state, view: name }) }, title);
   if (name === state.view) link.setAttribute("aria-current", "page");
   return link;
 }
 
-/**
- * @param {State} state
- * @returns {string} `#view=…`, without what is as usual
- */
+/** @param {State} state @returns {string} `#view=…`, without what is as usual */
 function address(state) {
   const usual = /** @type {State} */ (USUAL);
-  const said = Object.entries(state).filter(([name, value]) => value !== undefined && (name === "view" || value !== usual[name]));
+  const said = Object.entries(state).filter(
+    ([name, value]) => value !== undefined && (name === "view" || value !== usual[name]),
+  );
   return `#${new URLSearchParams(said)}`;
 }
 
 /**
  * Only what the scene has.
- * @param {State} state
- * @param {Layer[]} layers
- * @returns {State}
+ * @param {State} state @param {Layer[]} layers @returns {State}
  */
 function checked(state, layers) {
-  const within = (/** @type {string} */ value, /** @type {number} */ size) => String(clamp(Math.floor(Number(value)) || 0, 0, size - 1));
+  const within = (value, size) => String(clamp(Math.floor(Number(value)) || 0, 0, size - 1));
   const layer = within(state.layer, layers.length);
   const { heads, rows, columns } = layers[Number(layer)];
   const places = Object.entries({ query: rows, key: columns }).filter(([name]) => name in state);
@@ -188,18 +193,18 @@ function checked(state, layers) {
   };
 }
 
-/**
- * @param {Record<string, string | number | null>} changes null takes away
- * @returns {State}
- */
+/** @param {Record<string, string | number | null>} changes null takes away @returns {State} */
 function texts(changes) {
-  return /** @type {State} */ (Object.fromEntries(Object.entries(changes).map(([name, value]) => [name, value === null ? undefined : String(value)])));
+  return /** @type {State} */ (
+    Object.fromEntries(
+      Object.entries(changes).map(([name, value]) => [name, value === null ? undefined : String(value)]),
+    )
+  );
 }
 
 /**
  * Build controls anew, and leave the keyboard where it was.
- * @param {HTMLElement} home
- * @param {() => void} build
+ * @param {HTMLElement} home @param {() => void} build
  */
 function keepFocus(home, build) {
   const all = () => /** @type {HTMLElement[]} */ ([...home.querySelectorAll("button, select, input")]);

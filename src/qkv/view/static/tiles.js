@@ -8,12 +8,14 @@ const KEPT = 128; // tiles: at most 64 MiB of weights and pixels
 const AT_ONCE = 6;
 
 /** @typedef {{ level: number, row: number, column: number }} Place */
-/** @typedef {{ grid: import("./answers.js").Grid, level: number, canvas: HTMLCanvasElement, painting: string, old: boolean }} Tile */
+/** @typedef {import("./answers.js").Grid} Grid */
+/** @typedef {{ grid: Grid, level: number, canvas: HTMLCanvasElement, painting: string, old: boolean }} Tile */
+/** @typedef {import("./colors.js").Color[]} Ramp */
 
 /**
  * @typedef {object} Tiles
  * @property {(place: Place) => Tile | undefined} get what is here already
- * @property {(tile: Tile, ramp: import("./colors.js").Color[], scale: import("./colors.js").Scale) => HTMLCanvasElement} paint
+ * @property {(tile: Tile, ramp: Ramp, scale: import("./colors.js").Scale) => HTMLCanvasElement} paint
  * @property {(places: Place[]) => void} want ask for these, and no longer for others
  * @property {(level: number) => [number, number]} range lowest and highest value seen at a level
  * @property {() => void} refresh ask for sampled tiles again
@@ -21,11 +23,9 @@ const AT_ONCE = 6;
  */
 
 /**
- * @param {import("./answers.js").Source} source
- * @param {{ layer: string, head: string }} where
+ * @param {import("./answers.js").Source} source @param {{ layer: string, head: string }} where
  * @param {{ how: string, quantity: string }} what
- * @param {{ arrived: () => void, failed: (error: Error) => void }} listener
- * @returns {Tiles}
+ * @param {{ arrived: () => void, failed: (error: Error) => void }} listener @returns {Tiles}
  */
 export function tiles(source, where, what, listener) {
   /** @type {Map<string, Tile>} */
@@ -36,9 +36,9 @@ export function tiles(source, where, what, listener) {
   const failed = new Set();
   /** @type {Place[]} */
   let wanted = [];
-  const nameOf = (/** @type {Place} */ { level, row, column }) => path("tile", { ...where, level, row, column, ...what });
+  const nameOf = ({ level, row, column }) => path("tile", { ...where, level, row, column, ...what });
 
-  const load = async (/** @type {Place} */ place, /** @type {string} */ name) => {
+  const load = async (place, name) => {
     const stop = new AbortController();
     running.set(name, stop);
     try {

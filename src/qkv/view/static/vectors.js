@@ -5,7 +5,10 @@ import { element, token } from "./dom.js";
 import { clamp, short } from "./numbers.js";
 
 export const WRITTEN = 16; // so many numbers or fewer are written into their cells
-const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: to be told apart by all eyes
+const [ABOVE, BELOW] = [
+  [214, 137, 16],
+  [58, 110, 190],
+]; // positive, negative: to be told apart by all eyes
 
 /**
  * @typedef {object} Numbers
@@ -22,51 +25,71 @@ const [ABOVE, BELOW] = [[214, 137, 16], [58, 110, 190]]; // positive, negative: 
 
 /** @typedef {{ node: HTMLElement, point: (place: number | null) => void }} Strip */
 
-/**
- * @param {Numbers} numbers
- * @returns {Strip}
- */
+/** @param {Numbers} numbers @returns {Strip} */
 export function strip({ values, rows = 1, label, names, ramp, largest, name, bare, pointed }) {
   const columns = Math.max(1, values.length / rows);
   const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(value ?? 0)), 0);
-  const canvas = drawn(values, rows, columns, (value) => (ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1))));
-  const cursor = element("i", { class: "at" });
+  const canvas = drawn(values, rows, columns, (value) =>
+    ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1)),
+  );
+  const cursor = element("i.at");
   const written = rows === 1 && columns <= WRITTEN && !bare;
-  const cells = element("div", { class: "cells", tabindex: 0, role: "application", "aria-roledescription": "numbers" }, canvas, cursor);
-  cells.setAttribute("aria-label", `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Arrow keys walk."}`);
+  const cells = element(
+    "div.cells",
+    { tabindex: 0, role: "application", "aria-roledescription": "numbers" },
+    canvas,
+    cursor,
+  );
+  cells.setAttribute(
+    "aria-label",
+    `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Arrow keys walk."}`,
+  );
   cells.style.setProperty("--columns", String(columns));
   cells.style.setProperty("--rows", String(rows));
   if (written) {
-    const light = (/** @type {number | null} */ value) => ramp && (value ?? 0) / (top || 1) < 0.45;
-    cells.append(...values.map((value) => element("span", light(value) ? { class: "light" } : ramp ? { class: "dark" } : {}, short(value))));
+    const light = (value) => ramp && (value ?? 0) / (top || 1) < 0.45;
+    cells.append(
+      ...values.map((value) => element(light(value) ? "span.light" : ramp ? "span.dark" : "span", short(value))),
+    );
   }
   if (written && names) cells.append(...names.map((text) => token(text, "under")));
-  const said = element("output", { class: "said" });
-  const node = element("div", { class: `strip${written ? " written" : ""}${ramp ? " weights" : ""}` }, cells, said);
+  const said = element("output.said");
+  const node = element(written ? "div.strip.written" : "div.strip", cells, said);
   /** @type {number | null} */
   let current = null;
-  const point = (/** @type {number | null} */ place) => {
+  const point = (place) => {
     current = place;
     cursor.hidden = place === null;
-    said.textContent = place === null || place >= values.length ? "" : `${label ? label(place) : `[${place}]`}  ${short(values[place])}`;
+    said.textContent =
+      place === null || place >= values.length ? "" : `${label ? label(place) : `[${place}]`}  ${short(values[place])}`;
     if (place === null) return;
     cursor.style.setProperty("--row", String(Math.floor(place / columns)));
     cursor.style.setProperty("--column", String(place % columns));
     said.style.setProperty("--column", String((place % columns) / columns));
   };
-  const tell = (/** @type {number | null} */ place) => {
+  const tell = (place) => {
     point(place);
     pointed?.(place);
   };
   cells.addEventListener("pointermove", (event) => {
     const box = cells.getBoundingClientRect();
-    const [column, row] = [((event.clientX - box.left) / box.width) * columns, ((event.clientY - box.top) / box.height) * rows];
+    const [column, row] = [
+      ((event.clientX - box.left) / box.width) * columns,
+      ((event.clientY - box.top) / box.height) * rows,
+    ];
     tell(clamp(Math.floor(row), 0, rows - 1) * columns + clamp(Math.floor(column), 0, columns - 1));
   });
   cells.addEventListener("pointerleave", () => tell(null));
   cells.addEventListener("blur", () => tell(null));
   cells.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -values.length, End: values.length }[event.key];
+    const step = {
+      ArrowRight: 1,
+      ArrowLeft: -1,
+      ArrowDown: columns,
+      ArrowUp: -columns,
+      Home: -values.length,
+      End: values.length,
+    }[event.key];
     if (step === undefined) return;
     event.preventDefault();
     tell(current === null ? 0 : clamp(current + step, 0, values.length - 1));
@@ -75,20 +98,14 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   return { node, point };
 }
 
-/**
- * @param {number} part −1 to 1
- * @returns {number[]} red, green, blue, alpha
- */
+/** @param {number} part −1 to 1 @returns {number[]} red, green, blue, alpha */
 function signed(part) {
   return [...(part < 0 ? BELOW : ABOVE), Math.round(235 * Math.min(1, Math.abs(part)) ** 0.7)];
 }
 
 /**
- * @param {(number | null)[]} values
- * @param {number} rows
- * @param {number} columns
- * @param {(value: number) => number[]} color
- * @returns {HTMLCanvasElement}
+ * @param {(number | null)[]} values @param {number} rows @param {number} columns
+ * @param {(value: number) => number[]} color @returns {HTMLCanvasElement}
  */
 function drawn(values, rows, columns, color) {
   const canvas = document.createElement("canvas");

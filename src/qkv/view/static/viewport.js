@@ -18,8 +18,7 @@ const EVERY = 1.4; // times larger with one press of +
  */
 
 /**
- * @param {HTMLElement} surface takes the gestures
- * @param {{ rows: number, columns: number }} size
+ * @param {HTMLElement} surface takes the gestures @param {{ rows: number, columns: number }} size
  * @param {() => { left: number, top: number, width: number, height: number }} plot where the matrix lies on the surface
  * @param {{ moved: () => void, click: (cell: { row: number, column: number }) => void }} listener
  * @returns {Viewport}
@@ -44,10 +43,11 @@ export function viewport(surface, size, plot, listener) {
       limit();
     },
     zoom: (factor, at = { x: plot().width / 2, y: plot().height / 2 }) => {
-      const scale = clamp(view.scale * factor, smallest(), LARGEST);
-      view.x += at.x / view.scale - at.x / scale;
-      view.y += at.y / view.scale - at.y / scale;
-      view.scale = scale;
+      const [from, x, y] = [plot(), view.x + at.x / view.scale, view.y + at.y / view.scale];
+      view.scale = clamp(view.scale * factor, smallest(), LARGEST);
+      const to = plot(); // what is under the pointer stays there, also where the plot moves to the middle
+      view.x = x - (at.x + from.left - to.left) / view.scale;
+      view.y = y - (at.y + from.top - to.top) / view.scale;
       limit();
     },
     reveal: (row, column) => {
@@ -79,11 +79,7 @@ export function zoomed({ key, ctrlKey, metaKey, altKey }, view) {
   return true;
 }
 
-/**
- * @param {HTMLElement} surface
- * @param {Viewport} view
- * @param {() => { left: number, top: number }} plot
- */
+/** @param {HTMLElement} surface @param {Viewport} view @param {() => { left: number, top: number }} plot */
 function wheel(surface, view, plot) {
   surface.addEventListener(
     "wheel",
@@ -104,9 +100,7 @@ function placeIn({ left, top }, { offsetX, offsetY }) {
 
 /**
  * One finger drags, two pinch, and what did not move was a click.
- * @param {HTMLElement} surface
- * @param {Viewport} view
- * @param {() => { left: number, top: number }} plot
+ * @param {HTMLElement} surface @param {Viewport} view @param {() => { left: number, top: number }} plot
  * @param {(cell: { row: number, column: number }) => void} click
  */
 function drag(surface, view, plot, click) {
@@ -115,7 +109,10 @@ function drag(surface, view, plot, click) {
   let travelled = 0;
   const spread = () => {
     const [one, other] = [...fingers.values()];
-    return { middle: { x: (one.x + other.x) / 2, y: (one.y + other.y) / 2 }, size: Math.hypot(one.x - other.x, one.y - other.y) };
+    return {
+      middle: { x: (one.x + other.x) / 2, y: (one.y + other.y) / 2 },
+      size: Math.hypot(one.x - other.x, one.y - other.y),
+    };
   };
   surface.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -133,10 +130,14 @@ function drag(surface, view, plot, click) {
     const then = pinch ? spread() : null;
     if (pinch && then) {
       view.zoom(then.size / Math.max(1, pinch.size), then.middle);
-      view.set({ x: view.x - (then.middle.x - pinch.middle.x) / view.scale, y: view.y - (then.middle.y - pinch.middle.y) / view.scale });
-    } else if (travelled > 4) view.set({ x: view.x - (now.x - before.x) / view.scale, y: view.y - (now.y - before.y) / view.scale });
+      view.set({
+        x: view.x - (then.middle.x - pinch.middle.x) / view.scale,
+        y: view.y - (then.middle.y - pinch.middle.y) / view.scale,
+      });
+    } else if (travelled > 4)
+      view.set({ x: view.x - (now.x - before.x) / view.scale, y: view.y - (now.y - before.y) / view.scale });
   });
-  const lift = (/** @type {PointerEvent} */ event) => {
+  const lift = (event) => {
     if (!fingers.delete(event.pointerId) || event.type !== "pointerup" || travelled > 4) return;
     const cell = view.cell(event);
     if (cell) click(cell);

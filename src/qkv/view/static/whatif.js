@@ -7,62 +7,69 @@ import { short } from "./numbers.js";
 import { strip } from "./vectors.js";
 import { compared } from "./compare.js";
 
-/** @typedef {{ name: string, parameters: { name: string, default: number, low: number, high: number, step?: number }[] }} Kind */
+/** @typedef {{ name: string, default: number, low: number, high: number, step?: number }} Parameter */
+/** @typedef {{ name: string, parameters: Parameter[] }} Kind */
 /** @typedef {{ name: string, parameters?: Record<string, number> }} Choice */
 /** @typedef {{ score?: Choice, normalizer?: Choice, mask?: Choice, temperature?: number, vector?: number[] }} Change */
-/** @typedef {{ scores: Kind[], normalizers: Kind[], masks: Kind[], recorded: Record<"score" | "normalizer" | "mask", Choice> }} Mechanisms */
+/** @typedef {Record<"scores" | "normalizers" | "masks", Kind[]>} Kinds */
+/** @typedef {Kinds & { recorded: Record<"score" | "normalizer" | "mask", Choice> }} Mechanisms */
 
 const PARTS = /** @type {const} */ ({ score: "scores", normalizer: "normalizers", mask: "masks" });
 
-/**
- * @param {HTMLElement} home
- * @param {import("./shell.js").Page} page
- * @returns {import("./shell.js").View}
- */
+/** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
 export function whatif(home, page) {
   const picker = element("div");
-  const panel = element("section", { class: "panel", "aria-label": "Changes" });
-  const result = element("section", { class: "comparison", "aria-live": "off" });
-  home.append(picker, element("div", { class: "split whatif-split" }, panel, result));
-  const [asking, answering] = [latest(), latest()];
-  const trouble = (/** @type {Error} */ { message }) => result.replaceChildren(element("p", { class: "trouble", role: "alert" }, message));
+  const panel = element("section.panel", { "aria-label": "Changes" });
+  const result = element("section.comparison", { "aria-live": "off" });
+  home.append(picker, element("div.split.whatif-split", panel, result));
+  const [asking, answering] = [latest(result), latest(result)];
   let [shown, timer] = ["", 0];
   /** @type {{ before: Change, after: Change }} */
   let changes = { before: {}, after: {} };
   /** @type {number[]} */
   let vector = [];
 
-  const show = (/** @type {import("./shell.js").State} */ state) => {
+  const show = (state) => {
     const { layer, head, query = "0" } = state;
     changes = { before: parsed(state.before), after: parsed(state.after) };
     const asked = `${layer} ${head} ${query} ${state.colors}`;
     if (asked === shown) return;
     shown = asked;
     const tokens = page.sequences[page.layers[Number(layer)].queries];
-    const focused = picker.contains(document.activeElement);
-    picker.replaceChildren(ribbon(tokens, "token", Number(query), (place) => page.go({ query: place, after: JSON.stringify({ ...changes.after, vector: undefined }) })));
-    if (focused) /** @type {HTMLElement | null} */ (picker.querySelector(".ribbon"))?.focus();
-    const both = Promise.all([page.source.json(path("mechanisms", { layer, head })), page.source.json(path("steps", { layer, head, query }))]);
-    const fill = (/** @type {[Mechanisms, { stages: { symbol: string, values: number[] }[] }]} */ [mechanisms, { stages }]) => {
+    const moved = (place) => page.go({ query: place, after: JSON.stringify({ ...changes.after, vector: undefined }) });
+    ribbon(picker, tokens, "token", Number(query), moved);
+    const both = Promise.all([
+      page.source.json(path("mechanisms", { layer, head })),
+      page.source.json(path("steps", { layer, head, query })),
+    ]);
+    const fill = ([mechanisms, { stages }]) => {
       vector = stages.find(({ symbol }) => symbol === "q")?.values ?? [];
       build(mechanisms, state);
       ask(state);
     };
-    asking(both, fill, trouble);
+    asking(both, fill);
   };
-  const change = (/** @type {import("./shell.js").State} */ state, /** @type {"before" | "after"} */ side, /** @type {Change} */ to) => {
+  const change = (state, side, to) => {
     changes[side] = { ...changes[side], ...to };
-    page.note(Object.fromEntries(Object.entries(changes).map(([name, all]) => [name, Object.keys(all).length > 0 ? JSON.stringify(all) : null])));
+    page.note(
+      Object.fromEntries(
+        Object.entries(changes).map(([name, all]) => [name, Object.keys(all).length > 0 ? JSON.stringify(all) : null]),
+      ),
+    );
     clearTimeout(timer);
     timer = setTimeout(() => ask(state), 60);
   };
-  const build = (/** @type {Mechanisms} */ mechanisms, /** @type {import("./shell.js").State} */ state) => {
+  const build = (mechanisms, state) => {
     const rebuild = () => build(mechanisms, state);
-    const side = (/** @type {"before" | "after"} */ name, /** @type {string} */ title) =>
-      element("fieldset", {}, element("legend", {}, title), ...mechanism(mechanisms, changes[name], (to, anew) => {
-        change(state, name, to);
-        if (anew) rebuild();
-      }));
+    const side = (name, title) =>
+      element(
+        "fieldset",
+        element("legend", title),
+        ...mechanism(mechanisms, changes[name], (to, anew) => {
+          change(state, name, to);
+          if (anew) rebuild();
+        }),
+      );
     const reset = button("as recorded", "Undo all changes", () => {
       changes = { before: {}, after: {} };
       change(state, "after", {});
@@ -71,29 +78,33 @@ export function whatif(home, page) {
     panel.replaceChildren(
       side("before", "before"),
       side("after", "after"),
-      element("fieldset", {}, element("legend", {}, "query, after"), ...entries(vector, changes.after.vector, (to) => change(state, "after", { vector: to }))),
+      element(
+        "fieldset",
+        element("legend", "query, after"),
+        ...entries(vector, changes.after.vector, (to) => change(state, "after", { vector: to })),
+      ),
       reset,
     );
   };
-  const ask = (/** @type {import("./shell.js").State} */ { layer, head, query = "0" }) => {
+  const ask = ({ layer, head, query = "0" }) => {
     const where = { layer: Number(layer), head: Number(head), query: Number(query) };
-    const one = (/** @type {Change} */ to) => page.source.post("api/whatif", { ...where, ...to });
-    const wanted = Object.keys(changes.before).length === 0 ? [one(changes.after)] : [one(changes.after), one(changes.before)];
+    const one = (to) => page.source.post("api/whatif", { ...where, ...to });
+    const wanted =
+      Object.keys(changes.before).length === 0 ? [one(changes.after)] : [one(changes.after), one(changes.before)];
     const fill = (/** @type {any[]} */ [after, before]) => {
       const failed = after.error ?? before?.error;
-      if (failed) return trouble(new Error(failed));
+      if (failed) return result.replaceChildren(element("p.trouble", { role: "alert" }, failed));
       const tokens = page.sequences[page.layers[Number(layer)].keys];
-      result.replaceChildren(compared({ after, before, label: (place) => nameOf(tokens, place), ramp: page.ramp({ colors: "cividis" }) }));
+      result.replaceChildren(
+        compared({ after, before, label: (place) => nameOf(tokens, place), ramp: page.ramp({ colors: "cividis" }) }),
+      );
     };
-    answering(Promise.all(wanted), fill, trouble);
+    answering(Promise.all(wanted), fill);
   };
   return { show, close: () => clearTimeout(timer) };
 }
 
-/**
- * @param {string | undefined} text
- * @returns {Change}
- */
+/** @param {string | undefined} text @returns {Change} */
 function parsed(text) {
   try {
     const found = JSON.parse(text ?? "{}");
@@ -105,9 +116,7 @@ function parsed(text) {
 
 /**
  * The controls of one mechanism.
- * @param {Mechanisms} mechanisms
- * @param {Change} current
- * @param {(to: Change, anew: boolean) => void} change
+ * @param {Mechanisms} mechanisms @param {Change} current @param {(to: Change, anew: boolean) => void} change
  * @returns {HTMLElement[]}
  */
 function mechanism(mechanisms, current, change) {
@@ -116,27 +125,36 @@ function mechanism(mechanisms, current, change) {
     const kinds = mechanisms[plural];
     const recorded = mechanisms.recorded[name];
     const chosen = current[name] ?? recorded;
-    const options = { "": `recorded: ${recorded.name}`, ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])) };
-    const pick = (/** @type {string} */ to) => {
-      const parameters = Object.fromEntries(kinds.find((kind) => kind.name === to)?.parameters.map((each) => [each.name, each.default]) ?? []);
+    const options = {
+      "": `recorded: ${recorded.name}`,
+      ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])),
+    };
+    const pick = (to) => {
+      const parameters = Object.fromEntries(
+        kinds.find((kind) => kind.name === to)?.parameters.map((each) => [each.name, each.default]) ?? [],
+      );
       change({ [name]: to ? { name: to, parameters } : undefined }, true);
     };
     const sliders = (kinds.find((kind) => kind.name === chosen.name)?.parameters ?? []).map((range) => {
       const value = Number(chosen.parameters?.[range.name] ?? range.default);
-      return slider(range.name, { ...range, value }, (to) => change({ [name]: { name: chosen.name, parameters: { ...chosen.parameters, [range.name]: to } } }, false));
+      return slider(range.name, { ...range, value }, (to) =>
+        change({ [name]: { name: chosen.name, parameters: { ...chosen.parameters, [range.name]: to } } }, false),
+      );
     });
     return [select(part, options, current[name]?.name ?? "", pick), ...sliders];
   });
-  const heat = slider("temperature", { low: -4, high: 4, step: 0.1, value: Math.log2(current.temperature ?? 1), shown: (at) => 2 ** at }, (to) => change({ temperature: to === 0 ? undefined : 2 ** to }, false));
+  const heat = slider(
+    "temperature",
+    { low: -4, high: 4, step: 0.1, value: Math.log2(current.temperature ?? 1), shown: (at) => 2 ** at },
+    (to) => change({ temperature: to === 0 ? undefined : 2 ** to }, false),
+  );
   return [...parts, heat];
 }
 
 /**
  * The entries of the query: choose one, move it.
- * @param {number[]} recorded
- * @param {number[] | undefined} changed
- * @param {(vector: number[] | undefined) => void} change
- * @returns {HTMLElement[]}
+ * @param {number[]} recorded @param {number[] | undefined} changed
+ * @param {(vector: number[] | undefined) => void} change @returns {HTMLElement[]}
  */
 function entries(recorded, changed, change) {
   const now = changed?.length === recorded.length ? [...changed] : [...recorded];
@@ -150,14 +168,20 @@ function entries(recorded, changed, change) {
     shown.node.addEventListener("keydown", ({ key }) => key === "Enter" && choose(pointed));
     picture.replaceChildren(shown.node);
   };
-  const choose = (/** @type {number} */ at) => {
+  const choose = (at) => {
     place = at;
-    const moved = (/** @type {number} */ to) => {
+    const moved = (to) => {
       now[place] = to;
       paint();
       change(now.every((value, at) => value === recorded[at]) ? undefined : [...now]);
     };
-    knob.replaceChildren(slider(`entry ${place}, recorded ${short(recorded[place])}`, { low: -reach, high: reach, value: now[place] }, moved));
+    knob.replaceChildren(
+      slider(
+        `entry ${place}, recorded ${short(recorded[place])}`,
+        { low: -reach, high: reach, value: now[place] },
+        moved,
+      ),
+    );
   };
   paint();
   if (recorded.length > 0) choose(0);

@@ -1,0 +1,221 @@
+import math
+
+import pytest
+import torch
+
+from qkv.functional import attention, attention_with_weights
+
+_READY = {
+    "steps": ".flow .step",
+    "map": ".field-of-view canvas[data-state=exact]",
+    "alignment": ".grid .map canvas",
+    "graph": ".graph .node",
+    "whatif": ".bars li",
+    "heads": ".gallery .head",
+}
+_VIEWS = tuple(_READY)
+
+
+def shown(opened, url, view, more="", **options):
+    page = opened(f"{url}#view={view}{more}", **options)
+    page.wait_for_selector(_READY[view])
+    return page
+
+
+@pytest.mark.slow
+def test_the_viewer_opens_and_changes_its_view(opened, served, scene):
+    page = shown(opened, served(scene), "alignment", "&layer=2")
+    assert page.locator(".targets bdi").all_inner_texts() == [*scene.sequences["text"]]
+    assert page.locator(".sources [data-note=unknown]").inner_text().endswith("Xaver")
+    page.get_by_role("link", name="Heads").click()
+    page.wait_for_selector(".gallery .head")
+    assert page.locator(".gallery .head").count() == 6
+
+
+@pytest.mark.slow
+def test_steps_end_in_the_output_of_the_layer(opened, served, scene):
+    page = shown(opened, served(scene), "steps", "&layer=1&head=1&query=4")
+    names = page.locator(".step h3").all_inner_texts()
+    assert len(names) >= 8
+    layer = scene.layers[1]
+    output = attention(layer.query, layer.key, layer.value, **layer.options)[1, 4]
+    summed = page.locator(".step").filter(has_text="o = Σ w v").locator(".cells > span").all_inner_texts()
+    assert [float(text.replace("−", "-")) for text in summed] == pytest.approx(output.tolist(), abs=6e-3)
+
+
+@pytest.mark.slow
+def test_each_mechanism_has_steps_of_its_own(opened, served, scene):
+    page = shown(opened, served(scene), "steps", "&layer=1")
+    sparse = page.locator(".flow").inner_text()
+    page.locator("select").first.select_option("2")
+    page.wait_for_selector(".flow:not([aria-busy])")
+    page.wait_for_timeout(500)
+    kernel = page.locator(".flow").inner_text()
+    assert "τ" in sparse
+    assert "τ" not in kernel
+    assert "‖" in kernel
+
+
+@pytest.mark.slow
+def test_the_numbers_of_a_step_are_read_by_arrow_keys(opened, served, scene):
+    page = shown(opened, served(scene), "steps", "&query=4")
+    cells = page.locator(".step .cells[aria-label^=heads]")
+    cells.focus()
+    for key in ("ArrowRight", "ArrowRight", "End"):
+        page.keyboard.press(key)
+    said = cells.locator("xpath=following-sibling::output").inner_text()
+    layer = scene.layers[0]
+    joined = attention(layer.query, layer.key, layer.value, **layer.options)[:, 4].flatten()
+    assert float(said.split()[-1].replace("−", "-")) == pytest.approx(float(joined[-1]), abs=6e-3)
+
+
+@pytest.mark.slow
+def test_an_alignment_has_the_weights_and_opens_equations(opened, served, scene):
+    page = shown(opened, served(scene), "alignment", "&layer=2&head=1")
+    weights = scene.layers[2].map().dense()[1]
+    page.locator(".targets li").nth(3).hover()
+    shares = [
+        float(item.evaluate("node => node.style.getPropertyValue('--share')"))
+        for item in page.locator(".sources li").all()
+    ]
+    assert shares == pytest.approx((weights[3] / weights.max()).tolist(), abs=1e-5)
+    page.mouse.move(1, 1)
+    page.locator(".map").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    page.wait_for_selector(".equation .result")
+    assert "query=1&key=1" in page.evaluate("location.hash")
+    assert float(page.locator(".result output").inner_text()) == pytest.approx(float(weights[1, 1]), abs=6e-4)
+
+
+@pytest.mark.slow
+def test_a_long_alignment_is_shown_piece_by_piece(opened, served, long_scene):
+    page = shown(opened, served(long_scene), "alignment", "&query=300&key=10")
+    assert page.locator(".targets li").count() == 64
+    page.get_by_role("button", name="Later queries").click()
+    page.wait_for_timeout(800)
+    assert page.locator(".targets bdi").first.inner_text() == "w332"
+
+
+@pytest.mark.slow
+def test_the_graph_follows_a_token_and_counts_what_it_leaves_out(opened, served, scene):
+    page = shown(opened, served(scene), "graph", "&query=11&links=2&frontier=6")
+    assert page.locator(".column").all_inner_texts()[-1].startswith("decoder.1")
+    first = scene.layers[1].map().dense().mean(0)[11].topk(2)
+    links = page.locator(".graph .links path").count()
+    assert 3 <= links <= 2 + 2 * 2
+    left = page.locator(".column small").nth(1).inner_text()
+    assert float(left.split()[0]) == pytest.approx(100 * (1 - float(first.values.sum())), abs=0.06)
+    page.locator(".ribbon span").nth(2).click()
+    page.wait_for_timeout(500)
+    assert "query=2" in page.evaluate("location.hash")
+
+
+@pytest.mark.slow
+def test_another_score_moves_weights_and_output(opened, served, scene):
+    page = shown(opened, served(scene), "whatif", "&query=9")
+    fields = page.locator("fieldset").filter(has_text="after").first
+    fields.locator("select").first.select_option("uniform")
+    page.wait_for_timeout(800)
+    weights = [float(text) for text in page.locator(".bars output:last-of-type").all_inner_texts()]
+    assert weights[:10] == pytest.approx([0.1] * 10)
+    layer = scene.layers[0]
+    before = attention_with_weights(layer.query, layer.key, layer.value, **layer.options)[1][0, 9]
+    shown_before = [float(text) for text in page.locator(".bars output:first-of-type").all_inner_texts()]
+    assert shown_before == pytest.approx(before.tolist(), abs=6e-4)
+    other = opened(page.url)
+    other.wait_for_selector(".bars li")
+    other.wait_for_timeout(500)
+    assert other.locator(".bars").inner_text() == page.locator(".bars").inner_text()
+
+
+@pytest.mark.slow
+def test_two_mechanisms_stand_side_by_side_under_one_cursor(opened, served, scene):
+    page = shown(opened, served(scene), "whatif", "&query=9")
+    for place, score in enumerate(("cosine", "squared_distance")):
+        page.locator("fieldset").nth(place).locator("select").first.select_option(score)
+    page.wait_for_timeout(800)
+    page.locator(".linked .cells").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    columns = page.locator(".linked").first.locator(".at").all()
+    assert {item.evaluate("node => node.style.getPropertyValue('--column')") for item in columns} == {"1"}
+    old, new, moved = (
+        [float(t.replace("−", "-")) for t in strip.locator("span").all_inner_texts()]
+        for strip in page.locator(".linked").first.locator(".cells").all()
+    )
+    assert moved == pytest.approx([b - a for a, b in zip(old, new, strict=True)], abs=0.012)
+
+
+@pytest.mark.slow
+def test_heads_are_labeled_with_their_numbers_or_with_none(opened, served, scene):
+    page = shown(opened, served(scene), "heads")
+    for card in page.locator(".head").all():
+        holding = card.locator(".holds dt").all_inner_texts()
+        assert card.locator(".label").all_inner_texts() == (holding or ["none"])
+    total = int(page.locator(".filter small").first.inner_text())
+    page.locator(".filter").filter(has_text="none").click()
+    assert page.locator(".head").count() <= total
+    page.locator(".filter").first.click()
+    page.locator(".head a").nth(3).click()
+    page.wait_for_selector(_READY["map"])
+    assert "layer=1&head=1" in page.evaluate("location.hash")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", _VIEWS)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_view_is_wider_than_the_screen(opened, served, scene, view, width):
+    page = shown(opened, served(scene), view, viewport={"width": width, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(page.locator(".lead").inner_text()) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", _VIEWS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(opened, served, scene, view, scheme):
+    page = shown(opened, served(scene), view, color_scheme=scheme)
+    colors = page.evaluate(
+        "['background-color', 'color'].map(name => getComputedStyle(document.body).getPropertyValue(name))"
+    )
+    paper, ink = (luminance(value) for value in colors)
+    assert (paper < ink) == (scheme == "dark")
+    assert (max(paper, ink) + 0.05) / (min(paper, ink) + 0.05) > 7
+    page.locator("#theme").click()
+    flipped = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(flipped) < 0.2) == (scheme == "light")
+
+
+def luminance(text):
+    parts = torch.tensor([float(part) for part in text[text.index("(") + 1 : -1].split(",")[:3]]) / 255
+    linear = torch.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return math.fsum((linear * torch.tensor([0.2126, 0.7152, 0.0722])).tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", _VIEWS)
+def test_hostile_tokens_run_nothing(opened, served, hostile_scene, view):
+    page = shown(opened, served(hostile_scene), view, "&layer=2&query=3&key=5")
+    for place in (".targets li", ".node", ".ribbon span", ".head a"):
+        if page.locator(place).count():
+            page.locator(place).first.hover()
+    page.wait_for_timeout(300)
+    assert page.evaluate("typeof pwned") == "undefined"
+    assert page.evaluate("document.querySelectorAll('script, img, iframe, base, object, embed').length") == 2
+    names = page.evaluate("[...document.querySelectorAll('*')].flatMap(node => node.getAttributeNames())")
+    assert not any(name.startswith("on") for name in names)
+
+
+@pytest.mark.slow
+def test_all_views_are_reached_by_the_keyboard_alone(opened, served, scene):
+    page = shown(opened, served(scene), "steps")
+    for view in _VIEWS[1:]:
+        page.evaluate("document.activeElement.blur()")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"document.activeElement.matches('.tabs a[href*=\"view={view}\"]')"):
+                break
+        page.keyboard.press("Enter")
+        page.wait_for_selector(_READY[view])
+        assert page.locator(".tabs [aria-current]").count() == 1

@@ -22,6 +22,13 @@ def test_script_draws_its_figure(script: Path, tmp_path: Path, monkeypatch: pyte
     assert (ROOT / "docs" / "mechanisms" / "figures" / f"{script.stem}.svg").exists(), "the page's figure is committed"
 
 
+def test_the_figure_of_looking_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["looking.py", str(tmp_path)])
+    runpy.run_path(str(ROOT / "examples" / "looking.py"), run_name="__main__")
+    assert (tmp_path / "looking.svg").stat().st_size > 1000
+    assert (ROOT / "docs" / "pictures" / "looking.svg").exists(), "the page's figure is committed"
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda path: path.stem)
 def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

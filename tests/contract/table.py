@@ -14,7 +14,7 @@ import torch
 from tests.contract.judge import Case, Trial, cross_product, sample
 from tests.contract.mechanisms import DTYPES, MASKS, NORMALIZERS, ON_CPU, SCORES, ScoreCase
 
-COMMAND = "OMP_NUM_THREADS=1 python -m tests.contract.table --all --write docs/contract.md"
+COMMAND = "OMP_NUM_THREADS=1 python -m tests.contract.table{} --write docs/contract.md"
 
 
 @dataclass
@@ -97,16 +97,17 @@ def page(total: dict[tuple[str, str], Worst], everything: bool) -> str:
     """The page of the contract's figures."""
     answers = sum(worst.cases for worst in total.values())
     cases = sum(worst.cases for (backend, _), worst in total.items() if backend == "reference")
-    kind = "Every legal" if everything else "A sample of every"
+    kind = "Every legal combination" if everything else "Part (`--all` takes the whole) of every legal combination"
+    command = COMMAND.format(" --all" if everything else "")
     head = f"{len(SCORES)} scores × {len(NORMALIZERS)} normalizers × {len(MASKS)} masks × {len(DTYPES)} dtypes"
     return PAGE.format(
-        kind=kind, head=head, cases=cases, answers=answers, table="\n".join(rows(total)), command=COMMAND
+        kind=kind, head=head, cases=cases, answers=answers, table="\n".join(rows(total)), command=command
     )
 
 
 PAGE = """# How exact every backend is
 
-{kind} combination of {head}, {cases:,} cases, each computed forward and backward by every backend that serves it: \
+{kind} of {head}, {cases:,} cases, each computed forward and backward by every backend that serves it: \
 {answers:,} answers. This page is written by `{command}`.
 
 An answer o is exact when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, where r is the float64 result on \

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper
 from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
@@ -276,11 +277,10 @@ class _Search(Generic[State]):
 
 def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int) -> _Choice:
     """Let all continuations of a source compete: the best ones that go on, and the ends among the best of all."""
-    scores = logits_MN if logits_MN.dtype == torch.float64 else logits_MN.float()
     # W beginnings go on, and one of a row's continuations may be the end: no row can give more than W + 1.
-    top, tokens = scores.topk(min(width + 1, scores.shape[-1]), dim=-1)
-    gains = (top - scores.logsumexp(-1, keepdim=True)).double()
-    sources, each = totals_Rw.shape[0], top.shape[-1]
+    tokens, parts = likeliest(logits_MN, min(width + 1, logits_MN.shape[-1]))
+    gains = parts.double()
+    sources, each = totals_Rw.shape[0], tokens.shape[-1]
     totals = (totals_Rw.view(-1, 1) + gains).view(sources, -1)
     totals, order = totals.sort(dim=-1, descending=True, stable=True)
     gains, tokens = gains.view(sources, -1).gather(1, order), tokens.view(sources, -1).gather(1, order)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
+from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.errors import ShapeError, complaint
 
@@ -73,10 +74,5 @@ def forced(
             rows, tokens = rows[going], tokens[going]
         logits, state = model.step(tokens, state)
         tokens = torch.tensor([targets[row][step] for row in rows.tolist()], device=source.device)
-        journal.note(rows, tokens, _gains(logits, tokens))
+        journal.note(rows, tokens, log_probability(logits, tokens))
     return journal.hypotheses(eos)
-
-
-def _gains(logits_RN: Tensor, tokens: Tensor) -> Tensor:
-    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    return scores.gather(-1, tokens[:, None]).squeeze(-1) - scores.logsumexp(dim=-1)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import walk
 
@@ -50,6 +51,5 @@ def greedy(
 
 def _best(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
     """The best token of each row and its log-probability, at least in float32."""
-    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    top, tokens = scores.max(dim=-1)
-    return tokens, top - scores.logsumexp(dim=-1)
+    tokens, gains = likeliest(logits_RN, 1)
+    return tokens.squeeze(1), gains.squeeze(1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import walk
 from qkv.errors import ConfigError, ShapeError, complaint
@@ -103,8 +104,7 @@ class Sampling:
             drawn = uniform(self.seed, keys, step)[:, None] * reached[:, -1:]
             # Rows that are no numbers reach nothing: the journal names them.
             tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
-        gains = scores.gather(-1, tokens[:, None]).squeeze(-1) - scores.logsumexp(-1)
-        return tokens, gains
+        return tokens, log_probability(scores, tokens)
 
 
 def uniform(seed: int, keys: Tensor, step: int) -> Tensor:

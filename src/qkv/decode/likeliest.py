@@ -1,0 +1,90 @@
+"""The likeliest tokens of each row, and their log-probabilities."""
+
+import torch
+from torch import Tensor
+
+_ROWS = 64
+"""Rows at a time: their scores stay in the cache while they are read twice."""
+
+_BLOCK = 64
+"""Tokens whose maximum is taken first: the k best lie in the k blocks with the greatest maxima."""
+
+
+def likeliest(logits_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find the likeliest tokens of each row.
+
+    Args:
+        logits_RN: scores before the softmax (R, N).
+        count: how many of each row, at most N.
+
+    Returns:
+        The tokens (R, count), the likeliest first, and their log-probabilities (R, count), at least float32. Where
+        count is 1, equally likely ones go to the lowest id.
+
+    Example:
+        >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
+        >>> tokens, gains.exp()
+        (tensor([[1, 2]]), tensor([[0.6000, 0.3000]]))
+    """
+    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    if scores.device.type != "cpu" or torch.compiler.is_compiling():
+        return _of_rows(scores, count)
+    parts = [_of_rows(rows, count) for rows in scores.split(_ROWS)]
+    return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+
+
+def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability of one token of each row, by the same sums as `likeliest`.
+
+    Args:
+        logits_RN: scores before the softmax (R, N).
+        tokens: (R,), int64.
+
+    Returns:
+        (R,), at least float32.
+
+    Example:
+        >>> log_probability(torch.tensor([[0.1, 0.6, 0.3]]).log(), torch.tensor([1])).exp()
+        tensor([0.6000])
+    """
+    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    greatest = scores.amax(-1, keepdim=True)
+    gains = scores.gather(-1, tokens[:, None]) - greatest - _rest(scores, greatest)
+    return gains.squeeze(-1)
+
+
+def _of_rows(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    top, tokens = _by_blocks(scores_RN, count)
+    greatest = top[:, :1]
+    return tokens, top - greatest - _rest(scores_RN, greatest)
+
+
+def _rest(scores_RN: Tensor, greatest_R1: Tensor) -> Tensor:
+    """log Σ exp(s − max): one pass less than logsumexp takes, for the greatest is known. Infinities become NaN."""
+    return (scores_RN - greatest_R1).exp_().sum(-1, keepdim=True).log_()
+
+
+def _by_blocks(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    size = scores_RN.shape[-1]
+    whole = size // _BLOCK
+    if whole <= 2 * count or scores_RN.device.type != "cpu":
+        return _top(scores_RN, count)
+    maxima = scores_RN[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK)).amax(-1)
+    if size % _BLOCK:
+        maxima = torch.cat([maxima, scores_RN[:, whole * _BLOCK :].amax(-1, keepdim=True)], 1)
+    # In the order of ids, so that the lowest of equal ones comes first.
+    blocks = _top(maxima, count)[1].sort(-1).values
+    places = (blocks[..., None] * _BLOCK + torch.arange(_BLOCK, device=blocks.device)).flatten(1)
+    inside = scores_RN.gather(1, places.clamp(max=size - 1))
+    if size % _BLOCK:
+        inside = inside.masked_fill(places >= size, -torch.inf)
+    top, found = _top(inside, count)
+    return top, places.gather(1, found)
+
+
+def _top(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    if count == 1:
+        top, tokens = scores_RN.max(-1, keepdim=True)
+        return top, tokens
+    top, tokens = scores_RN.topk(count, -1)
+    return top, tokens

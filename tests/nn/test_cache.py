@@ -15,3 +15,29 @@ def test_append_and_select_leave_the_memory_as_it_was() -> None:
     assert torch.equal(grown.key[:, :, :4], key)
     assert torch.equal(memory.key, key)
     assert torch.equal(memory.value, value)
+
+
+@torch.no_grad()
+def test_two_futures_of_one_memory_do_not_meet() -> None:
+    def new(fill: float, length: int = 1) -> Memory:
+        return Memory(torch.full((1, length, 2), fill), torch.full((1, length, 3), fill))
+
+    past = new(0.0, 2).append(new(1.0))
+    one, other = past.append(new(2.0)), past.append(new(3.0))
+    longer = one.append(new(4.0, 40)).append(new(5.0))
+    assert past.key[0, :, 0].tolist() == [0, 0, 1]
+    assert one.value[0, :, 0].tolist() == [0, 0, 1, 2]
+    assert other.key[0, :, 0].tolist() == [0, 0, 1, 3]
+    assert longer.key[0, :, 0].tolist() == [0, 0, 1, 2, *[4] * 40, 5]
+    window = longer.last(3).append(new(6.0))
+    assert (window.key[0, :, 0].tolist(), window.first, window.end) == ([4, 4, 5, 6], 42, 46)
+    assert longer.length == 45
+    assert longer.select(torch.tensor([0, 0])).append(Memory(torch.ones(2, 1, 2), torch.ones(2, 1, 3))).length == 46
+
+
+def test_gradients_reach_what_was_appended() -> None:
+    key = torch.ones(1, 1, 2, requires_grad=True)
+    memory = Memory(key, key).append(Memory(key * 2, key * 3))
+    (memory.key.sum() + memory.value.sum()).backward()
+    assert key.grad is not None
+    assert key.grad.tolist() == [[[7.0, 7.0]]]

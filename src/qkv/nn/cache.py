@@ -1,10 +1,12 @@
 """Keys and values that are kept between decoding steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor, nn
+
+_LEAST_ROOM = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,6 +17,7 @@ class Memory:
         key: (B, K, E) or (B, G, K, E).
         value: (B, K, V) or (B, G, K, V).
         first: the position of the first key that is kept; more than 0 where earlier ones were forgotten.
+        room: where keys and values lie with room behind them; `append` takes care of it.
 
     Example:
         >>> memory = Memory(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5))
@@ -25,6 +28,7 @@ class Memory:
     key: Tensor
     value: Tensor
     first: int = 0
+    room: "_Room | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -37,18 +41,65 @@ class Memory:
         return self.first + self.length
 
     def append(self, later: "Memory") -> "Memory":
-        """Put later keys and values behind these; neither operand changes."""
-        key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
-        return Memory(key, value, self.first)
+        """Put later keys and values behind these; neither operand changes.
+
+        Outside of training there is room behind the keys for more, so that not every step copies all of them.
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
+            return Memory(key, value, self.first)
+        room = self.room
+        if room is None or not room.free(self, later.length):
+            room = _Room.holding(self, later.length)
+        return room.extended(self, later)
 
     def last(self, count: int) -> "Memory":
         """Forget all but the last keys; those that stay keep their positions."""
         forgotten = max(0, self.length - count)
-        return Memory(self.key[..., forgotten:, :], self.value[..., forgotten:, :], self.first + forgotten)
+        return Memory(self.key[..., forgotten:, :], self.value[..., forgotten:, :], self.first + forgotten, self.room)
 
     def select(self, rows: Tensor) -> "Memory":
         """Take rows of the batch: fewer, repeated or reordered; rows (R,), int64."""
         return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
+
+
+@final
+@dataclass(eq=False)
+class _Room:
+    """Tensors longer than the keys and values in them, shared by the memories that grew in them one after another.
+
+    Only the memory that reaches to what is filled may grow in place: an earlier one, whose keys a later one has
+    followed already, gets a room of its own. So no memory ever changes.
+    """
+
+    key: Tensor
+    value: Tensor
+    start: int
+    filled: int
+
+    @classmethod
+    def holding(cls, memory: Memory, more: int) -> "_Room":
+        """A copy of a memory with room for twice as much."""
+        length = memory.length
+        size = max(2 * (length + more), _LEAST_ROOM)
+        tensors = []
+        for part in (memory.key, memory.value):
+            tensors.append(part.new_empty(*part.shape[:-2], size, part.shape[-1]))
+            tensors[-1][..., :length, :] = part
+        return cls(tensors[0], tensors[1], memory.first, length)
+
+    def free(self, memory: Memory, more: int) -> bool:
+        """Whether a memory ends where this is filled, and there is room behind."""
+        return memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
+
+    def extended(self, memory: Memory, later: Memory) -> Memory:
+        """The memory with later keys and values, here."""
+        begin, end = self.filled, self.filled + later.length
+        self.key[..., begin:end, :] = later.key
+        self.value[..., begin:end, :] = later.value
+        self.filled = end
+        kept = slice(memory.first - self.start, end)
+        return Memory(self.key[..., kept, :], self.value[..., kept, :], memory.first, self)
 
 
 @final

@@ -4,7 +4,7 @@
     python -m results --data FOLDER --row multi30k_gru     one row
     python -m results                                      write the table from the figures kept
 
-FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ...
+FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ..., and `tinyshakespeare` with input.txt.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import torch
 import qkv
 from qkv.data.corpus import read_pairs
 from qkv.tasks.drawing import draw
+from results import language
 from results.rows import ROWS, Row
 from results.scoring import score
 from results.table import write_table
@@ -34,7 +35,7 @@ def main() -> None:
     """Read the command line, run what it names, write the table."""
     parser = argparse.ArgumentParser(prog="python -m results", description=__doc__)
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
-    parser.add_argument("--row", choices=[row.name for row in ROWS], action="append", help="one row; all by default")
+    parser.add_argument("--row", choices=_names(), action="append", help="one row; all by default")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where run folders go")
     parser.add_argument("--score-only", action="store_true", help="score a finished run again")
     given = parser.parse_args()
@@ -42,7 +43,14 @@ def main() -> None:
         for row in ROWS:
             if given.row is None or row.name in given.row:
                 run_row(row, given.data, given.runs / row.name, train=not given.score_only)
+        for text_row in language.ROWS:
+            if given.row is None or text_row.name in given.row:
+                language.run_row(text_row, given.data, given.runs / text_row.name, train=not given.score_only)
     write_table(ROOT / "docs" / "results.md")
+
+
+def _names() -> list[str]:
+    return [row.name for row in (*ROWS, *language.ROWS)]
 
 
 def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:

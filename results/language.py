@@ -1,0 +1,161 @@
+"""Rows of language models: trained on tiny Shakespeare, timed, and shown writing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qkv
+from qkv.data.text import divide, read_text
+from results.usage import run as timed
+
+ROOT = Path(__file__).parent.parent
+QKV = Path(sys.executable).parent / "qkv"
+_PROMPT, _SAMPLE = "KING RICHARD III:\n", 400
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """One line of the table.
+
+    Args:
+        name: what `python -m results` takes.
+        what: for the reader.
+        published: the figure of others, in words.
+        asked: the validation loss to reach.
+        against: whether nanoGPT's training is timed beside it.
+    """
+
+    name: str
+    what: str
+    published: str
+    asked: float
+    against: bool
+
+    @property
+    def kept(self) -> Path:
+        """Where the figures are kept."""
+        return ROOT / "results" / "runs" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The figures themselves."""
+        return self.kept / "figures.json"
+
+
+ROWS = (
+    TextRow(
+        "shakespeare_race",
+        "Shakespeare characters, time to a validation loss of 1.88",
+        "nanoGPT: 2,000 updates of 768 characters",
+        1.88,
+        True,
+    ),
+    TextRow(
+        "shakespeare_15min",
+        "Shakespeare characters, 15 minutes",
+        "nanoGPT: 1.47 (one A100, 3 minutes)",
+        1.60,
+        False,
+    ),
+)
+
+
+def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
+    """Train a row, score it on the text held out, and keep figures, logs and a sample in the repository."""
+    text = data / "tinyshakespeare" / "input.txt"
+    config = ROOT / "results" / f"{row.name}.toml"
+    if train:
+        # Side by side, so that whoever else uses the machine meets both.
+        rival = [sys.executable, "-m", "results.nanogpt", str(text), str(row.kept / "nanogpt.json")]
+        beside = subprocess.Popen(rival) if row.against else None
+        command = [str(QKV), "train", "generate", "--text", str(text), "--config", str(config), "--out", str(run)]
+        timed(command, row.kept / "usage.json")
+        if beside is not None and beside.wait():
+            raise SystemExit(beside.returncode)
+    for name in ("metrics.jsonl", "loss.png"):
+        shutil.copy(run / name, row.kept / name)
+    generator = qkv.load(run)
+    (sample,) = generator.generate([_PROMPT], tokens=_SAMPLE, temperature=0.8, seed=1)
+    record: dict[str, Any] = {
+        "figures": {
+            figure.name: {"value": figure.value, "signature": figure.signature}
+            for figure in generator.evaluate(divide(read_text(text), 0.1)[1])
+        },
+        "usage": json.loads((row.kept / "usage.json").read_text(encoding="utf-8")),
+        "parameters": sum(parameter.numel() for parameter in generator.model.parameters()),
+        "sample": sample,
+        "machine": f"{os.cpu_count()} cores, PyTorch {torch.__version__}",
+    }
+    if row.against:
+        record["nanogpt"] = json.loads((row.kept / "nanogpt.json").read_text(encoding="utf-8"))
+    row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps(record["figures"], indent=1))
+
+
+def section() -> str:
+    """The part of the page about language models."""
+    lines = "".join(_line(row) for row in ROWS)
+    return f"{_HEAD}{lines}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
+
+
+_HEAD = """## Language models
+
+Loss is in nats per character over the whole held-out tenth of tiny Shakespeare (nanoGPT's split), each character
+predicted once in windows of the model's context that stand beside each other. Processor time is that of the whole
+command on one thread, starting and validating included; wall time depends on who else used the machine, so its load is
+beside it.
+
+| row | published | loss | asked | parameters | processor time | wall time (load) |
+|---|---|---|---|---|---|---|
+"""
+
+
+def _line(row: TextRow) -> str:
+    if not row.record.exists():
+        return f"| {row.what} | {row.published} | not run | {row.asked:.2f} | | | |\n"
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    usage = record["usage"]
+    wall = f"{usage['wall_seconds']:.0f} s ({usage['load'][1]:.0f} on {usage['cores']} cores)"
+    line = (
+        f"| {row.what} | {row.published} | **{record['figures']['loss']['value']:.3f}** | {row.asked:.2f} "
+        f"| {record['parameters'] / 1e6:.1f} M | {usage['processor_seconds']:.0f} s | {wall} |\n"
+    )
+    if "nanogpt" not in record:
+        return line
+    other = record["nanogpt"]
+    wall = f"{other['wall_seconds']:.0f} s"
+    theirs = f"| nanoGPT's training, beside it | | {other['loss']:.3f} | | 0.8 M | {other['processor_seconds']:.0f} s "
+    return line + f"{theirs}| {wall} |\n"
+
+
+def _details(row: TextRow) -> str:
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    folder = f"../results/runs/{row.name}"
+    quoted = "\n".join(f"> {line}  " if line else ">" for line in record["sample"].splitlines())
+    compared = ""
+    if "nanogpt" in record:
+        share = record["usage"]["processor_seconds"] / record["nanogpt"]["processor_seconds"]
+        compared = (
+            f"\n- processor time: {share:.2f} of that of nanoGPT's 2,000 updates (its starting and judging left out)"
+        )
+    return f"""### {row.what}
+
+- command: `python -m results --data FOLDER --row {row.name}`
+- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0{compared}
+- machine: {record["machine"]}, {record["usage"]["threads"]} thread
+- log: [`metrics.jsonl`]({folder}/metrics.jsonl)
+
+![Loss of training and validation]({folder}/loss.png)
+
+What it writes, at temperature 0.8:
+
+{quoted}
+
+"""

@@ -1,0 +1,34 @@
+"""Run a command and keep what it took: wall time, processor time, and how busy the machine was.
+
+    python -m results.usage FILE.json COMMAND ...
+
+On a machine that others use too, processor time tells what the wall time would be on one that is free.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def run(command: list[str], kept: Path) -> None:
+    """Run a command, and write `kept`; the seconds of a command that is gone on with add up."""
+    before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    start = time.monotonic()
+    done = subprocess.run(command, check=False)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = {"wall_seconds": time.monotonic() - start, "processor_seconds": used.ru_utime + used.ru_stime}
+    record = {name: round(value + before.get(name, 0.0), 1) for name, value in seconds.items()}
+    record |= {"load": [round(load, 1) for load in os.getloadavg()], "cores": os.cpu_count()}
+    record["threads"] = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    run(sys.argv[2:], Path(sys.argv[1]))

@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.biases import Bias
 from qkv.functional import attention_with_weights
 from qkv.introspect.lazy_map import AttentionMap, attention_map
-from qkv.masks.base import Grid, Mask, as_mask
+from qkv.masks.base import Bounds, Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.scores.base import Score
@@ -107,6 +107,12 @@ class Head:
         rows = torch.tensor([query], device=self.query.device)
         found = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
         return found[0][0], found[1][0]
+
+    def bounds(self) -> Bounds | None:
+        """Which keys each query may see as an interval, where the mask is one."""
+        if self.mask is None:
+            return None
+        return MaskPart(self.mask, self.cut).bounds(Grid((), *self.shape, self.query.device))
 
     def visible(self, query: int) -> Tensor:
         """Which keys a query may see: bool (K)."""

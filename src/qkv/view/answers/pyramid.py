@@ -12,7 +12,7 @@ from qkv.view.answers.weights import Weights
 
 STORED = 1 << 24
 """The most cells of the finest level that is kept: 128 MiB for mean and maximum, and a third of it for the others."""
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 _HEIGHT = 256
 _SAMPLE = 1 << 25
 _CHEAP = 1 << 22
@@ -206,14 +206,16 @@ class Pyramid:
         for columns in self._chunks(slice(0, self.shape[1]), rows.stop - rows.start, block):
             if not goes_on():
                 return None
-            tile = stripe(columns).float()
+            if self.weights.sees(rows, columns):
+                tile = stripe(columns).float()
+                entropy += information(tile) if self.weights.head.non_negative else 0
+            else:
+                tile = torch.zeros(1, 1).expand(len(entropy), columns.stop - columns.start)
             total, top = pooled_rows(tile, block)
             received[columns] = total.sum(0, dtype=torch.float64)
             totals.append(pooled_columns(total, block)[0])
             tops.append(pooled_columns(top, block)[1])
             peaks.append(tile.amax(1))
-            if self.weights.head.non_negative:
-                entropy += information(tile)
         return _Stripe(torch.cat(totals, 1), torch.cat(tops, 1), torch.stack(peaks).amax(0), entropy, received)
 
     def _add(self, rows: slice, stripe: _Stripe) -> None:

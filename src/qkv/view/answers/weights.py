@@ -29,6 +29,7 @@ class Weights:
         self.head = head
         self._scale = scale
         self._lock = threading.Lock()
+        self._bounds = head.bounds()
         self._whole: AttentionMap | None = None
         queries = head.shape[0]
         self._known = torch.zeros(queries, dtype=torch.bool)
@@ -41,6 +42,15 @@ class Weights:
         """Memory beyond the layer's own tensors, at most: keys without what is hidden, and row states."""
         keys = self.head.key
         return keys.numel() * keys.element_size() + 9 * self.head.shape[0]
+
+    def sees(self, rows: slice, columns: slice) -> bool:
+        """Whether any of these queries may see any of these keys, as far as the mask is an interval."""
+        if self._bounds is None:
+            return True
+        first, last = (bound if bound is None or len(bound) == 1 else bound[rows] for bound in self._bounds)
+        after = first is not None and columns.stop <= int(first.min())
+        before = last is not None and columns.start >= int(last.max())
+        return not (after or before)
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Neighboring rows: (rows, columns)."""

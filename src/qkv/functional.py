@@ -1,5 +1,7 @@
 """Attention as a function: any score, normalizer and mask, on any backend."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -200,7 +202,10 @@ def explain(
     """
     # A generator of its own: looking at a plan must not change what is drawn next.
     given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    return plan(bind(query, key, value, given).problem, backend)
+    problem, call, _ = bind(query, key, value, given)
+    found = plan(problem, backend)
+    tells = BACKENDS[found.backend].tells
+    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, call)}")
 
 
 def _laid_out(x: Tensor, leading: Shape, own: int) -> Tensor:

@@ -33,6 +33,7 @@ class Backend:
         cost: what a problem takes.
         run: compute it.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
+        tells: what it finds in the tensors of a call that decides how it computes them, in a few words.
     """
 
     name: str
@@ -41,3 +42,4 @@ class Backend:
     cost: Callable[[Problem], Cost]
     run: Callable[[Problem, Call], Result]
     quadratic: bool = False
+    tells: Callable[[Problem, Call], str] | None = None

@@ -10,7 +10,7 @@ large and their difference is small. With R² = max‖q−c‖·max‖k−c‖/h
   maximum is subtracted before anything is rounded.
 - else, and for float64, distances are subtracted, as `blocked` does.
 
-The guard reads the operands, so it is asked inside `run`; `guard` tells `explain` what it says.
+The guard reads the operands, so it is asked inside `run`; `tells` gives `explain` what it says.
 """
 
 from typing import Any
@@ -123,6 +123,22 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
     return "direct" if center(query, key, scale) is None else "double"
 
 
+def tells(problem: Problem, call: Call) -> str:
+    """What the guard says of a call."""
+    if problem.core != "distance":
+        return "products in the type of the operands"
+    operands = call.score.prepare(call.query, call.key)
+    with torch.no_grad():
+        return _TOLD[guard(operands.query.float(), operands.key.float(), operands.scale)]
+
+
+_TOLD = {
+    "single": f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds: distances as products in single precision",
+    "double": "distances as products in double precision: operands are too far from 0 for single",
+    "direct": "distances by subtraction, as blocked does: operands are too far apart for products",
+}
+
+
 class _Rowwise(torch.autograd.Function):
     """A function of PyTorch's autograd over the tiles."""
 
@@ -165,4 +181,4 @@ class _Backward(torch.autograd.Function):
         raise second_derivative("rowwise")
 
 
-BACKEND = Backend("rowwise", "matrix products with compiled rows between them", refuses, cost, run)
+BACKEND = Backend("rowwise", "matrix products with compiled rows between them", refuses, cost, run, tells=tells)

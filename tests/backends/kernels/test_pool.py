@@ -11,6 +11,8 @@ import torch
 from tests.backends.kernels.direct import case, ours
 
 from qkv.backends.kernels import pool
+from qkv.backends.kernels.row_pass import Mechanism, Tile, weigh
+from qkv.backends.kernels.rows import project
 
 LONG = 10 * pool.ALONE_BELOW
 BIG = {"items": 2, "queries": 120, "keys": 160, "width": 64, "columns": 16}
@@ -19,7 +21,23 @@ BIG = {"items": 2, "queries": 120, "keys": 160, "width": 64, "columns": 16}
 def answer() -> list[np.ndarray]:
     c = case(1, **BIG)
     grad = np.random.default_rng(0).normal(size=(2, 120, 16)).astype(np.float32)
-    return [x.numpy() for x in ours(c, grad).values()]
+    return [*(x.numpy() for x in ours(c, grad).values()), *rows()]
+
+
+def rows() -> list[np.ndarray]:
+    """What the passes over rows give: a softmax with dropout, a kernel, a sparse row. PyTorch's own threads, which do
+    not survive a fork, have no part in it."""
+    products = np.random.default_rng(2).normal(size=(2, 100, 500)).astype(np.float32)
+    ends = np.zeros((2, 100), np.int32), np.full((2, 100), 500, np.int32)
+    none, numbers = np.zeros((0, 0, 0)), np.arange(2) * 100
+    tile = Tile(np.ones(2), np.full(2, -np.inf), *ends, none.astype(bool), none.astype("f4"), numbers, 0)
+    keep = np.array(1.25).view(np.uint64)
+    drop = np.array([7, 2**32 // 5, keep], np.uint64)
+    found = [np.empty_like(products), np.empty_like(products), products.copy()]
+    found.append(weigh(Mechanism("Linear", 0.0, "softmax", drop), tile, products, found[0]))
+    found.append(weigh(Mechanism("Bell", 0.0, "sum", drop[:0]), tile, products, found[1]))
+    found.append(project(found[2], np.array([1.5, 1.3])))
+    return found
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:

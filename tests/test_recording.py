@@ -289,6 +289,19 @@ def test_what_an_optimizer_changed_is_not_shown() -> None:
         trace.scene()
 
 
+def test_keys_that_others_follow_in_place_stay_as_they_were() -> None:
+    seam, room = Attention(), torch.randn(1, 8, 4)
+    with record(seam) as trace:
+        seam(torch.randn(1, 1, 4), room[:, :3], room[:, :3])
+        expected = trace.weights("")
+        room[:, 3:] = 5.0
+        assert torch.equal(trace.weights(""), expected)
+        seam(room, room, room)
+        room += 1
+    with pytest.raises(UnsupportedError, match="one changed in place"):
+        trace.weights("")
+
+
 @models
 def test_a_trace_goes_to_disk_and_back(name: str, tmp_path: Path) -> None:
     model = model_of(name)

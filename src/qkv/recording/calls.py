@@ -68,6 +68,9 @@ class Call:
     def check(self) -> None:
         """See that nothing that was recorded has changed: tensors and parameters are not copied.
 
+        Keys and values that are a part of a longer tensor are taken to stay as they are: a cache that grows in place
+        writes behind them.
+
         Raises:
             UnsupportedError: a tensor was changed in place since, as an optimizer does with parameters.
         """
@@ -76,8 +79,14 @@ class Call:
             raise UnsupportedError(complaint("trace", "tensors as they were recorded", "one changed in place", mend))
 
     def _now(self) -> tuple[int, ...]:
-        tensors = [self.query, self.key, self.value, *tensors_in(self.options.values())]
+        memory = [tensor for tensor in (self.key, self.value) if _whole(tensor)]
+        tensors = [self.query, *memory, *tensors_in(self.options.values())]
         return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether a tensor is all of its memory."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def tensors_in(values: Iterable[object]) -> list[Tensor]:

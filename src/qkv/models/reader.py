@@ -139,7 +139,9 @@ class Reader(nn.Module):
         if not len(self.blocks):
             return x
         width = self.config.width
-        return x * width**0.5 + sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
+        position = sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
+        placed: Tensor = x * width**0.5 + position
+        return placed
 
     def _run(self, x_BSM: Tensor, lengths: Tensor) -> Tensor:
         assert self.recurrent is not None

@@ -32,6 +32,8 @@ class RecurrentConfig:
         attention: A, the hidden width of an additive score.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
+        copy: whether words may be copied from the source, and how that is mixed with the vocabulary: see
+            `qkv.nn.CopyHead`.
 
     Raises:
         ConfigError: an unknown name, a size below one, or a dropout outside [0, 1).
@@ -46,6 +48,7 @@ class RecurrentConfig:
     attention: int = 256
     dropout: float = 0.3
     tied: bool = True
+    copy: Literal["none", "joint", "mixture"] = "none"
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -123,6 +126,11 @@ class RecurrentTranslator(nn.Module):
         self.reset_parameters()
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Of what the output layer is given, and of the encoder's states."""
+        return self.config.embedding, 2 * self.config.hidden
+
+    @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source, or None."""
         return None if self.attention is None else "attention"
@@ -166,9 +174,8 @@ class RecurrentTranslator(nn.Module):
         """
         state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
-        y_BTE = self.dropout(self.embed(target))
-        s_BTM, c_BTV, _ = self._run(y_BTE, state)
-        return self._predict(s_BTM, c_BTV, y_BTE)
+        logits: Tensor = self.output(self.advance(target, state)[0])
+        return logits
 
     def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
         """Read the source.
@@ -208,9 +215,28 @@ class RecurrentTranslator(nn.Module):
         Returns:
             Scores (B, N), and the state that includes `tokens`.
         """
-        y_B1E = self.embed(tokens[:, None])
-        s_B1M, c_B1V, hidden = self._run(y_B1E, state)
-        return self._predict(s_B1M, c_B1V, y_B1E)[:, 0], state._replace(hidden=hidden)
+        h_B1E, state = self.advance(tokens[:, None], state)
+        return self.output(h_B1E)[:, 0], state
+
+    def advance(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """What the output layer is given after each of some target tokens.
+
+        Args:
+            target: ids (B, T), int64.
+            state: after the tokens before.
+
+        Returns:
+            (B, T, embedding), and the state that includes the tokens.
+        """
+        y_BTE = self.dropout(self.embed(target))
+        s_BTM, c_BTV, hidden = self._run(y_BTE, state)
+        deep = torch.tanh(self.readout(torch.cat([s_BTM, c_BTV, y_BTE], -1)))
+        return self.dropout(deep), state._replace(hidden=hidden)
+
+    def read(self, source: Tensor, lengths: Tensor) -> tuple[RecurrentState, Tensor]:
+        """As `start`, and the encoder's states (B, S, V)."""
+        state = self.start(source, lengths)
+        return state, state.values
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
@@ -246,8 +272,3 @@ class RecurrentTranslator(nn.Module):
         mask = None if state.lengths is None else Lengths(state.lengths)
         context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
         return context
-
-    def _predict(self, s_BTM: Tensor, c_BTV: Tensor, y_BTE: Tensor) -> Tensor:
-        deep = torch.tanh(self.readout(torch.cat([s_BTM, c_BTV, y_BTE], -1)))
-        logits: Tensor = self.output(self.dropout(deep))
-        return logits

@@ -31,6 +31,8 @@ class TransformerConfig:
         attention_dropout: on the attention's weights.
         norm_first: whether norms stand before each part.
         tied: whether the output layer shares the embedding's weights.
+        copy: whether words may be copied from the source, and how that is mixed with the vocabulary: see
+            `qkv.nn.CopyHead`.
 
     Raises:
         ConfigError: an unknown name, a size below one, heads that do not divide the width, or a dropout outside [0, 1).
@@ -47,6 +49,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     norm_first: bool = True
     tied: bool = True
+    copy: Literal["none", "joint", "mixture"] = "none"
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -100,6 +103,11 @@ class TransformerTranslator(nn.Module):
         self.reset_parameters()
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Of what the output layer is given, and of the encoder's states."""
+        return self.config.width, self.config.width
+
+    @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source: that of the last block."""
         return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
@@ -127,12 +135,10 @@ class TransformerTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
-        memory, padded = self._encode(source, source_lengths)
+        state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
-        x_BTM = self._embed(target, 0)
-        for block in self.decoder:
-            x_BTM = block(x_BTM, memory, _mask(padded))
-        return self._predict(x_BTM)
+        logits: Tensor = self.output(self.advance(target, state)[0])
+        return logits
 
     def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
         """Read the source.
@@ -147,8 +153,12 @@ class TransformerTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
+        return self.read(source, lengths)[0]
+
+    def read(self, source: Tensor, lengths: Tensor) -> tuple[TransformerState, Tensor]:
+        """As `start`, and the encoder's states (B, S, M)."""
         memory, padded = self._encode(source, lengths)
-        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), padded, 0)
+        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), padded, 0), memory
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Take the newest token of each row and predict the next one.
@@ -160,12 +170,26 @@ class TransformerTranslator(nn.Module):
         Returns:
             Scores (B, N), and the state that includes `tokens`.
         """
-        x_B1M = self._embed(tokens[:, None], state.position)
+        h_B1M, state = self.advance(tokens[:, None], state)
+        return self.output(h_B1M)[:, 0], state
+
+    def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        """What the output layer is given after each of some target tokens.
+
+        Args:
+            target: ids (B, T), int64.
+            state: after the tokens before.
+
+        Returns:
+            (B, T, M), and the state that includes the tokens.
+        """
+        x_BTM = self._embed(target, state.position)
         caches = []
         for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
-            x_B1M, grown = block.step(x_B1M, cache, _mask(state.lengths))
+            x_BTM, grown = block.step(x_BTM, cache, _mask(state.lengths))
             caches.append(grown)
-        return self._predict(x_B1M)[:, 0], TransformerState(tuple(caches), state.lengths, state.position + 1)
+        h_BTM: Tensor = self.decoder_norm(x_BTM)
+        return h_BTM, TransformerState(tuple(caches), state.lengths, state.position + target.shape[1])
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Take rows of a state: fewer, repeated, or in another order."""
@@ -190,10 +214,6 @@ class TransformerTranslator(nn.Module):
         position = sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype)
         embedded: Tensor = self.dropout(x + position)
         return embedded
-
-    def _predict(self, x_BTM: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.decoder_norm(x_BTM))
-        return logits
 
     def _decoder_blocks(self) -> list[DecoderBlock]:
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]

@@ -1,0 +1,136 @@
+"""A translator that may copy words from its source, also words that its vocabulary lacks."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.models.recurrent import RecurrentState, RecurrentTranslator
+from qkv.models.transformer import TransformerState, TransformerTranslator
+from qkv.nn.copy import Copyable, CopyHead
+
+
+class CopyingState(NamedTuple):
+    """What the decoder knows between two steps.
+
+    Attributes:
+        inner: of the translator.
+        source: what can be copied.
+    """
+
+    inner: RecurrentState | TransformerState
+    source: Copyable
+
+
+@final
+class CopyingTranslator(nn.Module):
+    """A translator whose every prediction mixes its vocabulary with the words of the source.
+
+    Ids from N on, N the size of the vocabulary, are words that it lacks: N + i is the i-th of them in the row's own
+    source. The translator reads them as unknown, in source and target; the copy knows them apart.
+
+    Args:
+        inner: the translator; its `config.copy` says how copies are mixed in.
+        unknown: the id of the unknown token.
+
+    Raises:
+        ConfigError: a translator that is not to copy.
+
+    Source: Gu et al. 2016, section 3; See et al. 2017, section 2.2.
+
+    Example:
+        >>> from qkv.models.recurrent import RecurrentConfig
+        >>> config = RecurrentConfig(size=20, embedding=8, hidden=8, attention=8, copy="mixture")
+        >>> model = CopyingTranslator(RecurrentTranslator(config), unknown=3)
+        >>> source = torch.tensor([[5, 20, 21], [20, 6, 0]])  # two unknown words in the first, one in the second
+        >>> model(source, torch.tensor([3, 2]), torch.tensor([[1, 20], [1, 6]])).shape
+        torch.Size([2, 2, 22])
+    """
+
+    def __init__(self, inner: RecurrentTranslator | TransformerTranslator, unknown: int) -> None:
+        super().__init__()
+        config = inner.config
+        if config.copy == "none":
+            mend = 'Choose "mixture" or "joint".'
+            raise ConfigError(complaint("model.copy", "a way to mix copies in", '"none"', mend))
+        self.config, self.unknown = config, unknown
+        self.inner = inner
+        states, memory = inner.widths
+        self.copy = CopyHead(config.size, states, memory, states, config.copy)
+
+    @property
+    def alignment_layer(self) -> str:
+        """The name of the attention that aligns target and source: the one that copies."""
+        return "copy.attention"
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """Predict each next target token, given the ones before it.
+
+        Args:
+            source: ids (B, S), int64, from N on where the vocabulary lacks a word.
+            source_lengths: (B,), int64.
+            target: ids (B, T): the begin mark first.
+
+        Returns:
+            Logarithms of probabilities (B, T, N + X), X the most words that a source lacks in the vocabulary.
+
+        Raises:
+            ShapeError: shapes, types or ids that are not these.
+        """
+        state = self.start(source, source_lengths)
+        if target.ndim != 2 or target.dtype != torch.int64 or target.shape[0] != source.shape[0]:
+            expected, got = f"int64 ({source.shape[0]}, T)", f"{target.dtype} {tuple(target.shape)}"
+            raise ShapeError(complaint("target", expected, got, "Each row begins with the begin mark."))
+        return self._predict(target, state)[0]
+
+    def start(self, source: Tensor, lengths: Tensor) -> CopyingState:
+        """Read the source.
+
+        Raises:
+            ShapeError: shapes or types that are not these.
+        """
+        inner, memory = self.inner.read(self._known(source), lengths)
+        ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
+        return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
+
+    def step(self, tokens: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
+        """Take the newest token of each row (B,) and predict the next one (B, N + X), as logarithms."""
+        logarithms, state = self._predict(tokens[:, None], state)
+        return logarithms[:, 0], state
+
+    def select(self, state: CopyingState, rows: Tensor) -> CopyingState:
+        """Take rows of a state: fewer, repeated, or in another order."""
+        return CopyingState(self.inner.select(state.inner, rows), state.source.select(rows))  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def origins(self, source: Tensor, lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the tokens of a target came from.
+
+        Args:
+            source, lengths: as `forward`.
+            target: ids (B, T): the begin mark first; position t + 1 is judged by what was known at t.
+
+        Returns:
+            The share of each token's probability that was copied, and the position that gave most; both (B, T − 1).
+        """
+        state = self.start(source, lengths)
+        hidden, _ = self.inner.advance(self._known(target[:, :-1]), state.inner)  # type: ignore[arg-type]
+        logits = self.inner.output(hidden)
+        copied, row = self.copy.attend(hidden, state.source)
+        generate = self.copy.share(logits, hidden, row)
+        same = state.source.ids[:, None] == target[:, 1:, None]
+        by_copy = (1 - generate) * (copied * same).sum(-1)
+        inside = target[:, 1:, None].clamp(max=self.config.size - 1)
+        own = logits.float().softmax(-1).gather(-1, inside)[..., 0] * (target[:, 1:] < self.config.size)
+        total = by_copy + generate * own
+        return by_copy / total.clamp(min=torch.finfo(total.dtype).tiny), (copied * same).argmax(-1)
+
+    def _predict(self, target: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
+        hidden, inner = self.inner.advance(self._known(target), state.inner)  # type: ignore[arg-type]
+        logarithms: Tensor = self.copy(self.inner.output(hidden), hidden, state.source)
+        return logarithms, CopyingState(inner, state.source)
+
+    def _known(self, ids: Tensor) -> Tensor:
+        """What the translator reads: words that it lacks are unknown."""
+        return torch.where(ids < self.config.size, ids, self.unknown)

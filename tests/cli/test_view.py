@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow  # a model is trained first, and each command is a process of its own
 QKV = Path(sys.executable).parent / "qkv"
 
 
@@ -36,7 +37,6 @@ def test_one_page_that_needs_no_server(model: Path, tmp_path: Path) -> None:
     assert "api/tile?" in page
 
 
-@pytest.mark.slow
 def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> None:
     with subprocess.Popen(
         [QKV, "view", model, "--text", "ab", "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -51,7 +51,6 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
         assert time.monotonic() - begun < 60
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -71,7 +70,6 @@ def test_bad_input_is_one_message(arguments: list[str], words: list[str], model:
         assert word in done.stderr
 
 
-@pytest.mark.slow
 def test_a_trace_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no trace")
     done = run("view", tmp_path / "x.safetensors")

@@ -4,17 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from qkv.data.batches import collate_sources
-from qkv.data.tokenizer import Tokenizer
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, complaint
 from qkv.recording.recorder import record
+from qkv.tasks.generator import Generator
+from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import load
 from qkv.tasks.translator import Translator
 from qkv.view.scene import Scene
 
+Trained = Translator | Generator | Classifier | Tagger
 TRACE = ".safetensors"
 _TITLE = 60
 
@@ -61,13 +62,29 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
         DataError: a text without tokens, or too long for the model.
         ConfigError: a model without attention.
     """
-    found = load(run, device)
+    return scene_of(load(run, device), text, tokens)
+
+
+def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
+    """Let a model that is loaded read a text, or translate it, and keep what every layer attends to.
+
+    Args:
+        found: what `qkv.load` gave.
+        text: one text.
+        tokens: how many of its tokens to read; None for all.
+
+    Returns:
+        The scene, as `scene_of_text`.
+
+    Raises:
+        DataError, ConfigError: as `scene_of_text`.
+    """
     ids = found.tokenizer.encode(text)[:tokens]
     if not ids:
         raise DataError(complaint("--text", "at least one token", "none", "Give a text for the model to read."))
     if isinstance(found, Translator):
         return _translated(found, ids, text)
-    return _read(found.model, found.tokenizer, ids, text)
+    return _read(found, ids, text)
 
 
 def scene_of_trace(path: str | Path) -> Scene:
@@ -110,14 +127,16 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
 
 
-def _read(model: nn.Module, tokenizer: Tokenizer, ids: list[int], text: str) -> Scene:
-    device = next(model.parameters()).device
+def _read(found: Generator | Classifier | Tagger, ids: list[int], text: str) -> Scene:
+    device = next(found.model.parameters()).device
     tokens = torch.tensor([ids], device=device)
-    with torch.no_grad(), record(model) as trace:
-        # A language model is given ids alone; a model that reads padded batches also their lengths.
-        model(tokens) if hasattr(model, "step") else model(tokens, torch.tensor([len(ids)], device=device))
+    with torch.no_grad(), record(found.model) as trace:
+        if isinstance(found, Generator):
+            found.model(tokens)
+        else:
+            found.model(tokens, torch.tensor([len(ids)], device=device))
     _expect_attention(trace.calls)
-    pieces = tokenizer.pieces(ids)
+    pieces = found.tokenizer.pieces(ids)
     return trace.scene(0, {"text": pieces}, title=_title(text), notes={"text": _notes(pieces)})
 
 

@@ -6,6 +6,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.view.answers.answer import numbers
 from qkv.view.answers.head import Head, head_of
@@ -16,6 +17,8 @@ SIDE = 32
 """Cells along a side of a picture."""
 ROWS = 256
 """The most rows that a head is judged by, spread evenly; all of them where there are no more."""
+_CELLS = 1 << 22
+"""The most weights of these rows; very long rows are fewer."""
 THRESHOLDS = {"previous": 0.4, "first": 0.4, "diagonal": 0.4, "same": 0.4, "broad": 0.8}
 """From which value on a label holds: a share of the weight; for broad, of the largest possible entropy."""
 
@@ -52,11 +55,7 @@ def heads(scene: Scene) -> list[dict[str, Any]]:
 def _judged(scene: Scene, layer: int, head: int) -> dict[str, Any]:
     found = scene.layers[layer]
     one = head_of(found, head)
-    rows = torch.linspace(0, max(0, one.shape[0] - 1), min(ROWS, one.shape[0])).round().long()
-    weights = (
-        Weights(one).rows(rows)(slice(None)).double() if len(rows) and one.shape[1] else torch.zeros(0, one.shape[1])
-    )
-    sample = _Sample(weights, rows, _visible(one, rows))
+    sample = _sample(one)
     values = _positions(sample, one, found.kind == "self")
     if found.queries == found.keys or found.kind == "cross":
         values["same"] = _same(sample, scene.sequences[found.queries], scene.sequences[found.keys])
@@ -68,9 +67,17 @@ def _judged(scene: Scene, layer: int, head: int) -> dict[str, Any]:
         "layer": layer,
         "head": head,
         "thumbnail": base64.b64encode(numbers(_thumbnail(sample.weights)).content).decode(),
-        "rows": len(rows),
+        "rows": len(sample.rows),
         "labels": labels,
     }
+
+
+def _sample(head: Head) -> _Sample:
+    queries, keys = head.shape
+    count = min(ROWS, queries, max(1, _CELLS // max(1, keys))) if keys else 0
+    rows = torch.linspace(0, max(0, queries - 1), count).round().long()
+    weights = Weights(head).rows(rows)(slice(None)).double() if count else torch.zeros(0, keys, dtype=torch.float64)
+    return _Sample(weights, rows, _visible(head, rows))
 
 
 def _visible(head: Head, rows: Tensor) -> Tensor:
@@ -110,13 +117,6 @@ def _mean(values: Tensor) -> float:
 
 
 def _thumbnail(weights: Tensor) -> Tensor:
-    """At most 32 × 32 means; those of the rows at hand."""
-    down, across = (
-        torch.arange(size) * SIDE // max(SIDE, size) if size > SIDE else torch.arange(size) for size in weights.shape
-    )
-    small = torch.zeros(min(SIDE, weights.shape[0]), min(SIDE, weights.shape[1]), dtype=torch.float64)
-    counts = torch.zeros_like(small)
-    places = (down[:, None].expand(weights.shape), across.expand(weights.shape))
-    small.index_put_(places, weights, accumulate=True)
-    counts.index_put_(places, torch.ones_like(weights), accumulate=True)
-    return small / counts.clamp(min=1)
+    """At most 32 × 32 means of the rows at hand."""
+    rows, columns = (min(SIDE, size) for size in weights.shape)
+    return F.adaptive_avg_pool2d(weights[None], (rows, columns))[0] if weights.numel() else weights

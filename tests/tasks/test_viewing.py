@@ -1,0 +1,73 @@
+"""From a trained model and a text to a scene: tokens, layers, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, DataError
+from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.tasks import viewing
+from qkv.tasks.generator import Generator
+from qkv.tasks.translator import Translator
+
+TOKENIZER = Tokenizer.learn(["abcdefgh"], "char")
+
+
+def translator(kind):
+    torch.manual_seed(0)
+    if kind == "gru":
+        return Translator(RecurrentTranslator(RecurrentConfig(TOKENIZER.size, embedding=8, hidden=8)), TOKENIZER)
+    sizes = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
+    return Translator(TransformerTranslator(TransformerConfig(TOKENIZER.size, **sizes)), TOKENIZER)
+
+
+@pytest.mark.parametrize("kind", ["gru", "transformer"])
+def test_a_translation_shows_the_weights_that_it_was_made_with(kind):
+    model = translator(kind)
+    scene = viewing.scene_of(model, "abcx")
+    assert scene.sequences["source"] == ("a", "b", "c", "<unk>")
+    assert scene.notes["source"][-1] == "unknown"
+    found = model.translate_fully(["abcx"], attention=True)[0]
+    assert scene.sequences["target"] == found.target_tokens
+    layer = next(layer for layer in scene.layers if layer.kind == "cross")
+    torch.testing.assert_close(layer.map().dense().mean(0), found.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_a_language_model_reads_the_text():
+    torch.manual_seed(0)
+    config = DecoderConfig(TOKENIZER.size, width=8, heads=2, layers=2)
+    model = Generator(LanguageModel(config), TOKENIZER)
+    scene = viewing.scene_of(model, "abcabc", tokens=5)
+    assert scene.sequences == {"text": ("a", "b", "c", "a", "b")}
+    assert [layer.shape for layer in scene.layers] == [(2, 5, 5)] * 2
+    assert float(scene.layers[0].map()[0, 0, 1]) == 0
+
+
+def test_a_model_without_attention_has_nothing_to_show():
+    config = RecurrentConfig(TOKENIZER.size, embedding=8, hidden=8, score="none")
+    model = Translator(RecurrentTranslator(config), TOKENIZER)
+    with pytest.raises(ConfigError, match="attention"):
+        viewing.scene_of(model, "abc")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", "at least one token"), ("a" * 300, "at most 256 tokens")])
+def test_texts_that_cannot_be_read(text, expected):
+    model = translator("gru")
+    with pytest.raises(DataError, match=expected):
+        viewing.scene_of(model, text)
+
+
+def test_exactly_one_text(tmp_path):
+    for text, file in ((None, None), ("a", tmp_path / "b")):
+        with pytest.raises(ConfigError, match="--text"):
+            viewing.offered(Path("run"), text, file, None, "cpu")
+    with pytest.raises(ConfigError, match="trace"):
+        viewing.offered(Path("x.safetensors"), "a", None, None, "cpu")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    for missing in (tmp_path / "none", tmp_path / "bytes"):
+        with pytest.raises(DataError, match=missing.name):
+            viewing.offered(Path("run"), None, missing, None, "cpu")

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
+from qkv.view.answers.keep import Kept
 from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, pooled, pooled_columns, pooled_rows
 from qkv.view.answers.weights import Weights
 
@@ -15,6 +16,7 @@ STORED = 1 << 24
 _CHUNK = 1 << 20
 _HEIGHT = 256
 _SAMPLE = 1 << 25
+_SAMPLES = 8 << 20
 _CHEAP = 1 << 22
 How = Literal["mean", "max"]
 What = Literal["entropy", "received", "peak"]
@@ -64,12 +66,13 @@ class Pyramid:
         self._received = torch.zeros(columns, dtype=torch.float64)
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._samples = Kept[Tensor](_SAMPLES, lambda sample: sample.nbytes)
 
     @property
     def bytes(self) -> int:
         """Memory that it takes when it is done."""
         cells = sum(high * wide for high, wide in map(self.size, range(self.base, self.levels)))
-        return 8 * cells + 8 * self.shape[0] + 8 * self.shape[1] + self.weights.bytes
+        return 8 * cells + 8 * self.shape[0] + 8 * self.shape[1] + _SAMPLES + self.weights.bytes
 
     @property
     def exact(self) -> bool:
@@ -102,7 +105,8 @@ class Pyramid:
         kept = self._read(level, rows[:ready], columns, how)
         if ready == len(rows):
             return kept, True
-        return torch.cat([kept, self._sampled(level, rows[ready:], columns, how)]), False
+        sample = self._samples.get((place, how), lambda: self._sampled(level, rows, columns, how))
+        return torch.cat([kept, sample[ready:]]), False
 
     def track(self, what: What) -> tuple[Tensor, bool]:
         """A statistic of every row, or of every column (received), and whether it is exact.

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PLOT = store.RESULTS.with_suffix(".svg")
 BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
+HEADING = "## Table"
 PASSES = ("forward", "forward + backward")
 
 
@@ -40,7 +41,9 @@ def insert(text: str, part: str) -> str:
         (1, False)
     """
     if BEGIN not in text:
-        text = f"{text.rstrip()}\n\n## Table\n\n{BEGIN}\n{END}\n".lstrip()
+        whole = text if HEADING in text else f"{text.rstrip()}\n\n{HEADING}".lstrip()
+        above, below = whole.split(HEADING, 1)
+        text = f"{above}{HEADING}\n\n{BEGIN}\n{END}\n{below.lstrip()}"
     before, rest = text.split(BEGIN, 1)
     return f"{before}{BEGIN}\n{part.strip()}\n{END}{rest.split(END, 1)[1]}"
 

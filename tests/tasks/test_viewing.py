@@ -10,6 +10,8 @@ from qkv.errors import ConfigError, DataError
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.recording.recorder import record
 from qkv.tasks import viewing
 from qkv.tasks.generator import Generator
 from qkv.tasks.translator import Translator
@@ -71,3 +73,14 @@ def test_exactly_one_text(tmp_path):
     for missing in (tmp_path / "none", tmp_path / "bytes"):
         with pytest.raises(DataError, match=missing.name):
             viewing.offered(Path("run"), None, missing, None, "cpu")
+
+
+def test_a_trace_shows_what_was_recorded(tmp_path):
+    torch.manual_seed(0)
+    model = MultiHeadAttention(8, 2)
+    with record(model) as trace:
+        model(torch.randn(1, 3, 8))
+    trace.save(tmp_path / "trace.safetensors")
+    scene = viewing.offered(tmp_path / "trace.safetensors", None, None, None, "cpu")
+    torch.testing.assert_close(scene.layers[0].map().dense(), trace.weights("attention")[0])
+    assert len(scene.sequences["text"]) == 3

@@ -8,6 +8,7 @@ import torch
 from qkv.data.batches import collate_sources
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, complaint
+from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
@@ -96,10 +97,7 @@ def scene_of_trace(path: str | Path) -> Scene:
     Raises:
         DataError: it is none.
     """
-    from qkv.recording.files import read
-
-    trace = read(path)
-    return trace.scene()
+    return read(path).scene()
 
 
 def _text_of(file: Path) -> str:

@@ -99,7 +99,7 @@ def test_a_long_alignment_is_shown_piece_by_piece(opened, served, long_scene):
 
 @pytest.mark.slow
 def test_the_graph_follows_a_token_and_counts_what_it_leaves_out(opened, served, scene):
-    page = shown(opened, served(scene), "graph", "&query=11&links=2&frontier=6")
+    page = shown(opened, served(scene), "graph", "&way=text&follow=11&links=2&frontier=6")
     assert page.locator(".column").all_inner_texts()[-1].startswith("decoder.1")
     first = scene.layers[1].map().dense().mean(0)[11].topk(2)
     links = page.locator(".graph .links path").count()
@@ -108,7 +108,11 @@ def test_the_graph_follows_a_token_and_counts_what_it_leaves_out(opened, served,
     assert float(left.split()[0]) == pytest.approx(100 * (1 - float(first.values.sum())), abs=0.06)
     page.locator(".ribbon span").nth(2).click()
     page.wait_for_timeout(500)
-    assert "query=2" in page.evaluate("location.hash")
+    assert "follow=2" in page.evaluate("location.hash")
+    page.get_by_role("button", name="text → source").click()
+    page.wait_for_timeout(500)
+    assert page.locator(".column").all_inner_texts()[0].startswith("inputs")
+    assert set(page.locator(".node").all_inner_texts()[1:]) <= set(scene.sequences["source"])
 
 
 @pytest.mark.slow

@@ -24,19 +24,23 @@ export function graph(home, page) {
   let shown = "";
   return {
     show: (state) => {
-      const chain = chained(page.layers, Number(state.layer));
-      const top = page.layers[chain[chain.length - 1]];
-      const tokens = page.sequences[top.queries];
-      const query = Math.min(Number(state.query ?? tokens.length - 1), tokens.length - 1);
+      const offered = ways(page);
+      const way =
+        state.way !== undefined && Object.hasOwn(offered, state.way) ? state.way : Object.keys(offered).at(-1);
+      const chain = offered[way ?? ""];
+      const tokens = page.sequences[page.layers[chain[chain.length - 1]].queries];
+      const query = Math.min(Number(state.follow ?? tokens.length - 1) || 0, tokens.length - 1);
       const [links, frontier] = [state.links ?? "4", state.frontier ?? "12"];
       const asked = path("graph", { layers: chain.join(","), query, top: links, frontier });
       if (`${asked} ${innerWidth}` === shown) return;
       shown = `${asked} ${innerWidth}`;
+      const titles = Object.fromEntries(Object.keys(offered).map((name) => [name, name]));
       choices.replaceChildren(
+        segmented("Through which layers", titles, way ?? "", (to) => page.go({ way: to, follow: null })),
         segmented("Links of each token", LINKS, links, (to) => page.go({ links: to })),
         segmented("Tokens kept in each layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
-      ribbon(picker, tokens, "follow", query, (place) => page.go({ query: place }));
+      ribbon(picker, tokens, "follow", query, (place) => page.go({ follow: place }));
       const fill = async (answer) => {
         await Promise.all(
           answer.nodes.map((node) => sequenceOf(page, chain, answer, node.layer).need(node.token, node.token + 1)),
@@ -52,17 +56,20 @@ export function graph(home, page) {
 }
 
 /**
- * The layers that read from each other: those of the chosen layer's sequence that look at themselves, bottom to top.
- * @param {import("./shell.js").Layer[]} layers @param {number} chosen @returns {number[]}
+ * The chains of layers that read from each other, bottom to top: those of each sequence that looks at itself, and of a
+ * running viewer also those below a layer that looks from one sequence at another.
+ * @param {import("./shell.js").Page} page @returns {Record<string, number[]>}
  */
-function chained(layers, chosen) {
-  const self = layers.map((_, at) => at).filter((at) => layers[at].kind === "self");
-  const same = self.filter((at) => layers[at].queries === layers[chosen].queries);
-  return same.length > 0
-    ? same
-    : self.length > 0
-      ? self.filter((at) => layers[at].queries === layers[self[0]].queries)
-      : [chosen];
+function ways({ layers, source }) {
+  /** @type {Record<string, number[]>} */
+  const found = {};
+  layers.forEach(({ kind, queries }, at) => {
+    if (kind === "self") found[queries] = [...(found[queries] ?? []), at];
+  });
+  layers.forEach(({ kind, queries, keys }, at) => {
+    if (kind === "cross" && source.live) found[`${queries} → ${keys}`] = [...(found[keys] ?? []), at];
+  });
+  return Object.keys(found).length > 0 ? found : { [layers[0].name]: [0] };
 }
 
 /**
@@ -82,11 +89,12 @@ function drawn(graph, page, chain, room, say) {
   const name = ({ layer, token }) => nameOf(sequenceOf(page, chain, graph, layer), token);
   const places = [...new Set(graph.nodes.map(({ token }) => token))].sort((a, b) => a - b);
   const lines = new Map(places.map((place, line) => [place, line]));
-  const gap = Math.max(150, Math.min(300, (room - 130) / chain.length));
+  const gap = Math.max(150, Math.min(420, (room - 130) / chain.length));
   const at = (layer, token) => ({ x: layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
   const [width, height] = [chain.length * gap + 120, 58 + places.length * ROW + 4];
   const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(weight)), 1e-9);
   const home = element("div.graph", { role: "img", "aria-label": spoken(graph, chain.length, name) });
+  home.style.setProperty("--gap", `${gap}px`);
   Object.assign(home.style, { width: `${width}px`, height: `${height}px` });
   const links = shape("svg", { width, height, class: "links", "aria-hidden": "true" });
   const paths = [...graph.links]
@@ -151,6 +159,7 @@ function drawn(graph, page, chain, room, say) {
     if (layer < chain.length) bar.style.setProperty("--share", String(graph.discarded[layer]));
     const head = element("div.column", element("b", { title }, title), left, bar);
     head.style.left = `${layer * gap}px`;
+    if (layer === chain.length) head.style.width = "118px";
     return head;
   });
   home.append(links, ...heads, ...nodes);

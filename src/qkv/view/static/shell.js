@@ -99,7 +99,7 @@ export async function start(source, ramps) {
   /** @type {Page} */
   const page = {
     source,
-    layers: scene.layers,
+    layers: scene.layers.map((layer) => ({ ...layer, name: layer.name.replace(/(?<=.)\.attention$/, "") })),
     sequences: Object.fromEntries(
       Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)]),
     ),

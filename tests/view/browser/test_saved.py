@@ -1,0 +1,50 @@
+"""A scene saved as one file, opened from disk without any network."""
+
+import pytest
+
+from qkv.view.offline import page as saved
+
+_READY = {
+    "steps": ".flow .step",
+    "map": ".field-of-view canvas[data-state=exact]",
+    "alignment": ".grid .map canvas",
+    "graph": ".graph .node",
+    "heads": ".gallery .head",
+}
+
+
+@pytest.fixture(scope="module")
+def file(scene, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "scene.html"
+    path.write_text(saved(scene).text, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", _READY)
+def test_a_saved_page_shows_what_the_viewer_shows(opened, served, scene, file, view):
+    said = []
+    for address in (file, served(scene)):
+        page = opened(f"{address}#view={view}&layer=1&head=1&query=4&key=2", offline=address == file)
+        page.wait_for_selector(_READY[view])
+        page.wait_for_timeout(500)
+        said.append(page.locator(".flow, .gallery, .equation, .targets").all_inner_texts())
+    assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_a_saved_page_says_what_only_the_running_viewer_has(opened, file):
+    page = opened(f"{file}#view=whatif", offline=True)
+    page.wait_for_selector(".comparison .trouble")
+    assert "qkv view" in page.locator(".comparison .trouble").inner_text()
+
+
+@pytest.mark.slow
+def test_hostile_tokens_run_nothing_in_a_saved_page(opened, hostile_scene, tmp_path):
+    path = tmp_path / "hostile.html"
+    path.write_text(saved(hostile_scene).text, encoding="utf-8")
+    for view, ready in _READY.items():
+        page = opened(f"{path.as_uri()}#view={view}&layer=2", offline=True)
+        page.wait_for_selector(f"{ready}, .home .trouble:not(:empty)")  # so many tokens: steps are not carried
+        assert page.evaluate("typeof pwned") == "undefined"
+        assert page.evaluate("document.querySelectorAll('script, style, img, iframe, base, object').length") == 3

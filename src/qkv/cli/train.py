@@ -24,6 +24,9 @@ def train_translate(
             help="additive (default of RNNs), scaled_dot (of the transformer), dot, bilinear, or none (RNNs)."
         ),
     ] = None,
+    copy: Annotated[
+        str | None, typer.Option(help="Copy words from the source too: mixture, joint, or none (default).")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="bpe (default), word or char; learnt from the training text.")
     ] = None,
@@ -56,7 +59,7 @@ def train_translate(
             "longest": longest,
         },
         "tokenizer": {"kind": tokenizer, "size": vocabulary, "lowercase": lowercase},
-        "model": {"kind": model, "score": score},
+        "model": {"kind": model, "score": score, "copy": copy},
         "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
     }
     _train(_given(flags), config, out, device, tensorboard=tensorboard, print_config=print_config)

@@ -8,11 +8,12 @@ import torch
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, complaint
+from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.settings import build, plain
 
-TranslationModel = RecurrentTranslator | TransformerTranslator
+TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator
 KINDS = ("transformer", "gru", "lstm", "rnn")
 
 
@@ -72,7 +73,8 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationMo
         ConfigError: as `model_settings`.
     """
     config = model_settings(table, tokenizer.size)
-    return RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
+    plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
+    return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
 
 
 def as_device(name: str) -> torch.device:

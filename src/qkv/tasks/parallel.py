@@ -9,6 +9,7 @@ from qkv.data.batches import Example
 from qkv.data.corpus import Pair, read_pairs, read_tsv
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
+from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, complaint
 
@@ -71,7 +72,9 @@ class Parallel(NamedTuple):
     fingerprint: str
 
 
-def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None) -> Parallel:
+def read_training(
+    files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
+) -> Parallel:
     """Read and tokenize the pairs to train and validate on.
 
     Args:
@@ -79,6 +82,7 @@ def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | 
         words: how to tokenize.
         seed: decides which pairs are held out, where no validation files are given.
         tokenizer: one that was learnt before, to go on with; None to learn it.
+        copies: whether words of a source that the vocabulary lacks have numbers of their own, for a model that copies.
 
     Returns:
         The pairs, ready.
@@ -97,8 +101,8 @@ def read_training(files: Files, words: Words, seed: int, tokenizer: Tokenizer | 
     if tokenizer is None:
         texts = (text for pair in pairs for text in (pair.source, pair.target))
         tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
-    examples = _examples(pairs, tokenizer, files.longest, names)
-    valid_examples = _examples(valid, tokenizer, files.longest, valid_names)
+    examples = _examples(pairs, tokenizer, files.longest, names, copies)
+    valid_examples = _examples(valid, tokenizer, files.longest, valid_names, copies)
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
 
 
@@ -131,13 +135,22 @@ def _names(source: Path | None, target: Path | None, data: Path | None) -> tuple
     return (str(data), str(data)) if data else (str(source), str(target))
 
 
-def _examples(pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> list[Example]:
+def _examples(
+    pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str], copies: bool
+) -> list[Example]:
     examples = []
     for pair in pairs:
-        source, target = tuple(tokenizer.encode(pair.source)), tuple(tokenizer.encode(pair.target))
+        source, target = _numbered(pair, tokenizer, copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
                 mend = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
                 raise DataError(complaint(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
         examples.append(Example(source, target, pair.line))
     return examples
+
+
+def _numbered(pair: Pair, tokenizer: Tokenizer, copies: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if not copies:
+        return tuple(tokenizer.encode(pair.source)), tuple(tokenizer.encode(pair.target))
+    source = encode_source(pair.source, tokenizer)
+    return source.ids, encode_target(pair.target, tokenizer, source.unknown)

@@ -33,6 +33,11 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
 )
 """What suits some ten thousand sentence pairs on a laptop; chosen on the validation part of Multi30k."""
 
+COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {"tokenizer": {"kind": "word"}, "training": {"label_smoothing": 0.0}}
+)
+"""What a model that copies has of its own: whole words, and no smoothing towards words that are not in the source."""
+
 _TABLES = ("data", "tokenizer", "model", "training")
 _FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
 
@@ -74,12 +79,18 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
         if name not in _TABLES or not isinstance(table, Mapping):
             mend = nearest(name, _TABLES) if name not in _TABLES else f"Write [{name}] and its settings below."
             raise ConfigError(complaint(name, "a table of settings", "something else", mend))
-    return Settings(
+    model = model_settings(tables.get("model", {}))
+    own = {} if model.copy == "none" else COPYING
+    settings = Settings(
         build(Files, tables.get("data", {}), "data"),
-        build(Words, tables.get("tokenizer", {}), "tokenizer"),
-        model_settings(tables.get("model", {})),
-        build(Training, {**DEFAULTS, **tables.get("training", {})}, "training"),
+        build(Words, {**own.get("tokenizer", {}), **tables.get("tokenizer", {})}, "tokenizer"),
+        model,
+        build(Training, {**DEFAULTS, **own.get("training", {}), **tables.get("training", {})}, "training"),
     )
+    if model.copy != "none" and settings.training.label_smoothing:
+        got, mend = f"{settings.training.label_smoothing}", "Leave it out, or train without copying."
+        raise ConfigError(complaint("training.label_smoothing", "0 for a model that copies", got, mend))
+    return settings
 
 
 def show_settings(settings: Settings) -> dict[str, Any]:
@@ -106,7 +117,13 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
         mend = "For example --out runs/first; the same command again resumes."
         raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
     place = as_device(device)
-    text = read_training(settings.data, settings.tokenizer, settings.training.seed, learnt_tokenizer(out))
+    text = read_training(
+        settings.data,
+        settings.tokenizer,
+        settings.training.seed,
+        learnt_tokenizer(out),
+        copies=settings.model.copy != "none",
+    )
     # The model's first weights are part of what the seed decides.
     seed_everything(settings.training.seed)
     model = build_model(model_table(settings.model), text.tokenizer).to(place)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
+from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.decoding import Decoding, decode
@@ -37,6 +39,8 @@ class Translation:
         weights: what each target token attended to, (T, S); None where the model has no attention, or none was asked
             for.
         ranked: by what a beam ranked it: the score normalized by length; None where nothing was ranked.
+        origins: for each target token, the end mark aside, the source token that it was copied from, or None where it
+            came from the vocabulary; None as a whole where the model does not copy, or `weights` were not asked for.
     """
 
     source: str
@@ -47,6 +51,7 @@ class Translation:
     target_tokens: tuple[str, ...]
     weights: Tensor | None = None
     ranked: float | None = None
+    origins: tuple[int | None, ...] | None = None
 
 
 @final
@@ -163,9 +168,9 @@ class Translator:
             ConfigError: attention is asked of a model that has none.
         """
         sources = [self._encode(line, number) for number, line in enumerate(lines, start=1)]
-        hypotheses = self._decode(sources, how)
+        hypotheses = self._decode([source.ids for source in sources], how)
         pairs = zip(lines, sources, hypotheses, strict=True)
-        return [[self._translation(line, ids, one, attention) for one in found] for line, ids, found in pairs]
+        return [[self._translation(line, source, one, attention) for one in found] for line, source, found in pairs]
 
     def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
         """What each target token attended to: cross-attention, the mean over heads.
@@ -196,12 +201,32 @@ class Translator:
         weights_TS = weights.mean(0) if weights.ndim == 3 else weights
         return weights_TS[:, : len(source)].float().cpu()
 
-    def _encode(self, line: str, number: int) -> list[int]:
-        ids = self.tokenizer.encode(line)
-        if len(ids) > self.longest:
-            mend = f"Split the line, or train with --longest {len(ids)}."
-            raise DataError(complaint(f"line {number}", f"at most {self.longest} tokens", f"{len(ids)}", mend))
-        return ids
+    def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
+        """Where target tokens came from, where the model copies.
+
+        Args:
+            source, target: ids, as `attention`.
+
+        Returns:
+            For each target token the place of the source token that gave most of it, where more than half of its
+            probability was copied; None where it came from the vocabulary.
+        """
+        if not isinstance(self.model, CopyingTranslator):
+            return None
+        device = next(self.model.parameters()).device
+        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
+        target_1T = torch.tensor([[self.tokenizer.bos, *target]], device=device)
+        shares, places = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
+        pairs = zip(shares[0].tolist(), places[0].tolist(), strict=True)
+        return tuple(place if share > 0.5 else None for share, place in pairs)
+
+    def _encode(self, line: str, number: int) -> OpenSource:
+        copies = isinstance(self.model, CopyingTranslator)
+        source = encode_source(line, self.tokenizer) if copies else OpenSource(tuple(self.tokenizer.encode(line)), ())
+        if len(source.ids) > self.longest:
+            mend = f"Split the line, or train with --longest {len(source.ids)}."
+            raise DataError(complaint(f"line {number}", f"at most {self.longest} tokens", f"{len(source.ids)}", mend))
+        return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:
         filled = [place for place, ids in enumerate(sources) if ids]
@@ -228,15 +253,16 @@ class Translator:
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
         return decode(self.models, source_BS, lengths_B, keys, how, limit=3 * lengths_B + 16, **marks)
 
-    def _translation(self, line: str, source: Sequence[int], found: Hypothesis, attention: bool) -> Translation:
-        pieces = self.tokenizer.pieces
+    def _translation(self, line: str, source: OpenSource, found: Hypothesis, attention: bool) -> Translation:
+        look = attention and bool(source.ids)
         return Translation(
             source=line,
-            text=self.tokenizer.decode(found.ids),
+            text=decode_open(found.ids, self.tokenizer, source.unknown),
             score=found.score,
             finished=found.finished,
-            source_tokens=tuple(pieces(source)),
-            target_tokens=(*pieces(found.ids), _EOS_SHOWN),
-            weights=self.attention(source, found.ids) if attention and source else None,
+            source_tokens=tuple(pieces_open(source.ids, self.tokenizer, source.unknown)),
+            target_tokens=(*pieces_open(found.ids, self.tokenizer, source.unknown), _EOS_SHOWN),
+            weights=self.attention(source.ids, found.ids) if look else None,
             ranked=found.ranked,
+            origins=self.origins(source.ids, found.ids) if look else None,
         )

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.training import Given, follow
 
 
 @guarded
@@ -39,6 +40,7 @@ def train_translate(
     seed: Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
     config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
 ) -> None:
@@ -48,6 +50,8 @@ def train_translate(
 
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """
+    from qkv.tasks import training
+
     flags: dict[str, dict[str, Any]] = {
         "data": {
             "source": source,
@@ -62,30 +66,4 @@ def train_translate(
         "model": {"kind": model, "score": score, "copy": copy},
         "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
     }
-    _train(_given(flags), config, out, device, tensorboard=tensorboard, print_config=print_config)
-
-
-def _given(flags: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Only what was written on the command line."""
-    return {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
-
-
-def _train(
-    flags: dict[str, dict[str, Any]],
-    config: Path | None,
-    out: Path | None,
-    device: str,
-    *,
-    tensorboard: bool,
-    print_config: bool,
-) -> None:
-    from qkv.tasks.settings import merge, read_toml, to_toml
-    from qkv.tasks.training import load_settings, show_settings, train
-
-    settings = load_settings(merge(read_toml(config), flags) if config is not None else flags)
-    if print_config:
-        typer.echo(to_toml(show_settings(settings)))
-        return
-    outcome = train(settings, out, device, tensorboard=tensorboard)
-    if outcome.exit_code:
-        raise typer.Exit(outcome.exit_code)
+    follow(training, flags, Given(config, start, out, device, tensorboard, print_config))

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.training import Given, follow
 
 _Data = Annotated[Path | None, typer.Option(help="label<TAB>text on each line (.gz too).")]
 _Columns = Annotated[Path | None, typer.Option(help="Words in columns, word first, tag last; .gz too.")]
@@ -22,6 +23,7 @@ _Rate = Annotated[float | None, typer.Option(help="The learning rate's peak (0.0
 _Seed = Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")]
 _Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
 _Config = Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")]
+_From = Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")]
 _Board = Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")]
 _Print = Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")]
 
@@ -42,6 +44,7 @@ def train_classify(
     seed: _Seed = None,
     device: _Device = "cpu",
     config: _Config = None,
+    start: _From = None,
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
@@ -55,7 +58,7 @@ def train_classify(
         "model": {"encoder": model, "pool": pool},
         "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
     }
-    _train("classify", flags, config, out, device, tensorboard=tensorboard, print_config=print_config)
+    _train("classify", flags, Given(config, start, out, device, tensorboard, print_config))
 
 
 @guarded
@@ -73,6 +76,7 @@ def train_tag(
     seed: _Seed = None,
     device: _Device = "cpu",
     config: _Config = None,
+    start: _From = None,
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
@@ -86,27 +90,10 @@ def train_tag(
         "model": {"encoder": model},
         "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
     }
-    _train("tag", flags, config, out, device, tensorboard=tensorboard, print_config=print_config)
+    _train("tag", flags, Given(config, start, out, device, tensorboard, print_config))
 
 
-def _train(
-    kind: Any,
-    flags: dict[str, dict[str, Any]],
-    config: Path | None,
-    out: Path | None,
-    device: str,
-    *,
-    tensorboard: bool,
-    print_config: bool,
-) -> None:
-    from qkv.tasks.label_training import load_label_settings, show_label_settings, train_labels
-    from qkv.tasks.settings import merge, read_toml, to_toml
+def _train(kind: Any, flags: dict[str, dict[str, Any]], given: Given) -> None:
+    from qkv.tasks.label_training import LabelRecipe
 
-    given = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
-    settings = load_label_settings(kind, merge(read_toml(config), given) if config is not None else given)
-    if print_config:
-        typer.echo(to_toml(show_label_settings(settings)))
-        return
-    outcome = train_labels(kind, settings, out, device, tensorboard=tensorboard)
-    if outcome.exit_code:
-        raise typer.Exit(outcome.exit_code)
+    follow(LabelRecipe(kind), flags, given)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.training import Given, follow
 
 
 @guarded
@@ -40,7 +41,6 @@ def train_generate(
 
     Example: qkv train generate --text plays.txt --out runs/plays
     """
-    from qkv.cli.training import Given, follow
     from qkv.tasks import language_training
 
     model = {

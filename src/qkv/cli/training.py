@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import typer
 
-from qkv.train.outcome import Outcome
+if TYPE_CHECKING:
+    from qkv.train.outcome import Outcome
 
 
 class Recipe(Protocol):
     """A task's module: from nested names and values to settings, and from settings to a trained run."""
 
-    TASK: str
+    @property
+    def TASK(self) -> str:  # noqa: N802
+        """The name of the task."""
 
     def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> Any:
         """Check settings and fill in defaults."""
@@ -20,7 +23,7 @@ class Recipe(Protocol):
     def show_settings(self, settings: Any) -> dict[str, Any]:
         """All settings as nested names and values."""
 
-    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> Outcome:
+    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> "Outcome":
         """Train, or go on."""
 
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, final
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import CheckpointError, ConfigError, complaint, nearest
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.tasks.choice import as_device
 from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
 from qkv.tasks.labeling import LabelModel, LabelTask
+from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.parallel import Words
-from qkv.tasks.runs import learnt_tokenizer
 from qkv.tasks.settings import build, plain
 from qkv.train.loop import train as run_training
 from qkv.train.outcome import Outcome
@@ -98,7 +98,13 @@ def show_label_settings(settings: LabelSettings) -> dict[str, Any]:
 
 
 def train_labels(
-    kind: Kind, settings: LabelSettings, out: Path | None, device: str = "cpu", *, tensorboard: bool = False
+    kind: Kind,
+    settings: LabelSettings,
+    out: Path | None,
+    device: str = "cpu",
+    *,
+    tensorboard: bool = False,
+    origin: Origin | None = None,
 ) -> Outcome:
     """Train a model that labels texts or words, or go on with a run.
 
@@ -108,6 +114,7 @@ def train_labels(
         out: the run folder.
         device: where to compute.
         tensorboard: whether to log for TensorBoard too.
+        origin: the run whose weights and tokenizer are the start; None to start anew.
 
     Returns:
         How it ended.
@@ -120,18 +127,31 @@ def train_labels(
         raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
     place = as_device(device)
     seed = settings.training.seed
-    text = read_for_training(kind, settings.data, settings.tokenizer, seed, learnt_tokenizer(out))
+    text = read_for_training(kind, settings.data, settings.tokenizer, seed, first_tokenizer(out, origin))
     # The model's first weights are part of what the seed decides.
     seed_everything(seed)
     table = _model_table(settings.model)
     model = build_reader(kind, table, text.tokenizer.size, text.labels, text.tokenizer.unk).to(place)
+    _expect_labels(text.labels, origin)
+    start_from(model, origin)
     _announce(text, sum(parameter.numel() for parameter in model.parameters()))
     task = LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, settings.training.label_smoothing)
-    config = _config(kind, settings, text)
+    config = {**_config(kind, settings, text), **origin_config(origin)}
     tokens = text.tokenizer.to_json()
     return run_training(
         task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
     )
+
+
+def _expect_labels(labels: tuple[str, ...], origin: Origin | None) -> None:
+    """Refuse a start that learnt other labels: its outputs would mean something else."""
+    if origin is None:
+        return
+    theirs = origin.trained.contents.config.get("labels")
+    if theirs != list(labels):
+        shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
+        mend = "Train on the same labels, or anew without --from."
+        raise CheckpointError(complaint("--from", f"a run with the labels {', '.join(labels)}", shown, mend))
 
 
 def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
@@ -177,3 +197,29 @@ def _announce(text: LabeledText, parameters: int) -> None:
         f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
         file=sys.stderr,
     )
+
+
+@final
+@dataclass(frozen=True)
+class LabelRecipe:
+    """One of the two tasks, as the command line wants it.
+
+    Args:
+        TASK: "classify" or "tag".
+    """
+
+    TASK: Kind
+
+    def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> LabelSettings:
+        """As `load_label_settings`."""
+        return load_label_settings(self.TASK, tables)
+
+    def show_settings(self, settings: LabelSettings) -> dict[str, Any]:
+        """As `show_label_settings`."""
+        return show_label_settings(settings)
+
+    def train(
+        self, settings: LabelSettings, out: Path | None, device: str, *, tensorboard: bool, origin: Origin | None
+    ) -> Outcome:
+        """As `train_labels`."""
+        return train_labels(self.TASK, settings, out, device, tensorboard=tensorboard, origin=origin)

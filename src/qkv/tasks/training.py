@@ -12,8 +12,8 @@ from qkv.errors import ConfigError, complaint, nearest
 from qkv.models.recurrent import RecurrentConfig
 from qkv.models.transformer import TransformerConfig
 from qkv.tasks.choice import as_device, build_model, model_settings, model_table
+from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.parallel import Files, Parallel, Words, read_training
-from qkv.tasks.runs import learnt_tokenizer
 from qkv.tasks.settings import build, plain
 from qkv.tasks.translation import TranslationTask
 from qkv.train.loop import train as run_training
@@ -21,6 +21,7 @@ from qkv.train.outcome import Outcome
 from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings as Training
 
+TASK = "translate"
 DEFAULTS: Mapping[str, object] = MappingProxyType(
     {
         "steps": 3000,
@@ -98,7 +99,14 @@ def show_settings(settings: Settings) -> dict[str, Any]:
     return {**plain(settings), "model": model_table(settings.model)}
 
 
-def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorboard: bool = False) -> Outcome:
+def train(
+    settings: Settings,
+    out: Path | None,
+    device: str = "cpu",
+    *,
+    tensorboard: bool = False,
+    origin: Origin | None = None,
+) -> Outcome:
     """Train a translation model, or go on with a run.
 
     Args:
@@ -106,6 +114,7 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
         out: the run folder.
         device: where to compute.
         tensorboard: whether to log for TensorBoard too.
+        origin: the run whose weights and tokenizer are the start; None to start anew.
 
     Returns:
         How it ended.
@@ -121,12 +130,13 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
         settings.data,
         settings.tokenizer,
         settings.training.seed,
-        learnt_tokenizer(out),
+        first_tokenizer(out, origin),
         copies=settings.model.copy != "none",
     )
     # The model's first weights are part of what the seed decides.
     seed_everything(settings.training.seed)
     model = build_model(model_table(settings.model), text.tokenizer).to(place)
+    start_from(model, origin)
     _announce(text, sum(parameter.numel() for parameter in model.parameters()))
     task = TranslationTask(
         model,
@@ -137,7 +147,7 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
         settings.training.label_smoothing,
         settings.data.longest,
     )
-    config = _config(settings, text)
+    config = {**_config(settings, text), **origin_config(origin)}
     tokens = text.tokenizer.to_json()
     return run_training(
         task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
@@ -147,7 +157,7 @@ def train(settings: Settings, out: Path | None, device: str = "cpu", *, tensorbo
 def _config(settings: Settings, text: Parallel) -> dict[str, Any]:
     """What defines the run: the text itself rather than where its files lie."""
     return {
-        "task": "translate",
+        "task": TASK,
         "longest": settings.data.longest,
         "text": {"train": text.fingerprint, "valid": fingerprint(text.valid)},
         "tokenizer": plain(settings.tokenizer),

@@ -1,0 +1,56 @@
+"""Fine-tuning of translators and of models that label: the start's weights, its tokenizer, its labels."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.errors import CheckpointError
+from qkv.tasks.label_training import LabelRecipe
+from qkv.tasks.load import load
+from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.settings import merge
+from qkv.tasks.training import load_settings, train
+
+STEADY = {"steps": 1, "learning_rate": 1e-9, "validate_every": 1}
+
+
+def translation(path: Path) -> dict[str, Any]:
+    path.write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcdefgh" for b in "abcdefgh"), encoding="utf-8")
+    model = {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8}
+    return {"data": {"data": path}, "tokenizer": {"kind": "char"}, "model": model, "training": STEADY}
+
+
+def labels(path: Path, names: str) -> dict[str, Any]:
+    path.write_text("".join(f"{name}\tword {name} {n}\n" for n in range(20) for name in names), encoding="utf-8")
+    model = {"width": 8}
+    return {"data": {"data": path}, "tokenizer": {"minimum": 1}, "model": model, "training": STEADY}
+
+
+def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
+    tables = translation(tmp_path / "pairs.tsv")
+    train(load_settings(tables), tmp_path / "first")
+    origin = open_origin(tmp_path / "first", "translate")
+    assert origin_tables(origin)["model"]["kind"] == "gru"
+    given = merge(origin_tables(origin), {"data": tables["data"], "training": {**STEADY, "seed": 5}})
+    train(load_settings(given), tmp_path / "second", origin=origin)
+    for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+    wide = load_settings(merge(given, {"model": {"hidden": 16}}))
+    with pytest.raises(CheckpointError, match=r"--from: .* of shape .* in place of"):
+        train(wide, tmp_path / "wide", origin=origin)
+
+
+def test_a_classifier_goes_on_from_one_with_the_same_labels(tmp_path: Path) -> None:
+    recipe = LabelRecipe("classify")
+    tables = labels(tmp_path / "films.tsv", "ab")
+    recipe.train(recipe.load_settings(tables), tmp_path / "first", "cpu", tensorboard=False, origin=None)
+    origin = open_origin(tmp_path / "first", "classify")
+    given = recipe.load_settings(merge(tables, {"training": {"seed": 5}}))
+    recipe.train(given, tmp_path / "second", "cpu", tensorboard=False, origin=origin)
+    for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+    other = recipe.load_settings(labels(tmp_path / "other.tsv", "abc"))
+    with pytest.raises(CheckpointError, match="a run with the labels a, b, c; got a, b"):
+        recipe.train(other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)

@@ -59,7 +59,7 @@ class RecurrentState(NamedTuple):
 
     Attributes:
         hidden: the cell's state, (B, M); the LSTM's has two parts.
-        keys: what the score finds positions by, (B, S, F).
+        keys: what the score finds positions by, (B, S, F); B/W rows where W rows beside each other share a source.
         values: the encoder's states, (B, S, V).
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
@@ -249,6 +249,28 @@ class RecurrentTranslator(nn.Module):
             state.summary.index_select(0, rows),
         )
 
+    def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
+        """Take rows, and let each become `width` rows beside each other that share their source."""
+        return self._apart(state, rows.repeat_interleave(width), rows)
+
+    def regroup(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
+        """Take rows of a forked state, in groups that share a source."""
+        sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
+        kept = None if rows.numel() == sources * width else rows[::width] // width
+        return self._apart(state, rows, kept)
+
+    def _apart(self, state: RecurrentState, rows: Tensor, sources: Tensor | None) -> RecurrentState:
+        rows = self.rows(rows)
+        hidden, summary = (
+            tuple(part.index_select(0, rows) for part in state.hidden),
+            state.summary.index_select(0, rows),
+        )
+        if sources is None:
+            return state._replace(hidden=hidden, summary=summary)
+        lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
+        keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
+        return RecurrentState(hidden, keys, values, lengths, summary)
+
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
         """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
         steps = self.from_embedding(y_BTE).unbind(1)
@@ -268,7 +290,10 @@ class RecurrentTranslator(nn.Module):
         """What each state attends to (B, T, V)."""
         if self.attention is None or self.score is None:
             return state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-        query, score = self.score.project_query(s_BTM), self.score.projected()
+        # Rows that share a source are queries beside each other: its memory need not be repeated.
+        shared = state.keys.shape[0] != s_BTM.shape[0]
+        together = s_BTM.reshape(state.keys.shape[0], -1, s_BTM.shape[-1]) if shared else s_BTM
+        query, score = self.score.project_query(together), self.score.projected()
         mask = None if state.lengths is None else Lengths(state.lengths)
         context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
-        return context
+        return context.reshape(*s_BTM.shape[:2], -1) if shared else context

@@ -198,6 +198,22 @@ class TransformerTranslator(nn.Module):
         lengths = None if state.lengths is None else state.lengths.index_select(0, rows)
         return TransformerState(caches, lengths, state.position)
 
+    def fork(self, state: TransformerState, rows: Tensor, width: int) -> TransformerState:
+        """Take rows, and let each become `width` rows beside each other that share their source."""
+        return self._apart(state, rows.repeat_interleave(width), rows)
+
+    def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
+        """Take rows of a forked state, in groups that share a source."""
+        sources, width = _groups(state)
+        kept = None if rows.numel() == sources * width else rows[::width] // width
+        return self._apart(state, rows, kept)
+
+    def _apart(self, state: TransformerState, rows: Tensor, sources: Tensor | None) -> TransformerState:
+        rows = self.rows(rows)
+        caches = tuple(cache.select_apart(rows, sources) for cache in state.caches)
+        lengths = state.lengths if state.lengths is None or sources is None else state.lengths.index_select(0, sources)
+        return TransformerState(caches, lengths, state.position)
+
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
@@ -217,6 +233,13 @@ class TransformerTranslator(nn.Module):
 
     def _decoder_blocks(self) -> list[DecoderBlock]:
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+
+
+def _groups(state: TransformerState) -> tuple[int, int]:
+    """How many sources a forked state has, and how many rows each."""
+    cache = state.caches[0]
+    sources = cache.memory.key.shape[0]
+    return sources, 1 if cache.past is None else cache.past.key.shape[0] // sources
 
 
 def _mask(lengths: Tensor | None) -> Lengths | None:

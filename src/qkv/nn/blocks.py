@@ -155,6 +155,16 @@ class DecoderCache:
         """Take rows of the batch."""
         return DecoderCache(None if self.past is None else self.past.select(rows), self.memory.select(rows))
 
+    def select_apart(self, rows: Tensor, sources: Tensor | None) -> "DecoderCache":
+        """Take rows of the past, and others of the memory: several rows in a row may share one source.
+
+        Args:
+            rows: of the past (R·W,).
+            sources: of the memory (R,); None for all, as they are.
+        """
+        memory = self.memory if sources is None else self.memory.select(sources)
+        return DecoderCache(None if self.past is None else self.past.select(rows), memory)
+
 
 @final
 class DecoderBlock(nn.Module):
@@ -209,7 +219,7 @@ class DecoderBlock(nn.Module):
         """The newest positions, each seeing itself and those before.
 
         Args:
-            x: (B, N, M).
+            x: (B, N, M); the memory may have fewer rows, B/W: then W rows beside each other share one.
             cache: what was kept of the positions before.
             memory_mask: hides source padding.
 
@@ -220,6 +230,11 @@ class DecoderBlock(nn.Module):
         # A single newest position sees everything there is.
         mask = causal(offset=past.length - x.shape[1]) if x.shape[1] > 1 else None
         x = self.around_self.after(x, self.self_attention.attend(query, past, mask=mask))
-        query = self.cross_attention.project_query(self.around_cross.before(x))
-        x = self.around_cross.after(x, self.cross_attention.attend(query, cache.memory, mask=memory_mask))
+        # Rows that share a source are queries beside each other: its memory need not be repeated.
+        together, sources = self.around_cross.before(x), cache.memory.key.shape[0]
+        if sources != x.shape[0]:
+            together = together.reshape(sources, -1, x.shape[-1])
+        query = self.cross_attention.project_query(together)
+        update = self.cross_attention.attend(query, cache.memory, mask=memory_mask).view_as(x)
+        x = self.around_cross.after(x, update)
         return self.around_feed(x, self.feed_forward), DecoderCache(past, cache.memory)

@@ -29,7 +29,7 @@ def likeliest(logits_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return _of_rows(scores, count)
-    parts = [_of_rows(rows, count) for rows in scores.split(_ROWS)]
+    parts = [_of_rows(rows, count) for rows in torch.split(scores, _ROWS)]
     return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
 
@@ -69,7 +69,7 @@ def _by_blocks(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
     whole = size // _BLOCK
     if whole <= 2 * count or scores_RN.device.type != "cpu":
         return _top(scores_RN, count)
-    maxima = scores_RN[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK)).amax(-1)
+    maxima = scores_RN[:, : whole * _BLOCK].reshape(-1, whole, _BLOCK).amax(-1)
     if size % _BLOCK:
         maxima = torch.cat([maxima, scores_RN[:, whole * _BLOCK :].amax(-1, keepdim=True)], 1)
     # In the order of ids, so that the lowest of equal ones comes first.

@@ -124,5 +124,10 @@ def test_fine_tuning_takes_the_sizes_of_its_start(trained: Path, text: Path, tmp
     refused(run(*start, "--out", tmp_path / "wide", "--width", "16"), "--from", "embed.weight of shape")
 
 
+def test_a_language_model_is_scored_on_text(trained: Path, text: Path) -> None:
+    refused(run("evaluate", trained, "--data", text), "--text", "plain text")
+    refused(run("evaluate", trained, "--text", text, "--data", text), "--text", "no other file")
+
+
 def test_a_language_model_does_not_translate(trained: Path) -> None:
     refused(run("translate", trained), "trained to generate")

@@ -86,6 +86,9 @@ def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = No
             return evaluate_labels("classify", run, _one_file(files), device, out)
         case "tag":
             return evaluate_labels("tag", run, _one_file(files), device, out)
+        case "generate":
+            mend = "A language model is scored on plain text."
+            raise ConfigError(complaint("--text", "a file of plain text", "none", mend))
         case _:
             return evaluate_translation(run, files, device, out)
 

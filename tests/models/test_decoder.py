@@ -26,7 +26,7 @@ KINDS: list[dict[str, Any]] = [
     {"normalizer": "sparsemax"},
     {"normalizer": "entmax", "window": 7},
     {"normalizer": "sigmoid"},
-    {"tied": False, "activation": "gelu"},
+    {"tied": False, "activation": "gelu", "bias": False},
 ]
 
 

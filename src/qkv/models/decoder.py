@@ -47,6 +47,7 @@ class DecoderConfig:
         feed_forward: the hidden width of feed-forward layers.
         layers: blocks.
         activation: of feed-forward layers.
+        bias: whether projections and feed-forward layers add biases.
         dropout: on embeddings and on what each part of a block gives.
         attention_dropout: on the attention's weights.
         tied: whether the output layer shares the embedding's weights.
@@ -67,6 +68,7 @@ class DecoderConfig:
     feed_forward: int = 768
     layers: int = 4
     activation: Activation = "squared_relu"
+    bias: bool = True
     dropout: float = 0.1
     attention_dropout: float = 0.0
     tied: bool = True
@@ -235,6 +237,7 @@ def _block(config: DecoderConfig) -> CausalBlock:
         score=config.score,
         normalizer=None if config.normalizer == "softmax" else _NORMALIZERS[config.normalizer](),
         dropout=config.attention_dropout,
+        bias=config.bias,
         positions=_attended_positions(config),
     )
     return CausalBlock(
@@ -244,4 +247,5 @@ def _block(config: DecoderConfig) -> CausalBlock:
         reach=config.window,
         dropout=config.dropout,
         activation=config.activation,
+        bias=config.bias,
     )

@@ -32,6 +32,7 @@ class FeedForward(nn.Module):
         hidden: of the layer between.
         dropout: on that layer, in training.
         activation: f, "relu", "gelu" or "squared_relu".
+        bias: whether both layers add a bias.
 
     Raises:
         ConfigError: an unknown activation.
@@ -40,18 +41,21 @@ class FeedForward(nn.Module):
         (squared relu).
     """
 
-    def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "relu") -> None:
+    def __init__(
+        self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "relu", bias: bool = True
+    ) -> None:
         super().__init__()
         if activation not in _ACTIVATIONS:
             mend = nearest(activation, _ACTIVATIONS)
             raise ConfigError(complaint("activation", "relu, gelu or squared_relu", repr(activation), mend))
-        self.expand = nn.Linear(width, hidden)
-        self.contract = nn.Linear(hidden, width)
+        self.expand = nn.Linear(width, hidden, bias=bias)
+        self.contract = nn.Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
         self.activation = activation
         for layer in (self.expand, self.contract):
             xavier_uniform(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""

@@ -22,6 +22,7 @@ class CausalBlock(nn.Module):
         reach: how many positions back a position sees, itself not counted; None for all. A cache keeps no more.
         dropout: on what each part gives, in training.
         activation: of the feed-forward layer.
+        bias: whether the feed-forward layer adds biases.
 
     Source: Vaswani et al. 2017, section 3.1, without the attention over an encoder; Radford et al. 2019, "Language
         Models are Unsupervised Multitask Learners", section 2.3 (norms first); Beltagy et al. 2020, "Longformer",
@@ -45,11 +46,12 @@ class CausalBlock(nn.Module):
         reach: int | None = None,
         dropout: float = 0.0,
         activation: Activation = "gelu",
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.reach = reach
         self.self_attention = attention
-        self.feed_forward = FeedForward(width, hidden, dropout, activation=activation)
+        self.feed_forward = FeedForward(width, hidden, dropout, activation=activation, bias=bias)
         self.around_self = Residual(width, dropout)
         self.around_feed = Residual(width, dropout)
 

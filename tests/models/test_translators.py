@@ -14,6 +14,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import ConfigError, ShapeError
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.recording.recorder import record
 
 SIZE, BOS, EOS = 13, 1, 2
 Model = RecurrentTranslator | TransformerTranslator
@@ -282,3 +283,28 @@ def test_a_source_without_columns_is_an_empty_sentence(kind: tuple[str, dict[str
     none = torch.zeros(1, 0, dtype=torch.int64), torch.tensor([0])
     assert torch.equal(model(*none, target), model(*batch([[]]), target))
     assert model(*none, target).isfinite().all()
+
+
+@pytest.mark.parametrize("score", ["additive", "bilinear", "scaled_dot", "dot"])
+@pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
+def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring: str) -> None:
+    torch.manual_seed(0)
+    config = RecurrentConfig(20, "gru", score, wiring, 8, 8, 8, memory="split")  # type: ignore[arg-type]
+    model = RecurrentTranslator(config).double().eval()
+    source, lengths = torch.randint(4, 20, (2, 5)), torch.tensor([5, 3])
+    state, values = model.read(source, lengths)
+    assert values.shape == (2, 5, 8)
+    target = torch.randint(4, 20, (2, 4))
+    together = model(source, lengths, target)
+    for place, tokens in enumerate(target.unbind(1)):
+        logits, state = model.step(tokens, state)
+        torch.testing.assert_close(logits, together[:, place])
+    with record(model) as trace:
+        model(source, lengths, target)
+    call = trace.calls["attention"][0]
+    assert call.value.shape[-1] == 8
+
+
+def test_an_odd_width_cannot_be_split() -> None:
+    with pytest.raises(ConfigError, match=r"model.hidden: expected an even width"):
+        RecurrentConfig(20, hidden=7, memory="split")

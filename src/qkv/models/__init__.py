@@ -5,15 +5,26 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
+    from qkv.models.copying import CopyingTranslator
     from qkv.models.decoder import DecoderConfig, LanguageModel
+    from qkv.models.pointer import PointerConfig, PointerNetwork
+    from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+    from qkv.models.regression import NadarayaWatson
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 __all__ = [
+    "CopyingTranslator",
     "DecoderConfig",
     "LanguageModel",
+    "NadarayaWatson",
+    "PointerConfig",
+    "PointerNetwork",
+    "ReaderConfig",
     "RecurrentConfig",
     "RecurrentTranslator",
+    "TextClassifier",
+    "TextTagger",
     "TransformerConfig",
     "TransformerTranslator",
 ]
@@ -21,10 +32,17 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "CopyingTranslator": "qkv.models.copying",
         "DecoderConfig": "qkv.models.decoder",
         "LanguageModel": "qkv.models.decoder",
+        "NadarayaWatson": "qkv.models.regression",
+        "PointerConfig": "qkv.models.pointer",
+        "PointerNetwork": "qkv.models.pointer",
+        "ReaderConfig": "qkv.models.reader",
         "RecurrentConfig": "qkv.models.recurrent",
         "RecurrentTranslator": "qkv.models.recurrent",
+        "TextClassifier": "qkv.models.reader",
+        "TextTagger": "qkv.models.reader",
         "TransformerConfig": "qkv.models.transformer",
         "TransformerTranslator": "qkv.models.transformer",
     },

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
@@ -32,6 +33,8 @@ class RecurrentConfig:
         attention: A, the hidden width of an additive score.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
+        memory: what is attended to: the encoder's "whole" states, or "split" ones, h = [k; v], whose keys k find
+            positions and whose values v are averaged.
         copy: whether words may be copied from the source, and how that is mixed with the vocabulary: see
             `qkv.nn.CopyHead`.
 
@@ -48,10 +51,16 @@ class RecurrentConfig:
     attention: int = 256
     dropout: float = 0.3
     tied: bool = True
+    memory: Literal["whole", "split"] = "whole"
     copy: Literal["none", "joint", "mixture"] = "none"
 
     def __post_init__(self) -> None:
         check_config(self)
+        if self.memory == "split" and self.hidden % 2:
+            mend = "Choose an even width."
+            raise ConfigError(
+                complaint("model.hidden", "an even width, to split in keys and values", f"{self.hidden}", mend)
+            )
 
 
 class RecurrentState(NamedTuple):
@@ -89,8 +98,8 @@ class RecurrentTranslator(nn.Module):
     Args:
         config: its sizes.
 
-    Source: Bahdanau et al. 2015, section 3 and appendix A; Luong et al. 2015, section 3, eq. 5; without attention
-        Cho et al. 2014, section 2.
+    Source: Bahdanau et al. 2015, section 3 and appendix A; Luong et al. 2015, section 3, eq. 5; split states Daniluk
+        et al. 2017, "Frustratingly Short Attention Spans", eq. 6 to 9; without attention Cho et al. 2014, section 2.
 
     Example:
         >>> model = RecurrentTranslator(RecurrentConfig(size=20, embedding=8, hidden=8, attention=8))
@@ -107,19 +116,22 @@ class RecurrentTranslator(nn.Module):
         module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
         self.encoder = module(width, hidden, batch_first=True, bidirectional=True)
         self.bridge = nn.Linear(2 * hidden, hidden)
+        split = config.memory == "split"
+        memory = hidden if split else 2 * hidden
         # Dot products need one width: the memory is then brought to the state's.
         plain = config.score in ("dot", "scaled_dot")
-        self.narrow = nn.Linear(2 * hidden, hidden, bias=False) if plain else None
-        key_width = hidden if plain else 2 * hidden
+        self.narrow = nn.Linear(memory, hidden, bias=False) if plain else None
+        key_width = hidden if plain else memory
         attends = config.score != "none"
         self.score = build_score(config.score, hidden, key_width, hidden=config.attention) if attends else None
         self.attention = Attention() if attends else None
         parts = gates(config.cell)
         self.from_embedding = nn.Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
-        self.from_context = nn.Linear(2 * hidden, parts * hidden, bias=False) if early else None
+        value = memory if attends else 2 * hidden
+        self.from_context = nn.Linear(value, parts * hidden, bias=False) if early else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
-        self.readout = nn.Linear(hidden + 2 * hidden + width, width)
+        self.readout = nn.Linear(hidden + value + width, width)
         self.output = nn.Linear(width, config.size)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
@@ -128,7 +140,7 @@ class RecurrentTranslator(nn.Module):
     @property
     def widths(self) -> tuple[int, int]:
         """Of what the output layer is given, and of the encoder's states."""
-        return self.config.embedding, 2 * self.config.hidden
+        return self.config.embedding, self.config.hidden * (1 if self.config.memory == "split" else 2)
 
     @property
     def alignment_layer(self) -> str | None:
@@ -199,7 +211,8 @@ class RecurrentTranslator(nn.Module):
         values = self.dropout(torch.where(real[..., None], values, 0))
         final = last[0] if isinstance(last, tuple) else last
         summary = torch.where(lengths[:, None] > 0, torch.cat([final[0], final[1]], -1), 0)
-        keys = values if self.narrow is None else self.narrow(values)
+        keys, values = _split(values) if self.config.memory == "split" else (values, values)
+        keys = keys if self.narrow is None else self.narrow(keys)
         keys = keys if self.score is None else self.score.project_key(keys)
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
@@ -297,3 +310,9 @@ class RecurrentTranslator(nn.Module):
         mask = None if state.lengths is None else Lengths(state.lengths)
         context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
         return context.reshape(*s_BTM.shape[:2], -1) if shared else context
+
+
+def _split(states_BSV: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values (B, S, M): half of either direction each."""
+    ahead_key, ahead_value, back_key, back_value = states_BSV.chunk(4, -1)
+    return torch.cat([ahead_key, back_key], -1), torch.cat([ahead_value, back_value], -1)

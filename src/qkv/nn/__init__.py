@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.cache import Memory, Rows
     from qkv.nn.causal import CausalBlock
+    from qkv.nn.copy import Copyable, CopyHead
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
+    from qkv.nn.lower import RecurrentSelfAttention
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
+    from qkv.nn.pointer import Pointer
+    from qkv.nn.pooling import Pool
     from qkv.nn.positions import PositionEmbedding, Rotary, rotary, sinusoidal
     from qkv.nn.scores import (
         AdditiveScore,
@@ -34,6 +38,8 @@ __all__ = [
     "BilinearScore",
     "CausalBlock",
     "ConcatScore",
+    "CopyHead",
+    "Copyable",
     "DecoderBlock",
     "DecoderCache",
     "DotScore",
@@ -48,7 +54,10 @@ __all__ = [
     "MultiHeadAttention",
     "NonLocalBlock",
     "NormalizerModule",
+    "Pointer",
+    "Pool",
     "PositionEmbedding",
+    "RecurrentSelfAttention",
     "RelativeBias",
     "Residual",
     "Rotary",
@@ -72,6 +81,8 @@ __getattr__ = lazy(
         "BilinearScore": "qkv.nn.scores",
         "CausalBlock": "qkv.nn.causal",
         "ConcatScore": "qkv.nn.distance_scores",
+        "CopyHead": "qkv.nn.copy",
+        "Copyable": "qkv.nn.copy",
         "DecoderBlock": "qkv.nn.blocks",
         "DecoderCache": "qkv.nn.blocks",
         "DotScore": "qkv.nn.scores",
@@ -86,7 +97,10 @@ __getattr__ = lazy(
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
         "NormalizerModule": "qkv.nn.normalizers",
+        "Pointer": "qkv.nn.pointer",
+        "Pool": "qkv.nn.pooling",
         "PositionEmbedding": "qkv.nn.positions",
+        "RecurrentSelfAttention": "qkv.nn.lower",
         "RelativeBias": "qkv.nn.biases",
         "Residual": "qkv.nn.blocks",
         "Rotary": "qkv.nn.positions",

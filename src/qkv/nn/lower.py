@@ -1,0 +1,88 @@
+"""A recurrent layer that attends to the layer below it."""
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.masks.base import Mask
+from qkv.masks.patterns import causal
+from qkv.nn.attention import Attention
+from qkv.nn.scores import build_score, xavier_uniform
+
+_CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@final
+class RecurrentSelfAttention(nn.Module):
+    """h_t = cell(h_{t−1}, [x_t; c_t]) with c_t = Σ_j softmax_j(score(k_t, k_j)) v_j over the states x below.
+
+    Each state below is key and value at once, or split in two, x = [k; v]: keys find positions, values are averaged.
+
+    Args:
+        width: M, of the states below.
+        hidden: of the layer's own states.
+        cell: "gru", "lstm" or "rnn".
+        score: "additive", "bilinear", "dot" or "scaled_dot".
+        memory: "whole" states, or "split" ones.
+
+    Raises:
+        ConfigError: an unknown name, or an odd width to split.
+
+    Source: Cheng et al. 2016, "Long Short-Term Memory-Networks for Machine Reading", section 3; split states: Daniluk
+        et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", eq. 6 to 9.
+
+    Example:
+        >>> layer = RecurrentSelfAttention(8, 16, memory="split")
+        >>> layer(torch.randn(2, 5, 8)).shape
+        torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        cell: Literal["gru", "lstm", "rnn"] = "gru",
+        score: str = "additive",
+        memory: Literal["whole", "split"] = "whole",
+    ) -> None:
+        super().__init__()
+        if cell not in _CELLS:
+            raise ConfigError(complaint("cell", "gru, lstm or rnn", f'"{cell}"', nearest(str(cell), _CELLS)))
+        if memory not in ("whole", "split"):
+            mend = nearest(str(memory), ("whole", "split"))
+            raise ConfigError(complaint("memory", '"whole" or "split"', f'"{memory}"', mend))
+        if memory == "split" and width % 2:
+            raise ConfigError(complaint("width", "an even width, to split", f"{width}", "Choose an even width."))
+        self.width, self.memory = width, memory
+        part = width // 2 if memory == "split" else width
+        self.score = build_score(score, part, part)
+        self.attention = Attention()
+        self.recurrent = _CELLS[cell](width + part, hidden, batch_first=True)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the cell's parameters anew: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
+        for name, parameter in self.recurrent.named_parameters():
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+                continue
+            for block in parameter.data.split(parameter.shape[1] if "_hh_" in name else parameter.shape[0]):
+                nn.init.orthogonal_(block) if "_hh_" in name else xavier_uniform(block)
+
+    def forward(self, x: Tensor, mask: Mask | Tensor | None = None) -> Tensor:
+        """Read a sequence.
+
+        Args:
+            x: the states below (B, T, M).
+            mask: which of them a step may attend to; None for itself and those before it.
+
+        Returns:
+            The layer's states (B, T, hidden).
+        """
+        key, value = x.chunk(2, -1) if self.memory == "split" else (x, x)
+        mask = causal() if mask is None else mask
+        context = self.attention(key, key, value, score=self.score.value(), mask=mask)
+        states: Tensor = self.recurrent(torch.cat([x, context], -1))[0]
+        return states

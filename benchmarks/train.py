@@ -1,0 +1,199 @@
+"""How fast models train: updates of qkv's models against PyTorch's and Hugging Face's of the same size.
+
+Contenders take turns in one process, on the same batches, in float32, each with forward, loss, backward, clipping and
+AdamW; the ratio is the median of paired turns, its spread their quartiles.
+
+    python -m benchmarks.train                  wall time, on a machine that is free
+    python -m benchmarks.train --processor      processor time on one thread, on a machine that others use too
+
+Results go to benchmarks/results/train.json.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks._gpt import LayersGPT, NanoGPT
+from benchmarks.engine.timing import Patience, Run, by_turns, ratio
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.train.optimizer import build_optimizer, clip_gradient
+from qkv.train.settings import Settings
+
+RESULTS = Path(__file__).parent / "results" / "train.json"
+SIZE, CONTEXT, ROWS = 65, 64, 12
+WORDS, SOURCE, TARGET, PAIRS = 8000, 16, 16, 64
+GPT = {"layers": 4, "heads": 4, "width": 128}
+OURS = "qkv"
+ASKED = {"gpt": {"torch.nn layers": 1.5}, "translator": {"torch.nn.Transformer": 1.3, "Hugging Face Marian": 1.3}}
+Loss = Callable[[nn.Module], Tensor]
+
+
+def update(model: nn.Module, loss: Loss, fused: bool) -> Run:
+    """One update, as a function of nothing. Others take the optimizer as their examples make it."""
+    parameters = list(model.parameters())
+    optimizer = (
+        build_optimizer(model, Settings())
+        if fused
+        else torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    )
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(model).backward()
+        if fused:
+            clip_gradient(parameters, 1.0)
+        else:
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+    return run
+
+
+def gpt() -> dict[str, Run]:
+    """nanoGPT's CPU size: 4 layers, width 128, context 64, batches of 12."""
+    window = torch.randint(SIZE, (ROWS, CONTEXT + 1))
+
+    def loss(model: nn.Module) -> Tensor:
+        return F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+
+    config = DecoderConfig(
+        SIZE, positions="learned", context=CONTEXT, feed_forward=512, activation="gelu", bias=False, dropout=0.0, **GPT
+    )
+    sizes = {"context": CONTEXT, **GPT}
+    return {
+        OURS: update(LanguageModel(config), loss, fused=True),
+        "nanoGPT's modules": update(NanoGPT(SIZE, **sizes), loss, fused=False),
+        "torch.nn layers": update(LayersGPT(SIZE, **sizes), loss, fused=False),
+    }
+
+
+class TorchTranslator(nn.Module):
+    """`torch.nn.Transformer` with embeddings, learned positions and an output layer."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(config.size, config.width)
+        self.places = nn.Embedding(256, config.width)
+        self.transformer = nn.Transformer(
+            config.width,
+            config.heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.feed_forward,
+            config.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
+        self.output = nn.Linear(config.width, config.size)
+        self.output.weight = self.embed.weight
+
+    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        hidden = torch.arange(source.shape[1]) >= lengths[:, None]
+        x, y = (self.embed(ids) + self.places(torch.arange(ids.shape[1])) for ids in (source, target))
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        states = self.transformer(
+            x, y, tgt_mask=mask, src_key_padding_mask=hidden, memory_key_padding_mask=hidden, tgt_is_causal=True
+        )
+        out: Tensor = self.output(states)
+        return out
+
+
+def marian(config: TransformerConfig) -> nn.Module | None:
+    """Hugging Face's Marian of the same size, where transformers is installed."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    from transformers import MarianConfig, MarianMTModel
+
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=config.size,
+            d_model=config.width,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.heads,
+            decoder_attention_heads=config.heads,
+            encoder_ffn_dim=config.feed_forward,
+            decoder_ffn_dim=config.feed_forward,
+            dropout=config.dropout,
+            pad_token_id=0,
+            eos_token_id=2,
+            decoder_start_token_id=0,
+            max_position_embeddings=256,
+        )
+    )
+
+
+def translator() -> dict[str, Run]:
+    """Width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, batches of 64 sentences of 10 to 16."""
+    config = TransformerConfig(WORDS, dropout=0.1)
+    lengths = torch.randint(10, SOURCE + 1, (PAIRS,))
+    source, target = torch.randint(4, WORDS, (PAIRS, SOURCE)), torch.randint(4, WORDS, (PAIRS, TARGET + 1))
+    source = torch.where(torch.arange(SOURCE) < lengths[:, None], source, 0)
+
+    def loss(model: nn.Module) -> Tensor:
+        logits = model(source, lengths, target[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+
+    def their_loss(model: nn.Module) -> Tensor:
+        logits = model(source, attention_mask=(source != 0).long(), decoder_input_ids=target[:, :-1]).logits
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+
+    runs = {
+        OURS: update(TransformerTranslator(config), loss, fused=True),
+        "torch.nn.Transformer": update(TorchTranslator(config), loss, fused=False),
+    }
+    other = marian(config)
+    return runs if other is None else runs | {"Hugging Face Marian": update(other, their_loss, fused=False)}
+
+
+def measure(runs: dict[str, Run], tokens: int, clock: Callable[[], float], seconds: float) -> dict[str, Any]:
+    """Milliseconds, tokens per second, and how many times as long as qkv each takes."""
+    times = by_turns(runs, dict.fromkeys(runs, Patience(seconds, 5, 200)), clock)
+    report: dict[str, Any] = {}
+    for name, own in times.items():
+        middle = statistics.median(own)
+        report[name] = {"ms": round(middle, 2), "tokens_per_second": round(1e3 * tokens / middle)}
+        if name != OURS:
+            compared = ratio(own, times[OURS])
+            quartiles = [round(compared.low, 2), round(compared.high, 2)]
+            report[name] |= {"times_as_long_as_qkv": round(compared.middle, 2), "quartiles": quartiles}
+    return report
+
+
+def main() -> None:
+    """Measure, print, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processor", action="store_true", help="processor time on one thread")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each contender")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1 if given.processor else min(2, os.cpu_count() or 1))
+    clock = time.process_time if given.processor else time.perf_counter
+    report: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads(), "dtype": "float32"}
+    report |= {"clock": "processor" if given.processor else "wall", "load": round(os.getloadavg()[0], 1)}
+    for what, runs, tokens in (("gpt", gpt(), ROWS * CONTEXT), ("translator", translator(), PAIRS * TARGET)):
+        report[what] = measure(runs, tokens, clock, given.seconds)
+        for name, row in report[what].items():
+            asked = ASKED[what].get(name)
+            compared = f", {row['times_as_long_as_qkv']} {row['quartiles']} times as long" if name != OURS else ""
+            print(
+                f"{what:11} {name:22} {row['ms']:8.1f} ms, {row['tokens_per_second']:8,} tokens/s{compared}"
+                + (f" (asked: {asked})" if asked else "")
+            )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -51,7 +51,11 @@ export function map(home, page) {
   const soon = () => {
     if (waiting === 0) waiting = requestAnimationFrame(drawn);
   };
-  const own = matrix(page, { arrived: soon, failed: ({ message }) => trouble.replaceChildren(message) });
+  const arrived = () => {
+    if (page.source.live) trouble.replaceChildren(); // it answers again
+    soon();
+  };
+  const own = matrix(page, { arrived, failed: ({ message }) => trouble.replaceChildren(message) });
   const plot = () => {
     const { left, top, right, bottom } = margins(field);
     const width = Math.max(40, field.clientWidth - left - right);

@@ -6,6 +6,7 @@ import { painted } from "./colors.js";
 export const SIZE = 256; // cells along a tile
 const KEPT = 128; // tiles: at most 64 MiB of weights and pixels
 const AT_ONCE = 6;
+const PATIENCE = 2000; // milliseconds until a running viewer that refused is asked again
 
 /** @typedef {{ level: number, row: number, column: number }} Place */
 /** @typedef {import("./answers.js").Grid} Grid */
@@ -54,6 +55,7 @@ export function tiles(source, where, what, listener) {
       if (!(error instanceof Error) || error.name === "AbortError") return;
       failed.add(name);
       listener.failed(error);
+      if (source.live) setTimeout(() => failed.delete(name) && pump(), PATIENCE);
     } finally {
       running.delete(name);
       pump();

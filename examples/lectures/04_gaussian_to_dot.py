@@ -1,0 +1,59 @@
+"""From the Gaussian to the dot product: −‖q−k‖²/2 = q·k − ‖k‖²/2 − ‖q‖²/2, and which norms are constant.
+
+Layer normalization makes them so, exactly. Batch normalization, which the lecture names beside it, does not; and a
+projection after the normalization undoes part of it.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from examples.mechanisms.drawing import COLORS, keep, label, panels
+from torch import Tensor, nn
+
+import qkv
+
+WIDTH = 64
+
+
+def main(folder: Path) -> None:
+    """Draw the norms of tokens after each normalization, and how far the two scores' weights are apart."""
+    torch.manual_seed(0)
+    # Tokens as embeddings are: some long, some short.
+    raw = torch.randn(256, WIDTH) * (0.6 * torch.randn(256, 1)).exp()
+    project = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
+    layer = nn.LayerNorm(WIDTH, elementwise_affine=False)(raw)
+    kinds = {
+        "as they are": raw,
+        "batch norm": nn.BatchNorm1d(WIDTH, affine=False)(raw),
+        "layer norm": layer,
+        "layer norm, then W": layer @ project,
+    }
+    figure, (norms, apart) = panels(2, width=4.0, height=2.6)
+    for place, (name, x) in enumerate(kinds.items()):
+        norm = x.norm(dim=-1)
+        spread, distance = float(norm.std() / norm.mean()), difference(x)
+        norms.hist(norm.tolist(), bins=30, range=(0, 20), color=COLORS[place], alpha=0.6, label=name)
+        apart.bar(name.replace(", ", ",\n"), distance, color=COLORS[place])
+        print(f"{name:20} spread of norms {spread:.3f}, share of weight that moves {distance:.4f}")
+        assert (distance < 1e-3) == (name == "layer norm"), "constant norms, and nothing else, make them one"
+    norms.legend(fontsize=7, frameon=False)
+    label(norms, "‖k‖ of 256 tokens, √64 = 8", "norm", "tokens")
+    label(apart, "weight that moves, Gaussian → dot")
+    # Without equal norms a larger product is no sign of a smaller distance, nor of a smaller angle.
+    query, near, far = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.1]), torch.tensor([5.0, 5.0])
+    assert query @ far > query @ near
+    assert (query - far).norm() > (query - near).norm()
+    keep(figure, folder, "04_gaussian_to_dot")
+
+
+def difference(x: Tensor) -> float:
+    """Half the sum of |w − w'| over a row, on the mean: 0 for equal weights, 1 for disjoint ones."""
+    # The bandwidth that makes the distance's product part q·k/√d.
+    gaussian = qkv.attention_with_weights(x, x, x, score=qkv.scores.SquaredDistance(WIDTH**0.25))[1]
+    dot = qkv.attention_with_weights(x, x, x, score=qkv.scores.ScaledDot())[1]
+    return float((gaussian - dot).abs().sum(-1).mean()) / 2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all check results bench clean
+.PHONY: demo test test-all check fuzz results bench clean
 
 demo: $(USABLE)       ## learn to read dates, then show what the model attends to
 	$(BIN)/qkv demo
@@ -21,6 +21,9 @@ check: $(READY)       ## lint, format, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+fuzz: $(READY)        ## read 200,000 spoilt files of every kind; fewer with MUTATIONS=n
+	$(BIN)/python -m tests.fuzz --mutations $(or $(MUTATIONS),200000)
 
 results: $(READY)     ## the result table; DATA=folder trains and scores, without it the table is written again
 	$(BIN)/python -m results $(if $(DATA),--data $(DATA))

@@ -10,13 +10,13 @@ from torch import Tensor
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import SPECIALS
 from qkv.decode.sampling import Sampling, row_keys
-from qkv.errors import CheckpointError, ConfigError, DataError, complaint, nearest
+from qkv.errors import ConfigError, DataError, complaint, nearest
 from qkv.metrics.figure import Figure
 from qkv.models.decoder import DecoderState, LanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import judge
 from qkv.tasks.language_training import TASK, build_language_model
-from qkv.tasks.runs import expect_task, open_run, put_weights
+from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.text import passage
 
 LongPrompt = Literal["refuse", "window"]
@@ -61,12 +61,8 @@ class Generator:
         trained = open_run(run)
         expect_task(trained, TASK, "a language model")
         table = trained.contents.config.get("model")
-        try:
-            model = build_language_model(table if isinstance(table, dict) else {}, trained.tokenizer.size)
-        except ConfigError as error:
-            mend = "It was written by another version: train again, or install that version."
-            raise CheckpointError(complaint(str(trained.folder), "a model of this version", str(error), mend)) from None
-        put_weights(model, trained)
+        sizes = table if isinstance(table, dict) else {}
+        model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)
         return cls(model.to(place), trained.tokenizer)
 
     def generate(

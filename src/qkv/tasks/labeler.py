@@ -8,14 +8,14 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, ConfigError, DataError, complaint
+from qkv.errors import CheckpointError, DataError, complaint
 from qkv.models.reader import TextClassifier
 from qkv.recording import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
 from qkv.tasks.labeled_text import Item, Kind, encode_words
 from qkv.tasks.labeling import LabelModel, predict
-from qkv.tasks.runs import Trained, expect_task, open_run, put_weights
+from qkv.tasks.runs import Trained, expect_task, open_run, rebuild
 
 
 @final
@@ -223,9 +223,6 @@ def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[
         mend = "It was written by another version: train again, or install that version."
         raise CheckpointError(complaint(str(trained.folder), "labels and sizes in config.json", "others", mend))
     names = tuple(str(label) for label in cast("list[object]", labels))
-    try:
-        model = build_reader(kind, table, trained.tokenizer.size, names, trained.tokenizer.unk)
-    except ConfigError as error:
-        raise CheckpointError(f"{trained.folder}: {error}") from None
-    put_weights(model, trained)
+    sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
+    model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)
     return model.to(as_device(str(device))).eval(), names, longest

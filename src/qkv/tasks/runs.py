@@ -1,15 +1,19 @@
 """What a run folder holds, whatever its task: which task, which tokenizer, which weights."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, ConfigError, complaint
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Trained(NamedTuple):
@@ -65,19 +69,49 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
         raise CheckpointError(complaint(str(trained.folder), what, f"one trained to {trained.task}", mend))
 
 
-def put_weights(model: nn.Module, trained: Trained) -> None:
-    """Give a model the weights of a checkpoint.
+def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
+    """Make the model that a checkpoint names, and give it its weights.
+
+    Sizes are believed last: no memory is taken before they are those of the stored weights.
+
+    Args:
+        make: makes the model of the checkpoint's configuration.
+        trained: the checkpoint.
+        weights: others than its own, as their mean over several checkpoints.
+
+    Returns:
+        The model.
 
     Raises:
-        CheckpointError: they are not those of this model.
+        CheckpointError: they are not the weights of this model, or there is no such model.
     """
+    stored = dict(trained.contents.model if weights is None else weights)
     try:
-        model.load_state_dict(dict(trained.contents.model))
-    except RuntimeError as error:
+        _expect_few_layers(trained.contents.config.get("model"), len(stored))
+        with torch.device("meta"):
+            _expect_sizes(make().state_dict(), stored)
+        model = make()
+        model.load_state_dict(stored)
+    except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
         mend = "It was written by another version: train again, or install that version."
-        raise CheckpointError(
-            complaint(str(trained.folder), "weights of the model it names", str(error), mend)
-        ) from None
+        got = str(error).partition("\n")[0][:200]
+        raise CheckpointError(complaint(str(trained.folder), "weights of the model it names", got, mend)) from error
+    return model
+
+
+def _expect_few_layers(table: object, tensors: int) -> None:
+    """Every layer has weights: a configuration with more of them than there are tensors is not worth a try."""
+    for name, size in table.items() if isinstance(table, Mapping) else ():
+        if str(name).endswith("layers") and isinstance(size, int) and size > tensors:
+            raise ValueError(f"{size:,} {name} in config.json, but {tensors:,} tensors")
+
+
+def _expect_sizes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:
+    for name in sorted(wanted.keys() | stored.keys()):
+        sizes = [tuple(tensors[name].shape) if name in tensors else None for tensors in (wanted, stored)]
+        if sizes[0] != sizes[1]:
+            words = ["none" if size is None else f"one of sizes {size}" for size in sizes]
+            raise ValueError(f"{words[1]} named {name} where config.json has {words[0]}")
 
 
 def learnt_tokenizer(out: Path) -> Tokenizer | None:

@@ -12,6 +12,8 @@ from qkv.errors import ConfigError, complaint, nearest
 
 T = TypeVar("T")
 Plain = dict[str, Any]
+_SHOWN = 200
+"""How much of a value or a name a message repeats."""
 
 
 def read_toml(path: Path) -> Plain:
@@ -27,19 +29,36 @@ def read_toml(path: Path) -> Plain:
         ConfigError: it cannot be read, or is no TOML; names file and line.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        tables = tomllib.loads(path.read_bytes().decode("utf-8"))
+        _expect_brief(tables)
     except OSError as error:
         raise ConfigError(
             complaint("--config", "a readable file", f"{path}: {error.strerror}", "Check the name.")
         ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(
-            complaint("--config", "TOML in UTF-8", f"{path}: {error}", "Mend the line it names.")
+            complaint("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Mend the line it names.")
         ) from None
     except RecursionError:
         raise ConfigError(
             complaint("--config", "a few tables", f"{path}: nested too deeply", "Use flat tables.")
         ) from None
+    return tables
+
+
+def _expect_brief(item: Any) -> None:
+    """Whole numbers of TOML have 64 bits; Python's parser takes any, and some are too long to be written in a message.
+
+    Raises:
+        ValueError: a longer one, or the name of a setting that no message could repeat.
+    """
+    if isinstance(item, int) and not -(2**63) <= item < 2**63:
+        raise ValueError("a whole number of more than 64 bits")
+    for name in item if isinstance(item, dict) else ():
+        if len(name) > _SHOWN:
+            raise ValueError(f"a name of {len(name):,} characters")
+    for part in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+        _expect_brief(part)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
@@ -133,7 +152,9 @@ def _default(field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
 def _value(hint: Any, item: Any, name: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(item, Mapping):
-            raise ConfigError(complaint(name, "a table", repr(item), f"Write [{name}] and its settings below."))
+            raise ConfigError(
+                complaint(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
+            )
         return build(hint, item, name)
     for choice in _choices(hint):
         fits, converted = _converted(choice, item)
@@ -141,7 +162,7 @@ def _value(hint: Any, item: Any, name: str) -> Any:
             return converted
     expected, names = _expected(hint), [str(x) for x in _choices(hint) if isinstance(x, str)]
     mend = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
-    raise ConfigError(complaint(name, expected, json.dumps(item, default=str), mend))
+    raise ConfigError(complaint(name, expected, json.dumps(item, default=str)[:_SHOWN], mend))
 
 
 def _choices(hint: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, complaint
 from qkv.tasks.choice import TranslationModel, build_model
-from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.train.average import average_checkpoints, last_checkpoints
 
 
@@ -47,14 +47,9 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
     weights = trained.contents.model
     if average > 1:
         weights = average_checkpoints(last_checkpoints(_whole(run), average))
-    try:
-        table = trained.contents.config["model"]
-        model = build_model(table if isinstance(table, Mapping) else {}, trained.tokenizer)
-        model.load_state_dict(dict(weights))
-    except (ConfigError, RuntimeError, KeyError) as error:
-        mend = "It was written by another version: train again, or install that version."
-        got = str(error)
-        raise CheckpointError(complaint(str(trained.folder), "weights of the model it names", got, mend)) from error
+    table = trained.contents.config.get("model")
+    sizes = table if isinstance(table, Mapping) else {}
+    model = rebuild(lambda: build_model(sizes, trained.tokenizer), trained, weights)
     longest = trained.contents.config.get("longest", 256)
     return TrainedTranslation(model, trained.tokenizer, longest if isinstance(longest, int) else 256)
 

@@ -1,0 +1,52 @@
+"""Small untrained models of every family, as contents of checkpoints that `qkv.load` takes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.checkpoint.contents import Contents
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.tasks.choice import build_model
+from qkv.tasks.label_training import build_reader
+from qkv.tasks.language_training import build_language_model
+
+TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
+RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
+TRANSFORMER = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
+LANGUAGE = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8}
+READER = {"encoder": "gru", "width": 4}
+LABELS = ("bad", "good")
+
+
+def families() -> dict[str, Contents]:
+    """Name to contents."""
+    words, letters = Tokenizer.learn(TEXT, kind="word"), Tokenizer.learn(TEXT, kind="char")
+    labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
+    return {
+        "gru": _contents(words, "translate", RECURRENT, lambda: build_model(RECURRENT, words), {"longest": 32}),
+        "transformer": _contents(
+            words,
+            "translate",
+            {"kind": "transformer", **TRANSFORMER},
+            lambda: build_model({"kind": "transformer", **TRANSFORMER}, words),
+            {"longest": 32},
+        ),
+        "language": _contents(letters, "generate", LANGUAGE, lambda: build_language_model(LANGUAGE, letters.size), {}),
+        "classifier": _contents(
+            words, "classify", READER, lambda: build_reader("classify", READER, words.size, LABELS, words.unk), labels
+        ),
+        "tagger": _contents(
+            letters, "tag", READER, lambda: build_reader("tag", READER, letters.size, LABELS, letters.unk), labels
+        ),
+    }
+
+
+def _contents(
+    tokenizer: Tokenizer, task: str, table: dict[str, Any], make: Callable[[], nn.Module], more: dict[str, Any]
+) -> Contents:
+    torch.manual_seed(0)
+    config = {"task": task, "model": table, "text": {"train": "0" * 64}, **more}
+    return Contents(make().state_dict(), config, tokenizer.to_json(), None, (Figure("bleu", 31.2, "case:mixed"),))

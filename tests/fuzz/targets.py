@@ -1,0 +1,350 @@
+"""Every kind of file that a user may pass, with its reader: what is spoilt, and what must come of it."""
+
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from tests.checkpoint.parts import same, small
+from tests.fuzz.models import TEXT, families
+from tests.fuzz.mutations import spoil_bytes, spoil_plain
+from tests.train.parts import CONFIG, SETTINGS, fresh, run_training
+
+from qkv.checkpoint import manifest as manifests
+from qkv.checkpoint.contents import Contents, pack_contents
+from qkv.checkpoint.folder import load as load_checkpoint
+from qkv.checkpoint.folder import save
+from qkv.checkpoint.rotation import locate
+from qkv.checkpoint.run import open_run
+from qkv.checkpoint.tensors import unpack
+from qkv.data.corpus import read_lines, read_pairs, read_tsv
+from qkv.data.labeled import read_labeled, read_tagged
+from qkv.data.text import read_text
+from qkv.data.tokenizer import Tokenizer
+from qkv.masks.patterns import Causal, Lengths
+from qkv.metrics.alignment import parse_alignments
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.normalizers.dense import Softmax
+from qkv.recording.files import KEY
+from qkv.recording.files import read as read_trace
+from qkv.recording.recorder import record
+from qkv.tasks import language_training, training
+from qkv.tasks.label_training import load_label_settings, show_label_settings
+from qkv.tasks.load import load
+from qkv.tasks.settings import read_toml, to_toml
+from qkv.train.journal import read_journal
+from qkv.train.session import Job, begin
+
+Attempt = Callable[[Random], object]
+Reader = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of file.
+
+    Args:
+        name: for messages.
+        make: given an empty folder, writes what is sound and returns what spoils and reads it once. The attempt may
+            raise a `QkvError`, and nothing else.
+        share: how many attempts it gets, beside the others.
+    """
+
+    name: str
+    make: Callable[[Path], Attempt]
+    share: int = 4
+
+
+class SilentError(AssertionError):
+    """Something spoilt was read as if it were sound."""
+
+
+def one_file(name: str, sound: Sequence[bytes], reader: Reader, share: int = 4) -> Target:
+    """A file whose bytes are spoilt; packed ones are spoilt before or after packing."""
+
+    def make(folder: Path) -> Attempt:
+        path = folder / name
+
+        def attempt(random: Random) -> object:
+            data = random.choice(sound)
+            packed = name.endswith(".gz")
+            if packed and random.random() < 0.5:
+                path.write_bytes(gzip.compress(spoil_bytes(data, random), 1))
+            else:
+                path.write_bytes(spoil_bytes(gzip.compress(data, 1) if packed else data, random))
+            return reader(path)
+
+        return attempt
+
+    return Target(name, make, share)
+
+
+def plain_file(name: str, sound: Sequence[Any], reader: Reader, share: int = 4) -> Target:
+    """A JSON file whose structure is spoilt."""
+
+    def make(folder: Path) -> Attempt:
+        path = folder / name
+
+        def attempt(random: Random) -> object:
+            path.write_text(json.dumps(spoil_plain(random.choice(sound), random)), encoding="utf-8")
+            return reader(path)
+
+        return attempt
+
+    return Target(f"structure of {name}", make, share)
+
+
+def altered_checkpoint(folder: Path) -> Attempt:
+    """One file of a checkpoint is changed, cut, removed, or replaced by a link, a pipe or a folder: always noticed."""
+    sound, spoilt = folder / "sound", folder / "spoilt"
+    contents = small(1)
+    save(sound, contents)
+    secret = _secret(folder)
+
+    def attempt(random: Random) -> object:
+        shutil.rmtree(spoilt, ignore_errors=True)
+        shutil.copytree(sound, spoilt)
+        path = spoilt / random.choice(sorted(os.listdir(spoilt)))
+        data = path.read_bytes()
+        _replace(path, data, secret, random)
+        found = load_checkpoint(spoilt)
+        if not same(found, contents) or path.is_symlink() or path.read_bytes() != data:
+            raise SilentError(f"{path.name} was altered")
+        return found
+
+    return attempt
+
+
+def _replace(path: Path, data: bytes, secret: Path, random: Random) -> None:
+    path.unlink()
+    match random.randrange(12):
+        case 0:
+            return
+        case 1:
+            path.symlink_to(random.choice((secret / path.name, Path("../../outside") / path.name)))
+        case 2:
+            os.mkfifo(path)
+        case 3:
+            path.mkdir()
+        case _:
+            path.write_bytes(spoil_bytes(data, random))
+
+
+def _secret(folder: Path) -> Path:
+    """A sound checkpoint beside the folder that nobody may open."""
+    secret = folder.parent / "outside"
+    if not secret.exists():
+        save(secret, small(1))
+    return secret
+
+
+def forged_checkpoint(contents: Contents) -> Callable[[Path], Attempt]:
+    """A checkpoint whose config, tokenizer, figures, tensors or list of files lie, with sums that are right."""
+    files, manifest = pack_contents(contents)
+
+    def make(folder: Path) -> Attempt:
+        _secret(folder)
+
+        def attempt(random: Random) -> object:
+            home = folder / "forged"
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir()
+            forged = dict(files)
+            name = random.choice([*files, manifests.NAME])
+            if name.endswith(".json") and name != manifests.NAME and random.random() < 0.8:
+                forged[name] = json.dumps(spoil_plain(json.loads(files[name]), random)).encode()
+            elif name != manifests.NAME:
+                forged[name] = spoil_bytes(files[name], random)
+            _write(home, forged, manifest.tied, random if name == manifests.NAME else None)
+            return load(home)
+
+        return attempt
+
+    return make
+
+
+def _write(home: Path, files: dict[str, bytes], tied: Any, random: Random | None) -> None:
+    for name, data in files.items():
+        (home / name).write_bytes(data)
+    listed = manifests.describe(files, tied)
+    if random is None:
+        (home / manifests.NAME).write_bytes(listed.to_bytes())
+        return
+    lie = spoil_plain(json.loads(listed.to_bytes()), random)
+    text = json.dumps(lie, sort_keys=True, indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    (home / manifests.NAME).write_bytes(text)
+
+
+def forged_trainer(folder: Path) -> Attempt:
+    """A run to be gone on with, whose trainer's state lies."""
+    run = folder / "run"
+    outcome = run_training(run)
+    files = {path.name: path.read_bytes() for path in outcome.checkpoint.iterdir() if path.name != manifests.NAME}
+    tied = manifests.parse((outcome.checkpoint / manifests.NAME).read_bytes(), "manifest").tied
+
+    def attempt(random: Random) -> object:
+        forged = dict(files)
+        name = random.choice((manifests.TRAINER_NUMBERS, manifests.TRAINER_TENSORS))
+        if name == manifests.TRAINER_NUMBERS:
+            forged[name] = json.dumps(spoil_plain(json.loads(files[name]), random)).encode()
+        else:
+            forged[name] = _spoil_tensors(files[name], random)
+        shutil.rmtree(outcome.checkpoint)
+        outcome.checkpoint.mkdir()
+        _write(outcome.checkpoint, forged, tied, None)
+        task = fresh()
+        return begin(Job(task, task.model, SETTINGS, CONFIG), run, lambda text: None)
+
+    return attempt
+
+
+def _spoil_tensors(data: bytes, random: Random) -> bytes:
+    tensors = safetensors.torch.load(data)
+    name = random.choice(sorted(tensors))
+    tensor = tensors.pop(name)
+    match random.randrange(6):
+        case 0:
+            return spoil_bytes(data, random)
+        case 1:
+            tensors[name[: random.randrange(1, len(name))]] = tensor
+        case 2:
+            tensors[name] = tensor.flatten()[: random.randrange(tensor.numel() + 1)]
+        case 3:
+            tensors[name] = tensor.to(random.choice((torch.float64, torch.int8, torch.bool, torch.int64)))
+        case 4:
+            tensors[name] = torch.full_like(tensor, random.choice((0, 1, 127)))
+        case _:
+            tensors[name] = tensor[None]
+    return safetensors.torch.save(tensors)
+
+
+def run_folder(folder: Path) -> Attempt:
+    """`run.json` and `best` of a run folder."""
+    run = folder / "run"
+    run_training(run)
+    sound = {name: (run / name).read_bytes() for name in ("run.json", "best")}
+
+    def attempt(random: Random) -> object:
+        for name, data in sound.items():
+            (run / name).unlink(missing_ok=True)
+            spoilt = json.dumps(spoil_plain(json.loads(data), random)).encode()
+            (run / name).write_bytes(random.choice((data, spoilt, spoil_bytes(data, random))))
+        locate(run, say=lambda text: None)
+        with open_run(run, CONFIG):
+            return None
+
+    return attempt
+
+
+def read_settings(path: Path) -> object:
+    """A TOML file, as settings of every task in turn; the last complaint stands for all."""
+    tables = read_toml(path)
+    for loader in (training.load_settings, language_training.load_settings):
+        loader(tables)
+    for kind in ("classify", "tag"):
+        load_label_settings(kind, tables)
+    return tables
+
+
+def settings_file(name: str, loader: Callable[[Any], object], text: str) -> Target:
+    return one_file(f"{name}.toml", [text.encode()], lambda path: loader(read_toml(path)), 2)
+
+
+def use_tokenizer(path: Path) -> object:
+    tokenizer = Tokenizer.from_json(path.read_bytes().decode("utf-8", "replace"))
+    ids = tokenizer.encode("the Cat sat, on 17\u2028mats\U0001f600")
+    return tokenizer.decode(ids), tokenizer.pieces(ids)
+
+
+def read_links(path: Path) -> object:
+    return parse_alignments(read_lines(path, blank=True), str(path))
+
+
+def traces() -> tuple[bytes, Any, dict[str, torch.Tensor]]:
+    """A recorded trace: as bytes, and as the structure and the tensors in it."""
+    torch.manual_seed(0)
+    model = MultiHeadAttention(8, 2, normalizer=Softmax())
+    with record(model) as trace, torch.no_grad():
+        model(torch.randn(2, 4, 8), mask=Causal() & Lengths(torch.tensor([4, 3])))
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"trace-{os.getpid()}.safetensors"
+    try:
+        trace.save(path)
+        data = path.read_bytes()
+        with safetensors.safe_open(path, "pt") as file:
+            plain = json.loads(file.metadata()[KEY])
+    finally:
+        path.unlink(missing_ok=True)
+    return data, plain, safetensors.torch.load(data)
+
+
+def spoilt_trace(folder: Path) -> Attempt:
+    """A trace whose bytes are spoilt."""
+    return one_file("trace.safetensors", [traces()[0]], read_trace).make(folder)
+
+
+def forged_trace(folder: Path) -> Attempt:
+    """A trace whose structure lies."""
+    _, plain, tensors = traces()
+    path = folder / "trace.safetensors"
+
+    def attempt(random: Random) -> object:
+        path.write_bytes(safetensors.torch.save(tensors, {KEY: json.dumps(spoil_plain(plain, random))}))
+        return read_trace(path)
+
+    return attempt
+
+
+def corpora() -> list[Target]:
+    text = "\n".join([*TEXT, "Ein Hund läuft über eine Wiese.", "", " spaces "]).encode() + b"\n"
+    pairs = "".join(f"{line}\t{line[::-1]}\n" for line in TEXT).encode()
+    labeled = b"good\ta stirring film\nbad\ta dull one\n"
+    tagged = b"Ada\tB-PER\nwrote\tO\n\nYes\tO\n"
+    journal = b'{"step": 50, "kind": "train", "loss": 5.1}\n{"step": 500, "kind": "validation", "better": true}\n'
+    return [
+        one_file("lines.txt", [text], lambda path: read_lines(path, blank=True)),
+        one_file("lines.txt.gz", [text], lambda path: read_lines(path, blank=True)),
+        one_file("play.txt", [text], read_text),
+        one_file("pairs.txt", [text], lambda path: read_pairs(path, path)),
+        one_file("pairs.tsv", [pairs], read_tsv),
+        one_file("labeled.tsv", [labeled], read_labeled),
+        one_file("tagged.conll", [tagged, tagged.replace(b"\t", b" ")], read_tagged),
+        one_file(
+            "links.align",
+            [b"0-0 1-1 2p3\n\n0-1\n"],
+            lambda path: parse_alignments(read_lines(path, blank=True), str(path)),
+        ),
+        one_file("metrics.jsonl", [journal], read_journal),
+    ]
+
+
+def targets() -> list[Target]:
+    """All of them."""
+    tokenizers = [Tokenizer.learn(TEXT * 3, kind=kind, size=300).to_json() for kind in ("bpe", "word", "char")]
+    plain_tokenizers = [json.loads(text) for text in tokenizers]
+    packed = pack_contents(small(1))[0]["model.safetensors"]
+    text_settings = to_toml(language_training.show_settings(language_training.load_settings({})))
+    label_settings = to_toml(show_label_settings(load_label_settings("classify", {})))
+    made = families()
+    return [
+        one_file("model.safetensors", [packed], lambda path: unpack(path.read_bytes(), {}, str(path)), 8),
+        Target("altered checkpoint", altered_checkpoint, 6),
+        *(Target(f"forged {name}", forged_checkpoint(contents), 3) for name, contents in made.items()),
+        Target("forged trainer", forged_trainer, 2),
+        Target("run folder", run_folder, 2),
+        one_file("tokenizer.json", [text.encode() for text in tokenizers], use_tokenizer),
+        plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
+        settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),
+        settings_file("generate", language_training.load_settings, text_settings),
+        settings_file("classify", lambda tables: load_label_settings("classify", tables), label_settings),
+        Target("trace.safetensors", spoilt_trace),
+        Target("structure of trace.safetensors", forged_trace, 6),
+        *corpora(),
+    ]

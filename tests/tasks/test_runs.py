@@ -1,0 +1,62 @@
+"""A checkpoint whose configuration and weights disagree is refused before memory is taken for it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.fuzz.models import families
+
+from qkv.checkpoint.contents import Contents
+from qkv.checkpoint.folder import save
+from qkv.errors import CheckpointError
+from qkv.tasks.load import load
+
+FAMILIES = families()
+HUGE = {
+    "gru": {"hidden": 2**40},
+    "transformer": {"feed_forward": 2**40},
+    "language": {"width": 2**40, "heads": 1},
+    "classifier": {"width": 2**40},
+    "tagger": {"width": 2**61},
+}
+
+
+def forged(contents: Contents, changes: dict[str, Any]) -> Contents:
+    table = contents.config["model"]
+    assert isinstance(table, dict)
+    return replace(contents, config={**contents.config, "model": {**table, **changes}})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_comes_back(name: str, tmp_path: Path) -> None:
+    contents = FAMILIES[name]
+    save(tmp_path / "sound", contents)
+    found = load(tmp_path / "sound")
+    assert all(torch.equal(tensor, contents.model[key]) for key, tensor in found.model.state_dict().items())
+    assert not any(tensor.is_meta for tensor in (*found.model.parameters(), *found.model.buffers()))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_sizes_that_are_not_those_of_the_weights_are_refused(name: str, tmp_path: Path) -> None:
+    save(tmp_path / "forged", forged(FAMILIES[name], HUGE[name]))
+    with pytest.raises(CheckpointError, match=r"expected weights of the model it names; got .*It was written by anoth"):
+        load(tmp_path / "forged")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("transformer", "encoder_layers"), ("language", "layers"), ("tagger", "layers")]
+)
+def test_more_layers_than_tensors_are_refused(name: str, field: str, tmp_path: Path) -> None:
+    save(tmp_path / "forged", forged(FAMILIES[name], {field: 10**9}))
+    with pytest.raises(CheckpointError, match=f"got 1,000,000,000 {field} in config.json, but .* tensors"):
+        load(tmp_path / "forged")
+
+
+def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
+    contents = FAMILIES["gru"]
+    model = {name: tensor for name, tensor in contents.model.items() if not name.startswith("output")}
+    save(tmp_path / "forged", replace(contents, model=model))
+    with pytest.raises(CheckpointError, match=r"got none named output\S* where config\.json has one of sizes \("):
+        load(tmp_path / "forged")

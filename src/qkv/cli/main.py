@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from qkv._version import VERSION
+from qkv.cli.align import align
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import evaluate
 from qkv.cli.explain import explain
@@ -36,6 +37,7 @@ app.command()(generate)
 app.command()(classify)
 app.command()(tag)
 app.command()(evaluate)
+app.command()(align)
 app.command()(view)
 app.command()(explain)
 

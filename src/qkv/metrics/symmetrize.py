@@ -1,0 +1,111 @@
+"""Links of two directions made one: by what both say, by what either says, or grown from the one towards the other."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from qkv.errors import ConfigError, complaint, nearest
+
+Link = tuple[int, int]
+_NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def intersection(forward: set[Link], backward: set[Link]) -> set[Link]:
+    """What both directions say.
+
+    Example:
+        >>> sorted(intersection({(0, 0), (1, 1)}, {(0, 0)}))
+        [(0, 0)]
+    """
+    return forward & backward
+
+
+def union(forward: set[Link], backward: set[Link]) -> set[Link]:
+    """What either direction says.
+
+    Example:
+        >>> sorted(union({(0, 0), (1, 1)}, {(0, 0)}))
+        [(0, 0), (1, 1)]
+    """
+    return forward | backward
+
+
+def grow_diagonal(forward: set[Link], backward: set[Link]) -> set[Link]:
+    """What both say, and then, as long as there are any, links of either that touch one that is there.
+
+    A link is added where its source or its target word has none yet.
+
+    Source: Koehn et al. 2003, "Statistical Phrase-Based Translation", section 4 (in the order of its later
+        publication as `grow-diag`).
+
+    Example:
+        >>> sorted(grow_diagonal({(0, 0), (1, 1)}, {(0, 0), (0, 1), (5, 5)}))
+        [(0, 0), (0, 1), (1, 1)]
+    """
+    both, either = set(forward & backward), forward | backward
+    sources, targets = {i for i, _ in both}, {j for _, j in both}
+    grown = True
+    while grown:
+        grown = False
+        for i, j in sorted(both):
+            for di, dj in _NEIGHBORS:
+                link = (i + di, j + dj)
+                if link in either and link not in both and (link[0] not in sources or link[1] not in targets):
+                    both.add(link)
+                    sources.add(link[0])
+                    targets.add(link[1])
+                    grown = True
+    return both
+
+
+def grow_diagonal_final(forward: set[Link], backward: set[Link]) -> set[Link]:
+    """Grown, and then every link of either direction whose source and target word both have none.
+
+    Source: Koehn et al. 2003; `grow-diag-final-and`.
+
+    Example:
+        >>> sorted(grow_diagonal_final({(0, 0)}, {(0, 0), (5, 5), (5, 6)}))
+        [(0, 0), (5, 5)]
+    """
+    found = grow_diagonal(forward, backward)
+    sources, targets = {i for i, _ in found}, {j for _, j in found}
+    for direction in (forward, backward):
+        for i, j in sorted(direction):
+            if i not in sources and j not in targets:
+                found.add((i, j))
+                sources.add(i)
+                targets.add(j)
+    return found
+
+
+SYMMETRIZATIONS: Mapping[str, Callable[[set[Link], set[Link]], set[Link]]] = MappingProxyType(
+    {
+        "intersection": intersection,
+        "union": union,
+        "grow-diagonal": grow_diagonal,
+        "grow-diagonal-final": grow_diagonal_final,
+    }
+)
+
+
+def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> set[Link]:
+    """Make one set of links of two.
+
+    Args:
+        how: "intersection", "union", "grow-diagonal" or "grow-diagonal-final".
+        forward: pairs of source and target word.
+        backward: likewise, from a model of the other direction: source word first here too.
+
+    Returns:
+        The links.
+
+    Raises:
+        ConfigError: an unknown name.
+
+    Example:
+        >>> sorted(symmetrize("union", [(0, 0)], [(1, 0)]))
+        [(0, 0), (1, 0)]
+    """
+    if how not in SYMMETRIZATIONS:
+        mend = nearest(how, SYMMETRIZATIONS)
+        raise ConfigError(complaint("--symmetrize", "a known way", f'"{how}"', mend))
+    return SYMMETRIZATIONS[how](set(forward), set(backward))

@@ -1,0 +1,221 @@
+"""Word alignments out of a translation model: which source word each target word attended to."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.open_vocabulary import encode_source, encode_target
+from qkv.data.word_places import NO_WORD, word_places
+from qkv.errors import ConfigError, DataError, complaint, nearest
+from qkv.metrics.alignment import Link, Links, alignment_error_rate
+from qkv.metrics.figure import Figure
+from qkv.models.copying import CopyingTranslator
+from qkv.recording.recorder import record
+from qkv.tasks.translator import Translator
+
+_BATCH_TOKENS = 2048
+When = Literal["at", "after"]
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """Which weights say what a target word is aligned to.
+
+    Args:
+        layer: the attention, its path in the model.
+        head: which one, from 0; None for the mean over all.
+        when: "at" the step that predicts the word, or "after" it, at the step whose input it is: what a Transformer
+            looks at then is often the word itself rather than the next.
+
+    Source: "after": Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", section 3.1.
+    """
+
+    layer: str
+    head: int | None = None
+    when: When = "at"
+
+    def __post_init__(self) -> None:
+        if self.when not in ("at", "after"):
+            mend = nearest(str(self.when), ("at", "after"))
+            raise ConfigError(complaint("--when", '"at" or "after"', f'"{self.when}"', mend))
+
+    def __str__(self) -> str:
+        head = "mean of heads" if self.head is None else f"head {self.head}"
+        return f"{self.layer}, {head}, {self.when} the step"
+
+
+class Sentences(NamedTuple):
+    """A source and its translation, words with spaces between."""
+
+    source: str
+    target: str
+
+
+class _Numbers(NamedTuple):
+    """A pair as ids, and the word of each."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    source_words: list[int]
+    target_words: list[int]
+
+
+@final
+class Aligner:
+    """Reads alignments from a translator's cross-attention while it is made to write given translations.
+
+    Args:
+        translator: with attention.
+
+    Raises:
+        ConfigError: a model without attention.
+
+    Source: Bahdanau et al. 2015, section 5.2.1; Garg et al. 2019, "Jointly Learning to Align and Translate with
+        Transformer Models", section 4 (which layer).
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> aligner = Aligner(qkv.load("runs/de-en"))  # doctest: +SKIP
+        >>> aligner.align([Sentences("ein Hund", "a dog")])  # doctest: +SKIP
+        [{(0, 0), (1, 1)}]
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self.layers = _layers(translator)
+
+    @property
+    def default(self) -> Reading:
+        """The reading where none is chosen: of a Transformer the last layer but one, after the step."""
+        if len(self.layers) == 1:
+            return Reading(self.layers[0])
+        return Reading(self.layers[-2], when="after")
+
+    def align(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[set[Link]]:
+        """Align sentences with their translations.
+
+        Args:
+            pairs: words with spaces between.
+            reading: which weights to read; None for `default`.
+
+        Returns:
+            For each pair its links, source word first, both from 0: one for each target word.
+
+        Raises:
+            ConfigError: a layer or head that the model does not have.
+            DataError: a pair that is too long; names its number.
+        """
+        reading = reading or self.default
+        if reading.layer not in self.layers:
+            mend = nearest(reading.layer, self.layers)
+            raise ConfigError(complaint("--layer", "an attention over the source", f'"{reading.layer}"', mend))
+        return [_links(weights, reading) for weights in self._weights(pairs, [reading.layer])]
+
+    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
+        """Find the layer, head and step whose links are nearest to those made by hand.
+
+        Args:
+            pairs: for validation.
+            gold: their links.
+
+        Returns:
+            The reading, and its alignment error rate on these pairs.
+        """
+        weights = list(self._weights(pairs, self.layers))
+        found = [
+            (reading, alignment_error_rate([_links(each, reading) for each in weights], gold))
+            for reading in self._readings(weights)
+        ]
+        return min(found, key=lambda one: one[1].value)
+
+    def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[Reading]:
+        heads = {layer: weights[0][layer].shape[1] for layer in self.layers}
+        return [
+            Reading(layer, head, when)
+            for layer in self.layers
+            for head in (None, *(range(heads[layer]) if heads[layer] > 1 else ()))
+            for when in ("at", "after")
+        ]
+
+    def _weights(self, pairs: Sequence[Sentences], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+        """For each pair, of each layer the weights between words, see `_between_words`."""
+        numbered = [self._numbers(pair, place) for place, pair in enumerate(pairs, start=1)]
+        batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
+        results = [self._batch([numbered[place] for place in batch], layers) for batch in batches]
+        return iter(restore_order(batches, results))
+
+    @torch.no_grad()
+    def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
+        model, marks = self.translator.model, self.translator.tokenizer
+        device = next(model.parameters()).device
+        source, lengths = collate_sources([one.source for one in numbers], marks.pad)
+        target, _ = collate_sources([(marks.bos, *one.target) for one in numbers], marks.pad)
+        with record(model, layers=layers) as trace:
+            model(source.to(device), lengths.to(device), target.to(device))
+        found = {layer: trace.weights(layer).float().cpu() for layer in layers}
+        return [
+            {layer: _between_words(_by_head(weights[row]), one) for layer, weights in found.items()}
+            for row, one in enumerate(numbers)
+        ]
+
+    def _numbers(self, pair: Sentences, place: int) -> _Numbers:
+        marks = self.translator.tokenizer
+        if isinstance(self.translator.model, CopyingTranslator):
+            source, unknown = encode_source(pair.source, marks)
+            target = encode_target(pair.target, marks, unknown)
+        else:
+            source, target = tuple(marks.encode(pair.source)), tuple(marks.encode(pair.target))
+        for name, ids in (("source", source), ("target", target)):
+            if not 0 < len(ids) <= self.translator.longest:
+                expected = f"from 1 to {self.translator.longest} tokens"
+                mend = "Leave the line out, or divide it."
+                raise DataError(complaint(f"{name} line {place}", expected, f"{len(ids)}", mend))
+        return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
+
+
+def _layers(translator: Translator) -> list[str]:
+    """The attentions over the source, in the order of the model."""
+    last = translator.model.alignment_layer
+    if last is None:
+        mend = "Train with a score."
+        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
+    names = [name for name, _ in translator.model.named_modules() if name.endswith("cross_attention.attention")]
+    return names if last in names else [*names, last]
+
+
+def _by_head(weights: Tensor) -> Tensor:
+    return weights if weights.ndim == 3 else weights[None]
+
+
+def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
+    """Weights (2, H, T, S) between words, read at each target piece and after it.
+
+    Those of a word's source pieces are added up, those of its target pieces averaged.
+    """
+    count = len(one.target)
+    sources, targets = _membership(one.source_words), _membership(one.target_words)
+    by_word = weights_HTS[..., : len(one.source)] @ sources
+    mean = targets.T / targets.sum(0)[:, None].clamp(min=1)
+    return torch.stack([mean @ by_word[:, :count], mean @ by_word[:, 1 : count + 1]])
+
+
+def _membership(places: Sequence[int]) -> Tensor:
+    """Pieces by words, 1 where a piece is part of a word."""
+    words = max(places, default=NO_WORD) + 1
+    columns = torch.tensor(places)
+    return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
+
+
+def _links(weights: dict[str, Tensor], reading: Reading) -> set[Link]:
+    """The likeliest source word of each target word."""
+    heads = weights[reading.layer][0 if reading.when == "at" else 1]
+    if reading.head is not None and not 0 <= reading.head < heads.shape[0]:
+        mend = "Leave it out for the mean over all."
+        raise ConfigError(complaint("--head", f"from 0 to {heads.shape[0] - 1}", f"{reading.head}", mend))
+    found = heads.mean(0) if reading.head is None else heads[reading.head]
+    return {(source, target) for target, source in enumerate(found.argmax(-1).tolist())} if found.shape[-1] else set()

@@ -1,0 +1,109 @@
+"""Alignments read from a model that learned to write each word of its source in another alphabet, reversed or not."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_places import word_places
+from qkv.errors import ConfigError, DataError
+from qkv.metrics.alignment import alignment_error_rate, parse_alignments
+from qkv.tasks.aligning import Aligner, Reading, Sentences
+from qkv.tasks.alignment_files import Chosen, Three, align_files
+from qkv.tasks.training import load_settings, train
+from qkv.tasks.translator import Translator
+
+_NOT_CHOSEN = Chosen(None, None, "at")
+_NO_FILES = Three(None, None, None)
+
+
+def _mirrored(count: int, seed: int) -> list[Sentences]:
+    """Sentences whose translation has the words in the opposite order."""
+    random = Random(seed)
+    found = []
+    for _ in range(count):
+        words = [random.choice("abcdefghij") for _ in range(random.randint(2, 6))]
+        found.append(Sentences(" ".join(words), " ".join(word.upper() for word in reversed(words))))
+    return found
+
+
+def _gold(pairs: list[Sentences]) -> list[str]:
+    counts = (len(pair.source.split()) for pair in pairs)
+    return [" ".join(f"{n - 1 - place}-{place}" for place in range(n)) for n in counts]
+
+
+def _write(folder: Path, pairs: list[Sentences]) -> Three:
+    files = Three(folder / "source", folder / "target", folder / "gold")
+    for path, lines in zip(files, ([p.source for p in pairs], [p.target for p in pairs], _gold(pairs)), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return files
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mirror")
+    files = _write(folder, _mirrored(600, 0))
+    tables = {
+        "data": {"source": files.source, "target": files.target},
+        "tokenizer": {"kind": "word"},
+        "model": {"kind": "gru", "embedding": 24, "hidden": 32, "attention": 24, "dropout": 0.0},
+        "training": {"steps": 90, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "validate_every": 90},
+    }
+    assert train(load_settings(tables), folder / "run").exit_code == 0
+    return folder / "run"
+
+
+def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> None:
+    pairs = _mirrored(30, 1)
+    gold = parse_alignments(_gold(pairs), "gold")
+    aligner = Aligner(Translator.load(run))
+    reading, figure = aligner.choose(pairs, gold)
+    assert figure.value < 10
+    assert alignment_error_rate(aligner.align(pairs, reading), gold).value == figure.value
+    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+    assert found.said[1].startswith("alignment_error_rate ")
+    assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
+
+
+def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
+    pairs, aligner = _mirrored(12, 2), Aligner(Translator.load(run))
+    together = aligner.align(pairs)
+    assert together == [aligner.align([pair])[0] for pair in pairs]
+
+
+def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
+    # The mirror's alphabet is another one: the same model serves as its own reverse only in form.
+    files = _write(tmp_path, _mirrored(5, 3))
+    found = align_files(run, run, files, files, _NOT_CHOSEN, "intersection", "cpu")
+    assert len(found.links) == 5
+    assert any(line.startswith("reverse: read from attention") for line in found.said)
+
+
+def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
+    files = _write(tmp_path, _mirrored(3, 4))
+    with pytest.raises(ConfigError, match='--layer: expected an attention over the source; got "atention"'):
+        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "union", "cpu")
+    with pytest.raises(ConfigError, match="--head: expected from 0 to 0; got 3"):
+        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union", "cpu")
+    with pytest.raises(ConfigError, match='--when: expected "at" or "after"'):
+        Reading("attention", when="before")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="--source: expected --source FILE and --target FILE; got --source"):
+        align_files(run, None, Three(files.source, None, None), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+    (tmp_path / "gold").write_text("0-0\n")
+    with pytest.raises(DataError, match="expected links for each sentence; got 1 for 3 sentences"):
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("word", 8000), ("char", 8000)])
+def test_pieces_know_their_words(kind: str, size: int) -> None:
+    text = "The dog's (small) house, don't 3.5 über-all … 日本 x"
+    tokenizer = Tokenizer.learn([text] * 3, kind=kind, size=size)
+    places = word_places(text, tokenizer)
+    assert len(places) == len(tokenizer.encode(text))
+    assert sorted({place for place in places if place >= 0}) == list(range(len(text.split())))
+    if kind == "char":
+        words: dict[int, str] = {}
+        for place, character in zip(places, text, strict=True):
+            words[place] = words.get(place, "") + character
+        assert [words[place] for place in range(len(text.split()))] == text.split()

@@ -1,0 +1,99 @@
+"""A small training of each family of models, from files to a run folder, in this process or by the real command."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from qkv.tasks import language_training, training
+from qkv.tasks.label_training import LabelRecipe
+from qkv.tasks.settings import to_toml
+from qkv.train.outcome import Outcome
+
+QKV = Path(sys.executable).parent / "qkv"
+STEPS = 24
+TRAINING = {"steps": STEPS, "tokens": 64, "validate_every": 5, "log_every": 4, "warmup": 4, "keep": 99, "seed": 3}
+WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "ran", "to", "a")
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family.
+
+    Args:
+        task: the command of `qkv train`.
+        model: its sizes.
+        tokenizer: its kind.
+    """
+
+    task: str
+    model: Mapping[str, Any]
+    tokenizer: str
+
+    def tables(self, data: Path, **changes: Any) -> dict[str, dict[str, Any]]:
+        files = {
+            "translate": {"source": data / "a.txt", "target": data / "b.txt"},
+            "generate": {"text": data / "a.txt"},
+            "classify": {"data": data / "labeled.tsv"},
+            "tag": {"data": data / "tagged.conll"},
+        }
+        own = {"validate_every": 6} if self.task == "generate" else {}
+        return {
+            "data": files[self.task],
+            "tokenizer": {"kind": self.tokenizer, "size": 300, "minimum": 1},
+            "model": dict(self.model),
+            "training": {**TRAINING, **own, **changes},
+        }
+
+    def train(self, data: Path, out: Path, **changes: Any) -> Outcome:
+        recipe = _recipe(self.task)
+        settings = recipe.load_settings(self.tables(data, **changes))
+        return recipe.train(settings, out, "cpu", tensorboard=False, origin=None)
+
+    def command(self, data: Path, out: Path, **changes: Any) -> list[str]:
+        config = out.with_suffix(".toml")
+        config.write_text(to_toml(_texts(self.tables(data, **changes))), encoding="utf-8")
+        return [str(QKV), "train", self.task, "--config", str(config), "--out", str(out)]
+
+
+def _recipe(task: str) -> Any:
+    return {"translate": training, "generate": language_training}.get(task) or LabelRecipe(task)  # type: ignore[arg-type]
+
+
+def _texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: str(item) if isinstance(item, Path) else item for key, item in table.items()}
+        for name, table in tables.items()
+    }
+
+
+_RECURRENT = {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8}
+_TRANSFORMER = {"width": 16, "heads": 2, "feed_forward": 16, "encoder_layers": 1, "decoder_layers": 1}
+_LANGUAGE = {"width": 16, "heads": 2, "feed_forward": 16, "layers": 1, "context": 8}
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "gru": Family("translate", _RECURRENT, "word"),
+        "transformer": Family("translate", {"kind": "transformer", **_TRANSFORMER}, "word"),
+        "language": Family(
+            "generate", {"width": 16, "heads": 2, "feed_forward": 16, "layers": 1, "context": 8}, "char"
+        ),
+        "classifier": Family("classify", {"encoder": "gru", "width": 8}, "word"),
+        "tagger": Family("tag", {"encoder": "lstm", "width": 8}, "word"),
+    }
+)
+
+
+def write_data(folder: Path, count: int = 60) -> Path:
+    """Write the files of all families."""
+    random = Random(0)
+    lines = [random.choices(WORDS, k=random.randint(2, 6)) for _ in range(count)]
+    (folder / "a.txt").write_text("".join(f"{' '.join(line)}\n" for line in lines), encoding="utf-8")
+    (folder / "b.txt").write_text("".join(f"{' '.join(line[::-1])}\n" for line in lines), encoding="utf-8")
+    labeled = "".join(f"{('odd', 'even')[len(line) % 2]}\t{' '.join(line)}\n" for line in lines)
+    (folder / "labeled.tsv").write_text(labeled, encoding="utf-8")
+    tagged = "\n".join("".join(f"{word}\t{'O' if len(word) < 3 else 'B-X'}\n" for word in line) for line in lines)
+    (folder / "tagged.conll").write_text(tagged, encoding="utf-8")
+    return folder

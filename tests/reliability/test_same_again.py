@@ -1,0 +1,104 @@
+"""The same command, seed and threads give the same bits, interrupted or not, for each family of models."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.reliability.families import FAMILIES, STEPS
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from qkv.checkpoint.folder import verify
+from qkv.checkpoint.rotation import present
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+ONE_FAST = [pytest.param(name, marks=[] if name == "tagger" else pytest.mark.slow) for name in FAMILIES]
+
+
+def digests(run: Path) -> dict[str, str]:
+    """What stands for every byte of every checkpoint."""
+    return {folder.name: verify(folder).digest for folder in present(run)}
+
+
+@contextmanager
+def signal_after(updates: int, number: signal.Signals) -> Iterator[None]:
+    """Send this process a signal at the end of the n-th update from here."""
+    done = 0
+
+    def count(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done == updates:
+            signal.raise_signal(number)
+
+    handle = register_optimizer_step_post_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("name", ONE_FAST)
+def test_every_checkpoint_has_the_same_bits_again(name: str, data: Path, tmp_path: Path) -> None:
+    for out in ("first", "second"):
+        FAMILIES[name].train(data, tmp_path / out)
+    found = digests(tmp_path / "first")
+    assert len(found) >= 4
+    assert found == digests(tmp_path / "second")
+
+
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [("tagger", [3, 10]), *(pytest.param(name, list(range(1, 21)), marks=pytest.mark.slow) for name in FAMILIES)],
+)
+def test_a_run_stopped_at_any_of_these_updates_ends_with_the_same_bits(
+    name: str, points: list[int], data: Path, tmp_path: Path
+) -> None:
+    """One run, stopped at each point and gone on with: the last checkpoint holds weights, moments, schedule, generators
+    and the place in the data."""
+    whole = FAMILIES[name].train(data, tmp_path / "whole")
+    before = 0
+    for place, point in enumerate(points):
+        number = (signal.SIGTERM, signal.SIGINT)[place % 2]
+        with signal_after(point - before, number):
+            outcome = FAMILIES[name].train(data, tmp_path / "parts")
+        assert (outcome.step, outcome.exit_code) == (point, CODES[number])
+        before = point
+    outcome = FAMILIES[name].train(data, tmp_path / "parts")
+    assert (outcome.step, outcome.digest) == (STEPS, whole.digest)
+
+
+def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[int, str, float]:
+    """Start the real command, send a signal once it has logged; its exit code, messages, and seconds to its end."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    log, deadline = out / "metrics.jsonl", time.monotonic() + 300
+    while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline and training.poll() is None:
+        time.sleep(0.02)
+    sent = time.monotonic()
+    training.send_signal(number)
+    _, messages = training.communicate(timeout=300)
+    return training.returncode, messages.decode(), time.monotonic() - sent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_real_command_saves_and_ends_with_the_code_of_its_signal(
+    name: str, number: signal.Signals, data: Path, tmp_path: Path
+) -> None:
+    """Gone on with by another process, it has the bits of a run that never stopped."""
+    out = tmp_path / "run"
+    command = FAMILIES[name].command(data, out, steps=100_000, schedule="constant")
+    code, messages, _ = interrupt(command, out, number)
+    assert code == CODES[number], messages
+    assert "everything is saved in" in messages
+    assert "Traceback" not in messages
+    steps = int(present(out)[-1].name.removeprefix("step-")) + 3
+    resumed = FAMILIES[name].train(data, out, steps=steps, schedule="constant")
+    whole = FAMILIES[name].train(data, tmp_path / "whole", steps=steps, schedule="constant")
+    assert (resumed.step, resumed.digest) == (steps, whole.digest)

@@ -9,8 +9,9 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_places import word_places
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
-from qkv.tasks.aligning import Aligner, Reading, Sentences
+from qkv.tasks.aligning import Aligner, Sentences
 from qkv.tasks.alignment_files import Chosen, Three, align_files
+from qkv.tasks.reading import Reading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 

@@ -31,6 +31,13 @@ def translate(
     seed: Annotated[int | None, typer.Option(help="With --sample: decides every draw; 0 where none is given.")] = None,
     mean: Annotated[str, typer.Option(help="Of several runs: probability or log_probability.")] = "probability",
     average: Annotated[int, typer.Option(help="Take the mean of each run's newest checkpoints, that many.")] = 1,
+    replace_unknown: Annotated[
+        bool, typer.Option("--replace-unknown", help="Write the source's word where the model knows none.")
+    ] = False,
+    valid_source: Annotated[
+        Path | None, typer.Option(help="With --replace-unknown: sentences to choose layer and head on.")
+    ] = None,
+    valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     attention: Annotated[
         Path | None, typer.Option(help="Also draw what was attended to: FILE.html, FILE.svg or FILE.png.")
     ] = None,
@@ -44,7 +51,9 @@ def translate(
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling
     from qkv.tasks.streams import read_stdin, write_lines
     from qkv.tasks.translator import Translator
+    from qkv.tasks.unknown import as_unknown
 
+    translator = Translator.load(runs, device, average=average)
     how = Decoding(
         beam,
         length_penalty,
@@ -53,8 +62,8 @@ def translate(
         n_best,
         as_sampling(sample, temperature, top_k, top_p, seed),
         as_mean(mean),
+        as_unknown(translator, replace_unknown, valid_source, valid_target),
     )
-    translator = Translator.load(runs, device, average=average)
     drawn = show or attention is not None
     found = translator.translate_best(read_stdin(), how, attention=drawn)
     if n_best == 1:

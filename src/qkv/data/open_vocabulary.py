@@ -91,6 +91,17 @@ def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
     ]
 
 
+def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
+    """What each piece of a text looks like in it; of words and characters, for byte pairs lack nothing.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
+        >>> surfaces("hello Zuri", tokenizer)
+        ['hello', 'Zuri']
+    """
+    return [bare(piece) for piece in words(text)] if tokenizer.kind == "word" else list(text)
+
+
 def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[int, str]]:
     """Each id with the piece of text it stands for."""
     if tokenizer.kind == "bpe" or tokenizer.unk not in ids:

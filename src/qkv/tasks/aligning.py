@@ -1,8 +1,7 @@
 """Word alignments out of a translation model: which source word each target word attended to."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -15,38 +14,10 @@ from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
+from qkv.tasks.reading import Reading, attention_layers, default_reading
 from qkv.tasks.translator import Translator
 
 _BATCH_TOKENS = 2048
-When = Literal["at", "after"]
-
-
-@final
-@dataclass(frozen=True)
-class Reading:
-    """Which weights say what a target word is aligned to.
-
-    Args:
-        layer: the attention, its path in the model.
-        head: which one, from 0; None for the mean over all.
-        when: "at" the step that predicts the word, or "after" it, at the step whose input it is: what a Transformer
-            looks at then is often the word itself rather than the next.
-
-    Source: "after": Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", section 3.1.
-    """
-
-    layer: str
-    head: int | None = None
-    when: When = "at"
-
-    def __post_init__(self) -> None:
-        if self.when not in ("at", "after"):
-            mend = nearest(str(self.when), ("at", "after"))
-            raise ConfigError(complaint("--when", '"at" or "after"', f'"{self.when}"', mend))
-
-    def __str__(self) -> str:
-        head = "mean of heads" if self.head is None else f"head {self.head}"
-        return f"{self.layer}, {head}, {self.when} the step"
 
 
 class Sentences(NamedTuple):
@@ -87,14 +58,12 @@ class Aligner:
 
     def __init__(self, translator: Translator) -> None:
         self.translator = translator
-        self.layers = _layers(translator)
+        self.layers = attention_layers(translator.model)
 
     @property
     def default(self) -> Reading:
         """The reading where none is chosen: of a Transformer the last layer but one, after the step."""
-        if len(self.layers) == 1:
-            return Reading(self.layers[0])
-        return Reading(self.layers[-2], when="after")
+        return default_reading(self.layers)
 
     def align(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[set[Link]]:
         """Align sentences with their translations.
@@ -178,16 +147,6 @@ class Aligner:
         return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
 
 
-def _layers(translator: Translator) -> list[str]:
-    """The attentions over the source, in the order of the model."""
-    last = translator.model.alignment_layer
-    if last is None:
-        mend = "Train with a score."
-        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
-    names = [name for name, _ in translator.model.named_modules() if name.endswith("cross_attention.attention")]
-    return names if last in names else [*names, last]
-
-
 def _by_head(weights: Tensor) -> Tensor:
     return weights if weights.ndim == 3 else weights[None]
 
@@ -213,9 +172,5 @@ def _membership(places: Sequence[int]) -> Tensor:
 
 def _links(weights: dict[str, Tensor], reading: Reading) -> set[Link]:
     """The likeliest source word of each target word."""
-    heads = weights[reading.layer][0 if reading.when == "at" else 1]
-    if reading.head is not None and not 0 <= reading.head < heads.shape[0]:
-        mend = "Leave it out for the mean over all."
-        raise ConfigError(complaint("--head", f"from 0 to {heads.shape[0] - 1}", f"{reading.head}", mend))
-    found = heads.mean(0) if reading.head is None else heads[reading.head]
+    found = reading.pick(weights[reading.layer][0 if reading.when == "at" else 1])
     return {(source, target) for target, source in enumerate(found.argmax(-1).tolist())} if found.shape[-1] else set()

@@ -17,7 +17,8 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
-from qkv.tasks.aligning import Aligner, Reading, Sentences, When
+from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.reading import Reading, When
 from qkv.tasks.translator import Translator
 
 

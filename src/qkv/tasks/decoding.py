@@ -16,6 +16,7 @@ from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, complaint, nearest
 from qkv.tasks.choice import TranslationModel
+from qkv.tasks.reading import Reading
 from qkv.tasks.watching import Watched, Watching
 
 
@@ -32,6 +33,7 @@ class Decoding:
         n_best: how many translations of each line; drawn ones where tokens are drawn.
         sampling: how tokens are drawn; None where the likeliest are taken.
         mean: how several models are joined.
+        unknown: which weights say what source word stands where the model wrote an unknown one; None to leave it.
 
     Raises:
         ConfigError: numbers outside their ranges, or settings that exclude each other.
@@ -48,6 +50,7 @@ class Decoding:
     n_best: int = 1
     sampling: Sampling | None = None
     mean: Mean = "probability"
+    unknown: Reading | None = None
     search: Beam = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

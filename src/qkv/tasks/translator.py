@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.batches import collate_sources, inference_batches, restore_order
-from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open
+from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
@@ -18,6 +18,7 @@ from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.decoding import Decoding, decode
+from qkv.tasks.reading import Reading
 from qkv.tasks.trained_translation import load_translation
 
 _BATCH_TOKENS = 4096
@@ -170,22 +171,25 @@ class Translator:
         sources = [self._encode(line, number) for number, line in enumerate(lines, start=1)]
         hypotheses = self._decode([source.ids for source in sources], how)
         pairs = zip(lines, sources, hypotheses, strict=True)
-        return [[self._translation(line, source, one, attention) for one in found] for line, source, found in pairs]
+        return [
+            [self._translation(line, source, one, attention, how) for one in found] for line, source, found in pairs
+        ]
 
-    def attention(self, source: Sequence[int], target: Sequence[int]) -> Tensor:
-        """What each target token attended to: cross-attention, the mean over heads.
+    def attention(self, source: Sequence[int], target: Sequence[int], reading: Reading | None = None) -> Tensor:
+        """What each target token attended to.
 
         Args:
             source: ids of the source.
             target: ids of the target, without begin and end marks.
+            reading: which weights; None for those of the model's alignment layer at each step, the mean over heads.
 
         Returns:
             Weights (T + 1, S): a row for each token and one for the end mark.
 
         Raises:
-            ConfigError: the model has no cross-attention.
+            ConfigError: the model has no cross-attention, or not that head.
         """
-        layer = self.model.alignment_layer
+        layer = self.model.alignment_layer if reading is None else reading.layer
         if layer is None:
             raise ConfigError(
                 complaint(
@@ -197,8 +201,7 @@ class Translator:
         target_1T = torch.tensor([[self.tokenizer.bos, *target]])
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
             self.model(source_1S.to(device), lengths.to(device), target_1T.to(device))
-        weights = trace.weights(layer)[0]
-        weights_TS = weights.mean(0) if weights.ndim == 3 else weights
+        weights_TS = (reading or Reading(layer)).of(trace.weights(layer)[0])
         return weights_TS[:, : len(source)].float().cpu()
 
     def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
@@ -253,16 +256,32 @@ class Translator:
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
         return decode(self.models, source_BS, lengths_B, keys, how, limit=3 * lengths_B + 16, **marks)
 
-    def _translation(self, line: str, source: OpenSource, found: Hypothesis, attention: bool) -> Translation:
+    def _translation(
+        self, line: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
+    ) -> Translation:
         look = attention and bool(source.ids)
+        ids, unknown = found.ids, source.unknown
+        if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
+            ids, unknown = self._replaced(line, source, ids, how.unknown)
         return Translation(
             source=line,
-            text=decode_open(found.ids, self.tokenizer, source.unknown),
+            text=decode_open(ids, self.tokenizer, unknown),
             score=found.score,
             finished=found.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer, source.unknown)),
-            target_tokens=(*pieces_open(found.ids, self.tokenizer, source.unknown), _EOS_SHOWN),
+            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN),
             weights=self.attention(source.ids, found.ids) if look else None,
             ranked=found.ranked,
             origins=self.origins(source.ids, found.ids) if look else None,
         )
+
+    def _replaced(
+        self, line: str, source: OpenSource, target: tuple[int, ...], reading: Reading
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The target with each unknown token numbered as the source's word it goes back to, and those words."""
+        marks = self.tokenizer
+        places = self.attention(source.ids, target, reading).argmax(-1).tolist()
+        written = surfaces(line, marks)
+        words = (*source.unknown, *(written[place] for place in places))
+        first = marks.size + len(source.unknown)
+        return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words

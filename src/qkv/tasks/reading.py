@@ -1,0 +1,96 @@
+"""Which weights of a translation model say what a target word goes back to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, complaint, nearest
+from qkv.tasks.choice import TranslationModel
+
+When = Literal["at", "after"]
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """Which weights say what a target word is aligned to.
+
+    Args:
+        layer: the attention, its path in the model.
+        head: which one, from 0; None for the mean over all.
+        when: "at" the step that predicts the word, or "after" it, at the step whose input it is: what a Transformer
+            looks at then is often the word itself rather than the next.
+
+    Source: "after": Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", section 3.1.
+    """
+
+    layer: str
+    head: int | None = None
+    when: When = "at"
+
+    def __post_init__(self) -> None:
+        if self.when not in ("at", "after"):
+            mend = nearest(str(self.when), ("at", "after"))
+            raise ConfigError(complaint("--when", '"at" or "after"', f'"{self.when}"', mend))
+
+    def of(self, weights: Tensor) -> Tensor:
+        """Read the weights of one sentence.
+
+        Args:
+            weights: of the layer, (T + 1, S) or (H, T + 1, S): a row for each target token and one for the end mark.
+
+        Returns:
+            (T + 1, S); what is read after the last token is read at it.
+
+        Raises:
+            ConfigError: no such head.
+        """
+        found = self.pick(weights if weights.ndim == 3 else weights[None])
+        return found if self.when == "at" else torch.cat([found[1:], found[-1:]])
+
+    def pick(self, heads: Tensor) -> Tensor:
+        """The head, or the mean of all: (H, ..., S) to (..., S).
+
+        Raises:
+            ConfigError: no such head.
+        """
+        if self.head is None:
+            return heads.mean(0)
+        if not 0 <= self.head < heads.shape[0]:
+            mend = "Leave it out for the mean over all."
+            raise ConfigError(complaint("--head", f"from 0 to {heads.shape[0] - 1}", f"{self.head}", mend))
+        return heads[self.head]
+
+    def __str__(self) -> str:
+        head = "mean of heads" if self.head is None else f"head {self.head}"
+        return f"{self.layer}, {head}, {self.when} the step"
+
+
+def attention_layers(model: TranslationModel) -> list[str]:
+    """The attentions over the source, in the order of the model.
+
+    Raises:
+        ConfigError: a model without attention.
+    """
+    last = model.alignment_layer
+    if last is None:
+        mend = "Train with a score."
+        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
+    modules: nn.Module = model
+    names = [name for name, _ in modules.named_modules() if name.endswith("cross_attention.attention")]
+    return names if last in names else [*names, last]
+
+
+def default_reading(layers: Sequence[str]) -> Reading:
+    """The reading where none is chosen: of a Transformer the last layer but one, after the step.
+
+    Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.
+
+    Example:
+        >>> str(default_reading(["attention"]))
+        'attention, mean of heads, at the step'
+    """
+    return Reading(layers[0]) if len(layers) == 1 else Reading(layers[-2], when="after")

@@ -1,0 +1,99 @@
+"""Words that a model does not know, written as the source's words they go back to."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkv.data.introductions import splits
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.decoding import Decoding
+from qkv.tasks.reading import Reading
+from qkv.tasks.training import load_settings, train
+from qkv.tasks.translator import Translator
+from qkv.tasks.unknown import as_unknown, choose_reading, identical_links
+
+
+def _translator(kind: str = "word") -> Translator:
+    """An untrained model whose output layer always prefers the unknown word."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.learn(["my name is , hello"] * 9, kind=kind, size=300)
+    model = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8, tied=False))
+    with torch.no_grad():
+        model.output.bias[tokenizer.unk] = 50
+    return Translator(model, tokenizer)
+
+
+def test_every_unknown_word_becomes_the_source_word_it_attends_to() -> None:
+    translator = _translator()
+    line = "my name is Zuri"
+    (found,) = translator.translate_fully([line], Decoding(unknown=Reading("attention")), attention=True)
+    assert found.weights is not None
+    expected = [line.split()[place] for place in found.weights[:-1].argmax(-1).tolist()]
+    assert list(found.target_tokens[:-1]) == expected
+    assert found.text == " ".join(expected)
+    assert "<unk>" in translator.translate([line])[0]
+
+
+def test_an_empty_line_stays_empty() -> None:
+    assert _translator().translate([""], Decoding(unknown=Reading("attention"))) == [""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gru", "transformer"])
+def test_names_never_seen_are_found_by_the_reading_chosen_on_validation_data(tmp_path: Path, kind: str) -> None:
+    sets = splits(5000, 100, 200, seed=0)
+    for name, pairs in (("t", sets.train), ("v", sets.validation)):
+        (tmp_path / f"{name}.src").write_text("".join(f"{pair.source}\n" for pair in pairs))
+        (tmp_path / f"{name}.tgt").write_text("".join(f"{pair.target}\n" for pair in pairs))
+    tables = {
+        "data": {"source": tmp_path / "t.src", "target": tmp_path / "t.tgt"},
+        "tokenizer": {"kind": "word", "minimum": 5},
+        "model": {"kind": kind, "dropout": 0.1},
+        "training": {"steps": 400, "tokens": 1024, "warmup": 60, "validate_every": 400},
+    }
+    assert train(load_settings(tables), tmp_path / "run").exit_code == 0
+    translator = Translator.load(tmp_path / "run")
+    reading = as_unknown(translator, True, tmp_path / "v.src", tmp_path / "v.tgt")
+    assert reading is not None
+    sources, targets = [pair.source for pair in sets.test], [pair.target for pair in sets.test]
+    plain = translator.translate(sources)
+    replaced = translator.translate(sources, Decoding(unknown=reading))
+    assert not any("<unk>" in line for line in replaced)
+    shares = [sum(a == b for a, b in zip(found, targets, strict=True)) / 200 for found in (plain, replaced)]
+    assert shares[0] < 0.05
+    assert shares[1] > 0.5
+
+
+def test_the_reading_is_chosen_by_words_that_are_the_same() -> None:
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.learn(["a b c d"] * 9, kind="word")
+    sizes = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 2}
+    aligner = Aligner(Translator(TransformerTranslator(TransformerConfig(tokenizer.size, **sizes)), tokenizer))
+    pairs = [Sentences("a b Zuri", "Zuri c d"), Sentences("a", "b")]
+    chosen = choose_reading(aligner, pairs)
+    assert chosen.layer in aligner.layers
+    gold = identical_links(pairs[0])
+    assert gold == {(2, 0)}
+    best = len(gold & aligner.align(pairs, chosen)[0])
+    for layer in aligner.layers:
+        for when in ("at", "after"):
+            assert len(gold & aligner.align(pairs, Reading(layer, None, when))[0]) <= best  # type: ignore[arg-type]
+
+
+def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    translator = _translator()
+    assert as_unknown(translator, False, None, None) is None
+    assert as_unknown(translator, True, None, None) == Reading("attention")
+    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown beside it"):
+        as_unknown(translator, False, tmp_path, None)
+    with pytest.raises(ConfigError, match="--valid-source: expected --valid-source and --valid-target"):
+        as_unknown(translator, True, tmp_path, None)
+    with pytest.raises(ConfigError, match="byte pairs write any word"):
+        as_unknown(_translator("bpe"), True, None, None)
+    with pytest.raises(ConfigError, match="words that are the same on both sides; got none"):
+        choose_reading(Aligner(translator), [Sentences("hello", "name")])

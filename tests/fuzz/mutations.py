@@ -1,6 +1,7 @@
 """Ways to spoil a file: its bytes, or the structure that they spell."""
 
 import json
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -57,25 +58,30 @@ def spoil_plain(value: Any, random: Random) -> Any:
 def _spoil_once(value: Any, random: Random) -> Any:
     homes = _containers(value)
     if not homes or random.randrange(40) == 0:
-        return random.choice(VALUES)
+        return _value(random)
     home = random.choice(homes)
     keys = list(home) if isinstance(home, dict) else list(range(len(home)))
     if not keys:
-        _add(home, "new", random.choice(VALUES))
+        _add(home, "new", _value(random))
         return value
     key = random.choice(keys)
     match random.randrange(6):
         case 0:
             del home[key]
         case 1:
-            _add(home, str(random.choice(VALUES))[:60], home[key])
+            _add(home, str(_value(random))[:60], home[key])
         case 2 if isinstance(home[key], int | float) and not isinstance(home[key], bool):
             home[key] = random.choice((home[key] + 1, -home[key], home[key] * 1000, home[key] * 2, home[key] + 0.5))
         case 3:
             home[key] = home[random.choice(keys)]
         case _:
-            home[key] = random.choice(VALUES)
+            home[key] = _value(random)
     return json.loads(json.dumps(value))
+
+
+def _value(random: Random) -> Any:
+    # A copy: what is put into one structure must not be changed through another.
+    return deepcopy(random.choice(VALUES))
 
 
 def _add(home: Any, name: str, value: Any) -> None:

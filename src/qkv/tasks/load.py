@@ -43,6 +43,6 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
     """
     trained = open_run(run)
     if trained.task not in _LOADERS:
-        got, mend = f'"{trained.task}"', nearest(trained.task, _LOADERS)
+        got, mend = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
         raise CheckpointError(complaint(str(trained.folder), "a task that this version knows", got, mend))
     return _LOADERS[trained.task](trained, device)

@@ -72,7 +72,8 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
     """Make the model that a checkpoint names, and give it its weights.
 
-    Sizes are believed last: no memory is taken before they are those of the stored weights.
+    Sizes are believed last: no memory is taken before they are those of the stored weights. PyTorch refuses sizes of
+    more than 64 bits in several ways, by a `TypeError` among others.
 
     Args:
         make: makes the model of the checkpoint's configuration.
@@ -92,7 +93,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
             _expect_sizes(make().state_dict(), stored)
         model = make()
         model.load_state_dict(stored)
-    except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
+    except (ConfigError, RuntimeError, ValueError, TypeError, OverflowError) as error:
         mend = "It was written by another version: train again, or install that version."
         got = str(error).partition("\n")[0][:200]
         raise CheckpointError(complaint(str(trained.folder), "weights of the model it names", got, mend)) from error

@@ -5,16 +5,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.backends.hidden import without_hidden
+from qkv.backends.registry import BACKENDS
 from qkv.biases import Bias
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, complaint
 from qkv.masks.base import Grid, Mask, as_mask
-from qkv.masks.lower import Visibility, lower
+from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.parameters import check_parameters, group, regroup
+from qkv.planner import choose
 from qkv.problem import Call, Problem
 from qkv.scores.base import Core, Score
-from qkv.scores.free import Learned, as_score
+from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.pointwise import Linear
 from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.shapes import Shape, broadcast, show
@@ -48,8 +51,12 @@ class Arguments(NamedTuple):
     enable_gqa: bool
 
 
-def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> Bound:
+def bind(
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False, backend: str | None = None
+) -> Bound:
     """Check the arguments of a call, align them, and describe the problem.
+
+    What no one may see is zero in the call that comes back, unless a backend is named that sees to it by itself.
 
     Raises:
         ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.
@@ -59,7 +66,7 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
     score = as_score(given.score)
     normalizer = _normalizer(given.normalizer, score)
     if isinstance(given.bias, Bias):
-        return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state)
+        return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state, backend)
     groups = _groups(query, key, value) if given.enable_gqa else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
@@ -80,14 +87,17 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
         query, key, value, bias = _grouped(query, key, value, bias, groups)
         score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
         visibility = visibility.group(*groups)
-    query, key, value = _without_hidden(query, key, value, visibility)
     seed = _seed(given.dropout, given.generator, query.device)
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
-    inner = leading if groups is None else (*leading[:-1], *groups)
-    return Bound(_describe(call, inner, state), call, leading)
+    problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
+    if backend is None or visibility.kind == "all" or not BACKENDS[choose(problem, backend)].shields:
+        call = without_hidden(call)
+    return Bound(problem, call, leading)
 
 
-def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> Bound:
+def _bind_positions(
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool, backend: str | None
+) -> Bound:
     """Bind a call whose bias follows from positions: score and bias become one function of tiles."""
     bias, score, normalizer = given.bias, given.score, given.normalizer
     assert isinstance(bias, Bias)
@@ -106,7 +116,8 @@ def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments,
         isinstance(x := getattr(bias, parameter.name), Tensor) and x.requires_grad for parameter in bias.parameters
     )
     together = Learned(Positioned(score, bias.tile, fixed=not learns))
-    return bind(with_positions(query), with_positions(key), value, given._replace(score=together, bias=None), state)
+    given = given._replace(score=together, bias=None)
+    return bind(with_positions(query), with_positions(key), value, given, state, backend)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -236,19 +247,6 @@ def _grouped(
     return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
 
 
-def _without_hidden(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero what no one may see, so that nothing it holds can reach a result or a gradient."""
-    if visibility.kind == "all" and visibility.grid.keys:
-        return query, key, value
-    seen = visibility.keys_with_queries()
-    if seen is not None:
-        key, value = (torch.where(seen[..., None], x, x.new_zeros(())) for x in (key, value))
-    seeing = None if visibility.kind == "causal" else visibility.rows_with_keys()
-    if seeing is not None:
-        query = torch.where(seeing[..., None], query, query.new_zeros(()))
-    return query, key, value
-
-
 def _seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         mend = "It is the probability with which a weight is dropped."
@@ -280,6 +278,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         device=call.query.device.type,
         transformed=not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None,
         positioned=_positioned(call.score),
+        constant=isinstance(call.score, Uniform),
     )
 
 

@@ -75,7 +75,7 @@ def attention(
         torch.Size([2, 8, 10, 32])
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given)
+    problem, call, leading = bind(query, key, value, given, backend=backend)
     result = BACKENDS[choose(problem, backend)].run(problem, call)
     return _laid_out(result.output, leading, 2) if enable_gqa else result.output
 
@@ -161,7 +161,7 @@ def attention_with_state(
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094])
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given, state=True)
+    problem, call, leading = bind(query, key, value, given, True, backend)
     output, state = BACKENDS[choose(problem, backend)].run(problem, call)
     assert state is not None
     if enable_gqa:

@@ -33,6 +33,7 @@ class Problem(NamedTuple):
         transformed: whether a transformation of `torch.func`, such as vmap, is at work.
         positioned: where the core is a tile of scores and of a bias from positions that needs no gradient: the core of
             those scores.
+        constant: whether every score is 1.
     """
 
     core: Core
@@ -53,6 +54,7 @@ class Problem(NamedTuple):
     device: str
     transformed: bool = False
     positioned: Core | None = None
+    constant: bool = False
 
     @property
     def rows(self) -> int:
@@ -75,7 +77,7 @@ class Call(NamedTuple):
 
     Attributes:
         query, key, value: (..., Q, D), (..., K, E), (..., K, V), leading shapes that broadcast to the problem's;
-            keys and values that no query may see are zero.
+            keys and values that no query may see are zero, unless the backend sees to that by itself.
         score, normalizer: the mechanism, parameters laid out as the leading shape.
         visibility: the lowered mask.
         bias: added to the scores, broadcasts to (..., Q, K).

@@ -19,7 +19,7 @@ from qkv.scores.kernels import Boxcar
 NAMES = {f"{score.name}-{normalizer.name}": (score, normalizer) for score, normalizer in MECHANISMS}
 CONSTANT = [name for name in NAMES if "hard" in name or "boxcar" in name]
 SMOOTH = [name for name in NAMES if name not in CONSTANT]
-ONCE = {"sdpa", "blocked", "fused", "gpu"}
+ONCE = {"sdpa", "blocked", "fused", "rowwise", "gpu"}
 """Backends whose backward pass is written by hand, or by PyTorch without a derivative of its own."""
 SIZES = ((2,), 2, 3)
 

@@ -34,6 +34,7 @@ class Backend:
         run: compute it.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
         tells: what it finds in the tensors of a call that decides how it computes them, in a few words.
+        shields: whether `run` itself keeps out what no one may see; else that is zeroed before.
     """
 
     name: str
@@ -43,3 +44,4 @@ class Backend:
     run: Callable[[Problem, Call], Result]
     quadratic: bool = False
     tells: Callable[[Problem, Call], str] | None = None
+    shields: bool = False

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.backends import tanh_operators
 from qkv.backends.base import Backend, Result
+from qkv.backends.hidden import without_hidden
 from qkv.backends.stripes import full_rank
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.parameters import spread
@@ -59,6 +60,7 @@ def cost(problem: Problem) -> Cost:
 def run(problem: Problem, call: Call) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
     leading, dtype = problem.leading, call.query.dtype
+    call = without_hidden(call, keys=not _reads_only_seen_keys(problem, call))
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -84,6 +86,20 @@ def run(problem: Problem, call: Call) -> Result:
         output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
     state = _state(problem, lse, count) if problem.state else None
     return Result(output.to(dtype), state)
+
+
+def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
+    """Few queries under bounds: the kernels read each row's own keys alone, as they lie, and nothing reads them before.
+
+    Elsewhere a tile of keys is read at once, and the gradient of a projection is a sum over all keys.
+    """
+    projected = any(p.of_key and getattr(call.score, p.name) is not None for p in call.score.parameters)
+    return not (
+        projected
+        or torch.compiler.is_compiling()
+        or problem.mask not in ("causal", "keys", "bounds")
+        or not tanh_operators.few(problem.queries, problem.keys)
+    )
 
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:
@@ -161,4 +177,4 @@ def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
     return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
 
 
-BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run)
+BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True)

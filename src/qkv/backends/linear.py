@@ -20,12 +20,12 @@ CHUNK = 128
 
 
 def refuses(problem: Problem) -> str | None:
-    """Only dot products that are weights themselves."""
+    """Only dot products that are weights themselves, and scores that are all the same."""
     reasons = (
         (problem.core != "dot", f"the core is {problem.core}, not dot"),
         (not isinstance(problem.pointwise, Linear), f"scores pass through {problem.pointwise}"),
         (
-            problem.normalizer not in ("mean", "identity"),
+            problem.normalizer not in ("mean", "identity") and not _evens_out(problem),
             f"the normalizer is {problem.normalizer}: weights need a matrix",
         ),
         (problem.bias != "none", "a bias is added to the scores"),
@@ -33,6 +33,11 @@ def refuses(problem: Problem) -> str | None:
         (problem.mask not in ("all", "causal", "keys"), f"a mask of the kind {problem.mask} differs by row"),
     )
     return next((reason for holds, reason in reasons if holds), None)
+
+
+def _evens_out(problem: Problem) -> bool:
+    """Scores that are all 1 give every visible key the same weight, as a mean does."""
+    return problem.constant and problem.normalizer in ("sum", "softmax") and not problem.sink
 
 
 def cost(problem: Problem) -> Cost:
@@ -53,16 +58,14 @@ def run(problem: Problem, call: Call) -> Result:
     value, dtype = call.value, call.query.dtype
     if dtype in (torch.float16, torch.bfloat16):
         query, key, value = query.float(), key.float(), value.float()
-    if problem.mask == "causal":
-        leading = problem.leading
-        parts = (x.expand(*leading, *x.shape[-2:]) for x in (query, key, value))
-        output = _causal(*parts)
-    else:
-        output = query @ (key.mT @ value)
-    output = output * scale
     count = call.visibility.count()
-    if problem.normalizer == "mean":
-        output = output / count.clamp(min=1).to(output.dtype)[..., None]
+    share = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
+    if problem.mask == "causal":
+        parts = (x.expand(*problem.leading, *x.shape[-2:]) for x in (query, key, value))
+        output = _causal(*parts) * share
+    else:
+        # Every row sees the same keys: what all of them read is scaled once.
+        output = query @ ((key.mT @ value) * share)
     output = output.to(dtype).expand(*problem.leading, problem.queries, problem.value_width)
     return Result(output, _state(problem, count, output) if problem.state else None)
 
@@ -70,7 +73,10 @@ def run(problem: Problem, call: Call) -> Result:
 def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
     wide = torch.float64 if output.dtype == torch.float64 else torch.float32
     whole = (*problem.leading, problem.queries)
-    return count.to(wide).expand(whole) if problem.normalizer == "mean" else output.new_zeros(whole, dtype=wide)
+    if problem.normalizer == "identity":
+        return output.new_zeros(whole, dtype=wide)
+    state = count.to(wide).expand(whole)
+    return 1 + state.log() if problem.normalizer == "softmax" else state
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.backends.stripes import DIFFERENTIABLE, Buffers, Inputs, Place, Recipe, Size, Span, Walk, take
+from qkv.backends.stripes import DIFFERENTIABLE, Buffers, Inputs, Place, Recipe, Size, Span, Walk, take, zeros
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Box, Bump
 from qkv.shapes import broadcast
@@ -70,12 +70,12 @@ class RowTiles:
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
         pairs = zip(self.inputs[:DIFFERENTIABLE], wanted, strict=True)
-        buffers = Buffers(*(None if x is None or not want else torch.zeros_like(x) for x, want in pairs))
+        buffers = Buffers(*(None if x is None or not want else zeros(x) for x, want in pairs))
         for span in self.walk.spans():
             g = take(g_output, span.place.lead, span.place.rows)
             of_state = None if g_state is None else take(g_state, span.place.lead, span.place.rows)
             self._pull(buffers, span, g.contiguous(), of_state)
-        return list(buffers)
+        return [None if buffer is None else buffer.contiguous() for buffer in buffers]
 
     def _pull(self, buffers: Buffers, span: Span, g: Tensor, of_state: Tensor | None) -> None:
         lead, rows, columns = span.place

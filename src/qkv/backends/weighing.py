@@ -305,6 +305,7 @@ RULES = {
     "mean": Rule(0.0, _mean, _seen, _mean_backward),
     "identity": Rule(0.0, lambda row: row.scores, _nothing, lambda row, w, pull: (pull.weights, None)),
     "sigmoid": Rule(0.0, _sigmoid, _seen, _sigmoid_backward),
+    "scores": Rule(-torch.inf, lambda row: row.scores, _largest, lambda row, w, pull: (None, None)),
     "hard": Rule(-torch.inf, _hard, _largest, _hard_backward),
     "sparsemax": Rule(-torch.inf, _sparsemax, _tau(2.0), _sparsemax_backward),
     "entmax15": Rule(-torch.inf, _entmax15, _tau(1.5), _entmax15_backward),

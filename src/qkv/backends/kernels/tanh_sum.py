@@ -126,6 +126,22 @@ class Gradients(NamedTuple):
     shift: Array
 
 
+def few(queries: int, keys: int) -> bool:
+    """Say whether each tanh is taken by itself: factors would cost more than they save.
+
+    Args:
+        queries, keys: Q and K.
+
+    Returns:
+        Whether queries or keys are few.
+
+    Example:
+        >>> few(1, 50), few(50, 50)
+        (True, False)
+    """
+    return queries * keys < _FEW * (queries + keys)
+
+
 def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
     """Take both exponentials of each row, and decide per hidden feature how its tanh is computed.
 
@@ -147,7 +163,7 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
         (1, 1, 16, 32)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
-    if queries * keys < _FEW * (queries + keys):
+    if few(queries, keys):
         nothing = np.empty((items, 0), np.int64)
         return Factors(query, key.reshape(items, 1, keys, width), vector, nothing, nothing)
     room, size = (width + 9) // 4 * 4, tile_size(keys, width)

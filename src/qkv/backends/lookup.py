@@ -1,0 +1,99 @@
+"""Backend `lookup`: a hard row is one value, read at the place of its largest score; no weights, no second product.
+
+The places, one number for each query, are found tile by tile as in `stripes` and kept for the backward pass, which then
+has nothing to make again: only the values that were read get a gradient.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.backends import blocked
+from qkv.backends.base import Backend, Result
+from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, take
+from qkv.backends.weighing import Row
+from qkv.masks.lower import Visibility
+from qkv.problem import Call, Cost, Problem
+
+
+def refuses(problem: Problem) -> str | None:
+    """Only the hard normalizer, in eager calls."""
+    reasons = (
+        (problem.normalizer != "hard", f"the normalizer is {problem.normalizer}, not hard"),
+        (problem.core == "tile", "scores are a function of yours"),
+        (problem.dropout, "weights are dropped, and here are none"),
+        (problem.state and problem.gradient, "the largest score would need a gradient"),
+        (problem.transformed or torch.compiler.is_compiling(), "places are found in eager calls"),
+        (0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width), "an axis is empty"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def cost(problem: Problem) -> Cost:
+    """One product, and one look at each score; as `blocked` where scores are no products."""
+    pairs = problem.rows * problem.queries * problem.keys
+    scores = blocked.cost(problem._replace(gradient=False, value_width=0))
+    return Cost(scores.operations, scores.bytes, scores.time + 50 + pairs * 5e-4)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Find the places, then read the values there, which PyTorch differentiates."""
+    recipe, inputs = blocked.prepare(problem, call)
+    detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
+    with torch.no_grad(), torch.autocast(problem.device, enabled=False):
+        place, top, found = _places(recipe, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
+    value = call.value.expand(*problem.leading, *call.value.shape[-2:])
+    first = torch.arange(problem.rows, device=place.device).view(*problem.leading, 1) * problem.keys
+    read = F.embedding(place + first, value.reshape(-1, value.shape[-1]))
+    # What a row may see and is NaN stays visible; a row that sees nothing gives 0.
+    unread = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
+    output = torch.where((found & ~top.isnan())[..., None], read, unread[..., None])
+    if problem.gradient:
+        output = _Still.apply(output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad))  # type: ignore[no-untyped-call]
+    return Result(output, top if problem.state else None)
+
+
+def _places(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+    """For each row (..., Q): the key of the first largest score, that score, and whether there is such a key."""
+    tiles = Tiles(replace(recipe, normalizer="scores"), inputs, visibility)
+    top = torch.full((*recipe.leading, tiles.queries), -torch.inf, dtype=tiles.dtype, device=inputs.query.device)
+    place, found = torch.zeros_like(top, dtype=torch.int64), torch.zeros_like(top, dtype=torch.bool)
+    for at, visible in tiles.walk:
+        if at.columns.start < at.columns.stop:
+            own, largest, seen = _first_largest(tiles.stripe(at, visible).row)
+            take(place, at.lead, at.rows).copy_(own + at.columns.start)
+            take(top, at.lead, at.rows).copy_(largest)
+            take(found, at.lead, at.rows).copy_(seen)
+    return place, top, found
+
+
+def _first_largest(row: Row) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a tile's rows have their first largest score, that score, and whether they see any key."""
+    s, visible, _ = row
+    place = s.argmax(-1)
+    top = s.gather(-1, place[..., None])[..., 0]
+    none = top == -torch.inf
+    if visible is None or not none.any():
+        return place, top, torch.ones_like(none)
+    # A row whose visible scores are all -inf looks like its hidden ones: ask visibility again.
+    seen = visible.expand(s.shape).to(torch.int8)
+    return torch.where(none, seen.argmax(-1), place), top, ~none | (seen.amax(-1) > 0)
+
+
+class _Still(torch.autograd.Function):
+    """The output as it is, with gradients of zero for what decides no more than where values are read."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return (gradient, *(torch.zeros_like(x) for x in ctx.saved_tensors))
+
+
+BACKEND = Backend("lookup", "one value for each query, at the place of its largest score", refuses, cost, run)

@@ -1,0 +1,72 @@
+"""The course runs, and the page of the lectures leads to names that exist."""
+
+import ast
+import re
+import runpy
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "lectures.md"
+SCRIPTS = sorted((ROOT / "examples" / "lectures").glob("*.py"))
+SLOW = {"08_additive_multiplicative", "10_parallel", "16_far_and_near", "19_pointing"}
+LINKS = re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
+
+
+def scripts() -> list[object]:
+    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW)) for path in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", scripts())
+def test_script_shows_what_it_claims(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip(), "it says what it found"
+    drawn = [path.name for path in tmp_path.iterdir()]
+    assert drawn == [f"{script.stem}.svg"] * ("drawing" in script.read_text(encoding="utf-8"))
+    for name in drawn:
+        assert (ROOT / "docs" / "pictures" / "lectures" / name).exists(), "the page's figure is committed"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script_is_short_and_on_the_page(script: Path) -> None:
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= 75
+    assert f"../examples/lectures/{script.name}" in {target for _, target in LINKS}
+
+
+@lru_cache
+def names(path: Path) -> set[str]:
+    """Functions, classes, and methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return found
+
+
+def test_every_name_on_the_page_is_where_its_link_leads() -> None:
+    named = [(label.strip("`"), target) for label, target in LINKS if label.startswith("`") and target.endswith(".py")]
+    assert len(named) > 100
+    for name, target in named:
+        assert name in names((PAGE.parent / target).resolve()), f"{name} in {target}"
+
+
+def test_every_row_leads_somewhere() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert len(rows) > 100
+    headings = {index - 1 for index, line in enumerate(rows) if line.startswith("| ---")}
+    for index, row in enumerate(rows):
+        if index not in headings and not row.startswith("| ---"):
+            assert "](" in row, row
+
+
+def test_every_figure_is_on_the_page() -> None:
+    figures = {f"pictures/lectures/{path.name}" for path in (ROOT / "docs" / "pictures" / "lectures").iterdir()}
+    assert figures <= {target for _, target in LINKS}

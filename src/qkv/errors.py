@@ -7,6 +7,8 @@ and how to mend it; `complaint` builds it in that order.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+
 
 class QkvError(Exception):
     """The root of every error that qkv raises on purpose."""
@@ -42,6 +44,33 @@ class CheckpointError(QkvError, ValueError):
 
 class TrainingError(QkvError, ArithmeticError):
     """A training that cannot go on: its loss is no number any more, or the machine has no room for a step."""
+
+
+class RoomError(QkvError, MemoryError):
+    """No memory is left for what was asked; says what would lower the need."""
+
+
+def exhausted(error: BaseException) -> str | None:
+    """Tell an exhausted memory from other faults, whoever reports it: Python, PyTorch, a GPU.
+
+    Args:
+        error: what was raised.
+
+    Returns:
+        What it says, in one line; None where it is about something else.
+
+    Example:
+        >>> exhausted(MemoryError()), exhausted(ValueError("size")) is None
+        ('none left', True)
+    """
+    text = str(error).partition("\n")[0]
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if not known and not any(
+        words in text for words in ("can't allocate memory", "not enough memory", "std::bad_alloc")
+    ):
+        return None
+    # PyTorch puts its own source line before what it has to say.
+    return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
 
 
 def complaint(argument: str, expected: str, got: str, mend: str) -> str:

@@ -7,17 +7,21 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from qkv.errors import QkvError
+from qkv.errors import QkvError, complaint, exhausted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+_LESS = (
+    "Take less at once: fewer tokens in a batch ([training] tokens in --config), a smaller --beam, shorter texts; "
+    "`qkv explain` tells what attention takes."
+)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn typed errors into a message and exit code 2, an interruption into 130.
+    """Turn typed errors, and an exhausted memory, into a message and exit code 2, an interruption into 130.
 
     Anything else is a defect and stays visible with its traceback.
 
@@ -39,6 +43,13 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except QkvError as error:
             sys.stdout.flush()
             print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(BAD_INPUT) from None
+        except (MemoryError, RuntimeError) as error:
+            said = exhausted(error)
+            if said is None:
+                raise
+            sys.stdout.flush()
+            print(f"qkv: {complaint('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             print("qkv: interrupted", file=sys.stderr)  # noqa: T201

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, complaint, exhausted
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
+from qkv.nn.room import no_room
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
@@ -94,20 +95,29 @@ class Attention(nn.Module):
 
         Returns:
             The output (..., Q, V); with `also` a pair.
+
+        Raises:
+            RoomError: no memory is left; says what would take less.
         """
-        return _CALLS[self.also](
-            query,
-            key,
-            value,
-            score=score or self.score or _SCALED_DOT,
-            normalizer=normalizer or self.normalizer,
-            mask=mask,
-            bias=bias,
-            dropout=self.dropout if self.training else 0.0,
-            generator=generator,
-            enable_gqa=enable_gqa,
-            backend=self.backend,
-        )
+        arguments = {
+            "score": score or self.score or _SCALED_DOT,
+            "normalizer": normalizer or self.normalizer,
+            "mask": mask,
+            "bias": bias,
+            "dropout": self.dropout if self.training else 0.0,
+            "generator": generator,
+            "enable_gqa": enable_gqa,
+            "backend": self.backend,
+        }
+        if torch.compiler.is_compiling():
+            return _CALLS[self.also](query, key, value, **arguments)
+        try:
+            return _CALLS[self.also](query, key, value, **arguments)
+        except (MemoryError, RuntimeError) as error:
+            said = exhausted(error)
+            if said is None:
+                raise
+            raise no_room(said, (query, key, value), arguments) from error
 
     def extra_repr(self) -> str:
         """Show what differs from the default."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.errors import TrainingError, complaint
+from qkv.errors import TrainingError, complaint, exhausted
 from qkv.train.protocols import Task
 
 _TRIED = 512
@@ -96,11 +96,9 @@ def room(step: int, tokens: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        text = str(error)
-        exhausted = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text
-        if not exhausted:
+        got = exhausted(error)
+        if got is None:
             raise
-        got = text.partition("\n")[0] or "none left"
         mend = f"Lower tokens (now {tokens:,}) and raise accumulate as much: the result is about the same."
         raise TrainingError(complaint(f"memory at step {step:,}", "room for a batch", got, mend)) from error
 

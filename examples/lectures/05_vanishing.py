@@ -11,7 +11,7 @@ from examples.mechanisms.drawing import COLORS, keep, label, panels
 
 import qkv
 
-WIDTHS, STEPS = (4, 16, 64, 256), 150
+WIDTHS, STEPS = (4, 16, 64, 256), 100
 
 
 def main(folder: Path) -> None:

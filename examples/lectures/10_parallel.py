@@ -28,6 +28,9 @@ def main(folder: Path) -> None:
         chain.loglog(LENGTHS[:4], waits, "o-", color=color)
         print(f"{name:10}", " ".join(f"{t:.1f}" for t in spent), "ms; operations in a row", *waits)
         assert (waits[-1] == waits[0]) == (name == "attention")
+    for axis in (time, chain):
+        axis.set_xticks(LENGTHS, [str(length) for length in LENGTHS], rotation=45)
+        axis.minorticks_off()
     time.legend(fontsize=7, frameon=False)
     label(time, "milliseconds, batch of 8", "length n")
     label(chain, "operations in a row", "length n")

@@ -1,38 +1,46 @@
-"""Key-value attention of a recurrent network over a lower layer: each state h = [k; v] has one half to be found by.
+"""Key-value attention of a recurrent layer over the layer below: each state h = [k; v] has one half to be found by.
 
-The upper layer looks at what the lower one was before (self-attention); keys make the weights, values are pooled.
+Attending to a lower layer is self-attention; keys make the weights, values are pooled (Daniluk et al. 2017).
 """
 
 import torch
 from torch import nn
 
 import qkv
+from qkv.nn.lower import RecurrentSelfAttention
 
 WIDTH, LENGTH = 8, 6
 
 
+@torch.no_grad()
 def main() -> None:
-    """Compare the lecture's three lines with the call, and see that values have no say in the weights."""
+    """Compare the lecture's three lines with the layer, and see that values have no say in the weights."""
     torch.manual_seed(0)
-    lower, upper = (nn.GRU(WIDTH, WIDTH, batch_first=True) for _ in range(2))
-    states = lower(torch.randn(2, LENGTH, WIDTH))[0].detach()
-    above = upper(states)[0].detach()
-    key, value = states.chunk(2, -1)  # h_j = [k_j; v_j]
-    query = above[..., : WIDTH // 2]  # k'_i, the half that the upper layer finds with
-    past = qkv.masks.causal(offset=-1)  # only what came before; the first state has nothing to look at
-    context, weights = qkv.attention_with_weights(query, key, value, score=qkv.scores.Dot(), mask=past)
-    for i in range(1, LENGTH):
-        e_i = (key[0, :i] * query[0, i]).sum(-1)  # e_ij = f(k_i, k_j)
+    below = nn.GRU(WIDTH, WIDTH, batch_first=True)
+    layer = RecurrentSelfAttention(WIDTH, 16, score="dot", memory="split")
+    states = below(torch.randn(1, LENGTH, WIDTH))[0]
+    contexts = []
+    hook = layer.attention.register_forward_hook(lambda module, given, output: contexts.append(output[0]))
+    with qkv.record(layer) as trace:
+        layer(states)
+    hook.remove()
+    weights = trace.weights("attention")[0]
+    key, value = states[0].chunk(2, -1)  # h_j = [k_j; v_j]
+    for i in range(LENGTH):
+        e_i = key[: i + 1] @ key[i]  # e_ij = f(k_i, k_j), over itself and what came before
         alpha_i = e_i.softmax(-1)
-        c_i = (alpha_i[:, None] * value[0, :i]).sum(0)  # the sum goes over j
-        assert torch.allclose(weights[0, i, :i], alpha_i, atol=1e-6)
-        assert torch.allclose(context[0, i], c_i, atol=1e-6)
-    assert bool((context[:, 0] == 0).all()), "no past gives 0, not NaN"
-    other = qkv.attention_with_weights(query, key, torch.randn_like(value), score=qkv.scores.Dot(), mask=past)[1]
-    assert torch.equal(other, weights), "values have no say in the weights"
-    whole = qkv.attention_with_weights(above, states, states, score=qkv.scores.Dot(), mask=past)[1]
-    assert not torch.allclose(whole, weights), "without the split they have"
-    print("weights of the last state over those before it:", [round(float(w), 3) for w in weights[0, -1, :-1]])
+        c_i = alpha_i @ value[: i + 1]  # the sum goes over j
+        assert torch.allclose(weights[i, : i + 1], alpha_i, atol=1e-6)
+        assert torch.allclose(contexts[0][i], c_i, atol=1e-6)
+    # Other values, the same weights: what a state says no longer decides where it is found.
+    with qkv.record(layer) as trace:
+        layer(torch.cat([key, torch.randn_like(value)], -1)[None])
+    assert torch.equal(trace.weights("attention")[0], weights)
+    whole = RecurrentSelfAttention(WIDTH, 16, score="dot", memory="whole")
+    with qkv.record(whole) as trace:
+        whole(states)
+    assert not torch.allclose(trace.weights("attention")[0], weights), "unsplit, values decide too"
+    print("weights of the last state:", [round(float(w), 3) for w in weights[-1]])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "lectures.md"
 SCRIPTS = sorted((ROOT / "examples" / "lectures").glob("*.py"))
-SLOW = {"08_additive_multiplicative", "10_parallel", "16_far_and_near", "19_pointing"}
+SLOW = {"08_additive_multiplicative", "09_paths", "10_parallel", "16_far_and_near", "19_pointing"}
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
 
 

@@ -48,7 +48,21 @@ CASES = {
     "linear": Case({"score": ScaledDot(), "normalizer": Identity()}, ("reference", "linear", "blocked")),
 }
 PAIRS = [(name, backend) for name, case in CASES.items() for backend in case.backends]
-each = pytest.mark.parametrize(("name", "backend"), PAIRS, ids=[f"{name} by {backend}" for name, backend in PAIRS])
+FEW = ("causal", "linear")
+"""Of these `reference`, which is plain PyTorch, is asked in the fast part too."""
+each = pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(
+            *pair,
+            id=" by ".join(pair),
+            marks=pytest.mark.slow if pair[1] == "reference" and pair[0] not in FEW else (),
+        )
+        for pair in PAIRS
+    ],
+)
+SLOW_REFERENCE = pytest.param("reference", marks=pytest.mark.slow)
+SLOW_SDPA = pytest.param("sdpa", marks=pytest.mark.slow)
 
 
 def tensors(batch: int = B, queries: int = Q, keys: int = K, gradient: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,7 +97,7 @@ def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str)
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+@pytest.mark.parametrize("backend", [SLOW_REFERENCE, SLOW_SDPA, "blocked"])
 def test_one_compilation_serves_many_sizes(backend: str) -> None:
     torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")
@@ -173,7 +187,7 @@ def test_values_are_arguments_of_an_exported_program(backend: str) -> None:
     torch.testing.assert_close(program.module()(*inputs), Masked()(*inputs))
 
 
-@pytest.mark.parametrize("backend", ["reference", "blocked"])
+@pytest.mark.parametrize("backend", [SLOW_REFERENCE, "blocked"])
 def test_weights_and_state_are_traced_too(backend: str) -> None:
     inputs = tensors()
     for function in (

@@ -28,6 +28,7 @@ def test_it_gives_what_the_reference_gives(mask: qkv.masks.Mask | None) -> None:
     torch.testing.assert_close(compiled(*inputs), expected, atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_imported_before_it_is_used() -> None:
     code = "import sys, qkv.functional; assert 'torch.nn.attention.flex_attention' not in sys.modules"
     bare = "import sys, torch; sys.exit('torch.nn.attention.flex_attention' in sys.modules)"

@@ -80,7 +80,9 @@ def test_the_global_seed_is_respected(backend: str) -> None:
     assert torch.equal(*outputs)
 
 
-@by_backend
+@pytest.mark.parametrize(
+    "backend", ["reference", *(pytest.param(x, marks=pytest.mark.slow) for x in ON_CPU if x != "reference")]
+)
 def test_the_mean_is_unbiased(backend: str) -> None:
     query, key, value = inputs(4, 12)
     skip_unless_served(backend, query, key, value)

@@ -51,7 +51,7 @@ def cost(problem: Problem) -> Cost:
     work = pairs * (problem.width + problem.value_width / 2)
     linear = problem.rows * (problem.queries + problem.keys) * problem.width
     wide = 2 if problem.dtype == torch.float64 else 1
-    start, each = (350, 2.2e-4) if problem.gradient else (100, 5e-5)
+    start, each = (450, 2.2e-4) if problem.gradient else (180, 5e-5)
     time = start + wide * (linear / 1000 + work * each)
     passes = 3 if problem.gradient else 1
     return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)

@@ -49,7 +49,7 @@ def cost(problem: Problem) -> Cost:
     operations = problem.rows * 2 * (span * state + inside) * (3 if problem.gradient else 1)
     chunks = -(-max(problem.queries, 1) // CHUNK) if causal else 1
     memory = problem.rows * (chunks * state * 12 + (4 * CHUNK * problem.queries if causal else 0))
-    return Cost(operations, memory, 25 + operations / 60_000)
+    return Cost(operations, memory, (60 if problem.gradient else 25) + operations / 60_000)
 
 
 def run(problem: Problem, call: Call) -> Result:

@@ -35,14 +35,18 @@ def cost(problem: Problem) -> Cost:
     numbers = pairs * (depth if problem.mask == "all" else depth + 2)
     each = passes * (1.5 if numbers > IN_CACHE else 0.3)
     if problem.core == "tanh_sum":
-        each += 2.6 if problem.gradient else 1.6
+        each += (2.6 if problem.gradient else 1.6) if numbers > IN_CACHE else (1.2 if problem.gradient else 0.6)
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 45 if problem.gradient else 15
     if problem.positioned is not None:
         each += 65 if problem.gradient else 35
     if problem.dropout:
         each += 2.5
-    time = (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
+    if problem.sink:
+        each += 3 if problem.gradient else 0.5
+    # Sorting rows is some thirty operations, however short they are.
+    start = 300 if problem.normalizer in ("sparsemax", "entmax") and not problem.gradient else 0
+    time = start + (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
     return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
 
 

@@ -9,6 +9,7 @@ from qkv.cli.align import align
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import evaluate
 from qkv.cli.explain import explain
+from qkv.cli.export import export
 from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
 from qkv.cli.train import train_translate
@@ -37,6 +38,7 @@ app.command()(generate)
 app.command()(classify)
 app.command()(tag)
 app.command()(evaluate)
+app.command()(export)
 app.command()(align)
 app.command()(view)
 app.command()(explain)

@@ -1,0 +1,177 @@
+"""Models as graphs of ONNX."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, UnsupportedError, complaint
+from qkv.models.decoder import LanguageModel
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.transformer import TransformerState, TransformerTranslator
+from qkv.nn.attention import Attention
+from qkv.nn.blocks import DecoderBlock
+
+Exportable = TransformerTranslator | LanguageModel | TextClassifier | TextTagger
+_BATCH, _LONG = 3, 6
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What becomes one file.
+
+    Args:
+        module: what is computed, given the inputs by their place.
+        inputs: the name of each, an example, and the names of its axes that may have any size.
+        output: the name of what comes out.
+        longest: the largest size of an axis that has one, by name.
+    """
+
+    module: nn.Module
+    inputs: Mapping[str, tuple[Tensor, tuple[str, ...]]]
+    output: str
+    longest: Mapping[str, int]
+
+
+def to_onnx(model: Exportable, out: Path) -> None:
+    """Write a model as graphs of ONNX, for any batch size and any length.
+
+    Attention is written as its equation on the full matrix (backend "reference"), which any score and normalizer has;
+    memory there grows with the square of the length.
+
+    A translator becomes `encoder.onnx`, from `source` (B, S) and `lengths` (B,) to `memory` (B, S, M), and
+    `decoder.onnx`, from `memory`, `lengths` and `target` (B, T), the begin mark first, to `logits` (B, T, N). All
+    others become `model.onnx`, from the arguments of their `forward` to `logits`.
+
+    Args:
+        model: what is written; it stays as it is.
+        out: the folder to write; made where it is missing, files of an earlier export are replaced.
+
+    Raises:
+        ConfigError: a library is not installed.
+        UnsupportedError: a part that has no graph: an RNN encoder, or a sliding window.
+    """
+    _check_libraries()
+    _check_parts(model)
+    programs = {name: _program(graph) for name, graph in graphs(model).items()}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, program in programs.items():
+        program.save(str(out / f"{name}.onnx"))
+
+
+def graphs(model: Exportable) -> dict[str, Graph]:
+    """What a model is as graphs.
+
+    Args:
+        model: what is written; it stays as it is.
+
+    Returns:
+        Each graph by the name of its file.
+    """
+    copy = _by_equation(model)
+    ids, fewer = (torch.ones((_BATCH, size), dtype=torch.int64) for size in (_LONG, _LONG - 1))
+    lengths = torch.arange(_LONG, _LONG - _BATCH, -1)
+    match copy:
+        case TransformerTranslator():
+            memory = torch.zeros(_BATCH, _LONG, copy.config.width)
+            source = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
+            read = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
+            target = {"target": (fewer, ("batch", "target"))}
+            return {
+                "encoder": Graph(_Encoder(copy), source, "memory", {}),
+                "decoder": Graph(_Decoder(copy), read | target, "logits", {}),
+            }
+        case LanguageModel():
+            tokens = {"tokens": (ids, ("batch", "tokens"))}
+            longest = {"tokens": copy.config.context} if copy.config.positions == "learned" else {}
+            return {"model": Graph(copy, tokens, "logits", longest)}
+        case TextClassifier() | TextTagger():
+            inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
+            words = {"words": (fewer, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
+            return {"model": Graph(copy, inputs | words, "logits", {})}
+
+
+@final
+class _Encoder(nn.Module):
+    def __init__(self, model: TransformerTranslator) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
+        return self.model.read(source, lengths)[1]
+
+
+@final
+class _Decoder(nn.Module):
+    def __init__(self, model: TransformerTranslator) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, memory: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        blocks = [block for block in self.model.decoder if isinstance(block, DecoderBlock)]
+        state = TransformerState(tuple(block.begin(memory) for block in blocks), lengths, 0)
+        logits: Tensor = self.model.output(self.model.advance(target, state)[0])
+        return logits
+
+
+def _by_equation(model: Exportable) -> Exportable:
+    """A copy whose attention is made of PyTorch's own operations, for ONNX knows no others."""
+    copy = deepcopy(model).eval().float().cpu()
+    for layer in copy.modules():
+        if isinstance(layer, Attention):
+            layer.backend = "reference"
+    return copy
+
+
+def _program(graph: Graph) -> Any:
+    axes = dict.fromkeys(axis for _, names in graph.inputs.values() for axis in names)
+    sizes = {axis: torch.export.Dim(axis, min=1, max=graph.longest.get(axis)) for axis in axes}
+    shapes = tuple({place: sizes[axis] for place, axis in enumerate(names)} for _, names in graph.inputs.values())
+    examples = tuple(example for example, _ in graph.inputs.values())
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)
+        return torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(graph.inputs), output_names=[graph.output]
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch's exporter says of itself: that it calls what is deprecated, and has no torchvision."""
+    told = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = told.level
+    told.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        told.setLevel(level)
+
+
+def _check_parts(model: Exportable) -> None:
+    config: Any = model.config
+    if isinstance(model, TextClassifier | TextTagger) and model.reader.recurrent is not None:
+        mend = "Train with --model transformer or none."
+        raise UnsupportedError(complaint("--to", "an encoder that ONNX can hold", config.encoder, mend))
+    if isinstance(model, LanguageModel) and config.window is not None:
+        mend = "Train without --window."
+        raise UnsupportedError(complaint("--to", "attention to all that came before", "a sliding window", mend))
+
+
+def _check_libraries() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        mend = "Install it: pip install qkv[export]."
+        raise ConfigError(complaint("--to", "an installed library", f"{error}", mend)) from None

@@ -1,0 +1,86 @@
+"""A trained model as files that other programs run."""
+
+import os
+from pathlib import Path
+
+from torch import nn
+
+from qkv.checkpoint.disk import replace_file, typed
+from qkv.checkpoint.plain import Plain, encode
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
+from qkv.hub.ctranslate import to_ctranslate2
+from qkv.hub.onnx_graphs import Exportable, to_onnx
+from qkv.models.transformer import TransformerTranslator
+from qkv.tasks.generator import Generator
+from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.load import load
+from qkv.tasks.translator import Translator
+
+TARGETS = ("ctranslate2", "onnx")
+ABOUT = "about.json"
+Loaded = Translator | Generator | Classifier | Tagger
+_LEAST_POSITIONS = 1024
+"""As many positions get their sinusoids at least: CTranslate2 computes none beyond its table."""
+
+
+def export(run: str | Path, to: str, out: Path) -> list[str]:
+    """Write a trained model, its tokenizer, and what to know of both.
+
+    Args:
+        run: the folder that training wrote (its best checkpoint is taken), or one checkpoint in it.
+        to: "ctranslate2" or "onnx".
+        out: a folder that does not exist yet.
+
+    Returns:
+        The names of the files in it.
+
+    Raises:
+        ConfigError: an unknown target, a folder that exists, or a library that is not installed.
+        UnsupportedError: a model that the target cannot hold; says which part of it.
+        CheckpointError: the checkpoint cannot be used, or the folder cannot be written.
+
+    Example:
+        >>> export("runs/de-en", "onx", Path("out"))
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: --to: expected ctranslate2 or onnx; got 'onx'. Did you mean "onnx"?
+    """
+    if to not in TARGETS:
+        raise ConfigError(complaint("--to", " or ".join(TARGETS), repr(to), nearest(to, TARGETS)))
+    if os.path.lexists(out):
+        raise ConfigError(complaint("--out", "a folder that does not exist yet", str(out), "Give another --out."))
+    trained: Loaded = load(run)
+    with typed(out, "a folder that can be written to"):
+        if to == "onnx":
+            _to_onnx(trained.model, out)
+        else:
+            _to_ctranslate2(trained, out)
+    replace_file(out / "tokenizer.json", trained.tokenizer.to_json().encode())
+    replace_file(out / ABOUT, encode(_about(trained), ABOUT))
+    return sorted(path.name for path in out.iterdir())
+
+
+def _to_onnx(model: nn.Module, out: Path) -> None:
+    if not isinstance(model, Exportable):
+        mend = "Train with --model transformer, without --copy."
+        raise UnsupportedError(complaint("--to", "a model that becomes graphs of ONNX", type(model).__name__, mend))
+    to_onnx(model, out)
+
+
+def _to_ctranslate2(trained: Loaded, out: Path) -> None:
+    model, tokenizer = trained.model, trained.tokenizer
+    if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
+        mend = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
+        raise UnsupportedError(complaint("--to", "a Transformer that translates", type(model).__name__, mend))
+    positions = max(_LEAST_POSITIONS, 3 * trained.longest + 16)
+    to_ctranslate2(model, tokenizer.vocabulary.pieces, out, **_marks(tokenizer), positions=positions)
+
+
+def _about(trained: Loaded) -> dict[str, Plain]:
+    longest = trained.model.config.context if isinstance(trained, Generator) else trained.longest
+    labels = trained.labels if isinstance(trained, Classifier | Tagger) else ()
+    return {**_marks(trained.tokenizer), "longest": longest, "labels": list(labels)}
+
+
+def _marks(tokenizer: Tokenizer) -> dict[str, int]:
+    return {"bos": tokenizer.bos, "eos": tokenizer.eos, "unk": tokenizer.unk}

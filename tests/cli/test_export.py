@@ -1,0 +1,125 @@
+"""`qkv export`: the files it writes give the run's own ids, and what cannot be written is refused in one message."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from tests.fuzz.models import families
+from typer.testing import CliRunner
+
+from qkv.checkpoint.folder import save
+from qkv.cli.main import app
+from qkv.data.tokenizer import Tokenizer
+from qkv.tasks.generator import Generator
+from qkv.tasks.translator import Translator
+
+LINES = ["the cat sat", "a dog ran to the cat .", "mat"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(argument) for argument in arguments], prog_name="qkv")
+
+
+def refused(done: Result, *words: str) -> None:
+    assert done.exit_code == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint of every family, its weights large enough that no two predictions are alike."""
+    folder = tmp_path_factory.mktemp("runs")
+    torch.manual_seed(3)
+    for name, contents in families().items():
+        model = {key: torch.randn(tensor.shape) for key, tensor in contents.model.items()}
+        if "embed.weight" in model and "output.weight" in model:
+            model["output.weight"] = model["embed.weight"]
+        save(folder / name, replace(contents, model=model))
+    return {name: folder / name for name in families()}
+
+
+def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path], tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    out = tmp_path / "out"
+    done = run("export", runs["transformer"], "--to", "ctranslate2", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    written = {"about.json", "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"}
+    assert {Path(line).name for line in done.stdout.splitlines()} == {path.name for path in out.iterdir()} == written
+    tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
+    pieces = tokenizer.vocabulary.pieces
+    theirs = ctranslate2.Translator(str(out), device="cpu", intra_threads=1)
+    found = []
+    for line in LINES:
+        ids = tokenizer.encode(line)
+        tokens = [pieces[i] for i in ids]
+        best = theirs.translate_batch([tokens], beam_size=1, max_decoding_length=3 * len(ids) + 16)[0]
+        found.append(tokenizer.decode([pieces.index(piece) for piece in best.hypotheses[0]]))
+    assert found == Translator.load(runs["transformer"]).translate(LINES)
+
+
+@pytest.mark.slow
+def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    out = tmp_path / "out"
+    done = run("export", runs["language"], "--to", "onnx", "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    assert {path.name for path in out.iterdir()} == {"about.json", "model.onnx", "tokenizer.json"}
+    tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
+    session = onnxruntime.InferenceSession(str(out / "model.onnx"))
+    ids = torch.tensor([tokenizer.encode("the")])
+    for _ in range(5):
+        logits = torch.from_numpy(session.run(None, {"tokens": ids.numpy()})[0])[0, -1]
+        # No text has the first four pieces, and `qkv generate` never writes them.
+        ids = torch.cat([ids, 4 + logits[4:].argmax()[None, None]], 1)
+    text = tokenizer.decode(ids[0].tolist())
+    assert Generator.load(runs["language"]).generate(["the"], tokens=5, temperature=0) == [text]
+
+
+@pytest.mark.slow
+def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) -> None:
+    contents = families()["classifier"]
+    config = {**contents.config, "model": {"encoder": "none", "width": 4}}
+    model = {key: tensor for key, tensor in contents.model.items() if "recurrent" not in key}
+    save(tmp_path / "run", replace(contents, config=config, model=model))
+    done = run("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "about.json").read_text())["labels"] == ["bad", "good"]
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "words"),
+    [
+        ("gru", "ctranslate2", ["a Transformer that translates", "RecurrentTranslator", "--model transformer"]),
+        ("gru", "onnx", ["becomes graphs of ONNX", "RecurrentTranslator", "--model transformer"]),
+        ("language", "ctranslate2", ["a Transformer that translates", "LanguageModel", "Export it to ONNX."]),
+        ("classifier", "onnx", ["an encoder that ONNX can hold", "got gru"]),
+        ("tagger", "ctranslate2", ["TextTagger", "Export it to ONNX."]),
+        ("transformer", "onx", ["--to", "ctranslate2 or onnx", 'Did you mean "onnx"?']),
+        ("transformer", "ctranslate", ['Did you mean "ctranslate2"?']),
+    ],
+)
+def test_what_cannot_be_exported(runs: dict[str, Path], name: str, to: str, words: list[str], tmp_path: Path) -> None:
+    refused(run("export", runs[name], "--to", to, "--out", tmp_path / "out"), "--to", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Path) -> None:
+    done = run("export", runs["transformer"], "--to", "ctranslate2", "--out", tmp_path)
+    refused(done, "--out", "a folder that does not exist yet", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made(runs: dict[str, Path]) -> None:
+    done = run("export", runs["transformer"], "--to", "ctranslate2", "--out", "/dev/null/out")
+    refused(done, "/dev/null/out", "a folder that can be written to")
+
+
+def test_a_run_that_is_none(tmp_path: Path) -> None:
+    done = run("export", tmp_path / "nowhere", "--to", "onnx", "--out", tmp_path / "out")
+    refused(done, "a checkpoint or a run folder")

@@ -1,0 +1,177 @@
+"""What ONNX Runtime computes of an exported model is what the model computes, and the ids are the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv.decode.greedy import greedy
+from qkv.errors import UnsupportedError
+from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
+from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.nn.attention import Attention
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+SIZE, BOS, EOS, LIMIT = 19, 1, 2, 9
+SMALL = {"width": 16, "heads": 2, "feed_forward": 24}
+BATCHES = [[5, 3, 6, 6], [1], [7, 0, 30, 2, 11], [12, 12]]
+"""The lengths of the rows of some batches: alone, empty, longer and shorter than what was traced, not padded."""
+
+
+def drawn(model: Exportable) -> Exportable:
+    """Parameters large enough that no two predictions are alike."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def translator(**options: Any) -> TransformerTranslator:
+    config = TransformerConfig(SIZE, **{**SMALL, "encoder_layers": 1, "decoder_layers": 1, **options})
+    model = drawn(TransformerTranslator(config))
+    assert isinstance(model, TransformerTranslator)
+    return model
+
+
+def exported(model: Exportable, out: Path) -> dict[str, Any]:
+    to_onnx(model, out)
+    return {path.stem: onnxruntime.InferenceSession(str(path)) for path in out.glob("*.onnx")}
+
+
+def run(session: Any, *inputs: Tensor) -> Tensor:
+    names = [each.name for each in session.get_inputs()]
+    feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    (found,) = session.run(None, feeds)
+    assert found.dtype == np.float32
+    return torch.from_numpy(found)
+
+
+def batch(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    return torch.randint(4, SIZE, (len(lengths), max(lengths))), torch.tensor(lengths)
+
+
+def alike(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def check_translator(model: TransformerTranslator, out: Path) -> None:
+    sessions = exported(model, out)
+    for lengths in BATCHES:
+        source, real = batch(lengths)
+        memory = run(sessions["encoder"], source, real)
+        for steps in (1, 2, 13):
+            target = torch.randint(4, SIZE, (len(lengths), steps))
+            with torch.no_grad():
+                expected = model(source, real, target)
+            alike(run(sessions["decoder"], memory, real, target), expected)
+        chosen = torch.full((len(lengths), 1), BOS)
+        for _ in range(LIMIT):
+            scores = run(sessions["decoder"], memory, real, chosen)[:, -1]
+            chosen = torch.cat([chosen, scores.argmax(-1, keepdim=True)], 1)
+        ours = greedy(model, source, real, bos=BOS, eos=EOS, limit=LIMIT)
+        assert [until_end(row) for row in chosen[:, 1:].tolist()] == [one.ids for one in ours]
+
+
+def until_end(ids: list[int]) -> tuple[int, ...]:
+    return tuple(ids[: ids.index(EOS)] if EOS in ids else ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"score": "additive"}, {"score": "bilinear"}, {"score": "dot", "norm_first": False, "tied": False}],
+    ids=["scaled_dot", "additive", "bilinear", "dot, post-norm"],
+)
+def test_a_translator_gives_the_same_scores_and_ids(options: dict[str, Any], tmp_path: Path) -> None:
+    check_translator(translator(**options), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "learned", "sinusoidal", "none"])
+def test_a_language_model_gives_the_same_scores_and_ids(positions: Any, tmp_path: Path) -> None:
+    config = DecoderConfig(SIZE, **SMALL, layers=2, key_heads=1, positions=positions, context=40)
+    check_language_model(config, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalizer", ["sparsemax", "entmax", "sigmoid"])
+def test_any_normalizer_has_a_graph(normalizer: Any, tmp_path: Path) -> None:
+    check_language_model(DecoderConfig(SIZE, **SMALL, layers=1, normalizer=normalizer), tmp_path)
+
+
+def check_language_model(config: DecoderConfig, out: Path) -> None:
+    model = drawn(LanguageModel(config))
+    assert isinstance(model, LanguageModel)
+    session = exported(model, out)["model"]
+    for rows, length in ((3, 6), (1, 1), (5, 40), (2, 17)):
+        tokens = torch.randint(4, SIZE, (rows, length))
+        with torch.no_grad():
+            alike(run(session, tokens), model(tokens))
+    ours = theirs = torch.randint(4, SIZE, (4, 3))
+    logits, state = model.read(ours)
+    for _ in range(LIMIT):
+        ours = torch.cat([ours, logits[:, -1:].argmax(-1)], 1)
+        theirs = torch.cat([theirs, run(session, theirs)[:, -1:].argmax(-1)], 1)
+        logits, state = model.read(ours[:, -1:], state)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder": "none", "pool": "attention"},
+        pytest.param({"encoder": "transformer", "pool": "mean"}, marks=pytest.mark.slow),
+    ],
+    ids=["pooled by attention", "transformer"],
+)
+def test_a_classifier_gives_the_same_scores(options: dict[str, Any], tmp_path: Path) -> None:
+    model = drawn(TextClassifier(ReaderConfig(SIZE, labels=3, **SMALL, **options)))
+    session = exported(model, tmp_path)["model"]
+    for lengths in BATCHES:
+        texts = batch(lengths)
+        with torch.no_grad():
+            alike(run(session, *texts), model(*texts))
+
+
+@pytest.mark.slow
+def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
+    model = drawn(TextTagger(ReaderConfig(SIZE, labels=3, encoder="transformer", **SMALL)))
+    session = exported(model, tmp_path)["model"]
+    for lengths in BATCHES:
+        ids, real = batch(lengths)
+        words = torch.randint(0, max(lengths), (len(lengths), 4))
+        with torch.no_grad():
+            alike(run(session, ids, real, words), model(ids, real, words))
+
+
+@pytest.mark.parametrize("encoder", ["gru", "lstm", "rnn"])
+def test_an_encoder_without_a_graph_is_refused(encoder: Any, tmp_path: Path) -> None:
+    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, encoder=encoder))
+    with pytest.raises(UnsupportedError, match=f"--to: expected an encoder that ONNX can hold; got {encoder}"):
+        to_onnx(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
+    model = LanguageModel(DecoderConfig(SIZE, **SMALL, window=4))
+    with pytest.raises(UnsupportedError, match="--to: expected attention to all that came before; got a sliding"):
+        to_onnx(model, tmp_path / "out")
+
+
+def test_the_model_stays_as_it_is() -> None:
+    def backends(module: nn.Module) -> set[str]:
+        return {layer.backend for layer in module.modules() if isinstance(layer, Attention)}
+
+    model = translator().train()
+    found = graphs(model)
+    assert model.training
+    assert backends(model) == {"auto"}
+    assert {name: backends(graph.module) for name, graph in found.items()} == {
+        "encoder": {"reference"},
+        "decoder": {"reference"},
+    }

@@ -41,6 +41,8 @@ def cost(problem: Problem) -> Cost:
             each = 160 if problem.gradient else 40
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 6 if problem.gradient else 3
+    if problem.normalizer == "hard":
+        each += 2
     if problem.dropout:
         each += 4 if problem.gradient else 2
     return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)

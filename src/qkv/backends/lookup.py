@@ -35,7 +35,7 @@ def refuses(problem: Problem) -> str | None:
 def cost(problem: Problem) -> Cost:
     """One product, and one look at each score; as `blocked` where scores are no products."""
     pairs = problem.rows * problem.queries * problem.keys
-    scores = blocked.cost(problem._replace(gradient=False, value_width=0))
+    scores = blocked.cost(problem._replace(gradient=False, value_width=0, normalizer="identity"))
     return Cost(scores.operations, scores.bytes, scores.time + 50 + pairs * 5e-4)
 
 

@@ -42,6 +42,8 @@ def cost(problem: Problem) -> Cost:
         each += 65 if problem.gradient else 35
     if problem.dropout:
         each += 2.5
+    if problem.normalizer == "hard":
+        each += 3
     if problem.sink:
         each += 3 if problem.gradient else 0.5
     # Sorting rows is some thirty operations, however short they are.

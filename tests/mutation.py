@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -101,18 +100,21 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
             yield "return None", lambda n: setattr(n, "value", ast.Constant(None))
 
 
-def mutants(path: Path, room: str) -> list[Mutant]:
-    """Every mutant of a file: inside functions, docstrings and annotations left alone."""
+def places(path: Path) -> list[tuple[Path, int, int]]:
+    """Every change of a file, inside functions: the file, the place of the node, the number of its change."""
+    nodes = _nodes(ast.parse(path.read_text(encoding="utf-8")))
+    return [(path, place, turn) for place, node in enumerate(nodes) for turn, _ in enumerate(changes(node))]
+
+
+def make(path: Path, place: int, turn: int, room: str) -> Mutant:
+    """One mutant."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = []
-    for place, node in enumerate(_nodes(tree)):
-        for turn, (what, _) in enumerate(changes(node)):
-            copy = deepcopy(tree)
-            target = _nodes(copy)[place]
-            list(changes(target))[turn][1](target)
-            text = ast.unparse(ast.fix_missing_locations(copy)) + "\n"
-            found.append(Mutant(str(path.relative_to(ROOT)), getattr(node, "lineno", 0), what, text, room))
-    return found
+    node = _nodes(tree)[place]
+    what, deed = list(changes(node))[turn]
+    line = getattr(node, "lineno", 0)
+    deed(node)
+    text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    return Mutant(str(path.relative_to(ROOT)), line, what, text, room)
 
 
 def _nodes(tree: ast.AST) -> list[ast.AST]:
@@ -126,9 +128,9 @@ def draw(count: int, seed: int) -> list[Mutant]:
     for number, room in enumerate(ROOMS):
         home = ROOT / "src" / "qkv" / room
         files = [home] if home.is_file() else sorted(home.rglob("*.py"))
-        every = [mutant for path in files for mutant in mutants(path, room)]
+        every = [found for path in files for found in places(path)]
         share = count // len(ROOMS) + (number < count % len(ROOMS))
-        chosen += random.sample(every, min(share, len(every)))
+        chosen += [make(*found, room) for found in random.sample(every, min(share, len(every)))]
     random.shuffle(chosen)
     return chosen
 

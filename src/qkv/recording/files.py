@@ -91,7 +91,7 @@ def read(path: str | Path) -> Trace:
     reader = Reader(tensors, str(path))
     try:
         return _trace(json.loads(metadata[KEY]), reader)
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, QkvError):
             raise
         raise reader.wrong("a trace", f"{type(error).__name__}: {error}") from error

@@ -49,7 +49,7 @@ def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.T
 
 def test_the_task_is_learnt(run: Path) -> None:
     translator = load(run)
-    unseen = WORDS[7::16]
+    unseen = WORDS[11::16]  # as the validation words, but others
     right = sum(text == word.upper()[::-1] for word, text in zip(unseen, translator.translate(unseen), strict=True))
     assert right >= len(unseen) / 2, "chance is one in five hundred"
 

@@ -1,7 +1,7 @@
 """One call of an attention, as it was recorded."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -64,6 +64,18 @@ class Call:
         # Weights do not depend on values: one column is enough to ask for them.
         column = self.value[..., :1] if self.value.shape[-1] else self.value
         return attention_with_weights(self.query, self.key, column, **self.options)[1]
+
+    def of_query(self, query: int) -> "Call":
+        """The same with one query of each item: rows that share their keys are queries beside each other.
+
+        Raises:
+            UnsupportedError: as `check`.
+        """
+        self.check()
+        one = slice(query, query + 1)
+        state = None if self.state is None else replace(self.state, value=self.state.value[..., one])
+        given = None if self.given is None else self.given._replace(query=self.given.query[:, one])
+        return replace(self, query=self.query[..., one, :], state=state, given=given)
 
     def check(self) -> None:
         """See that nothing that was recorded has changed: tensors and parameters are not copied.

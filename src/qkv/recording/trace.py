@@ -199,9 +199,12 @@ class Trace:
         parts = []
         for call in calls:
             place = self._place(call.moment, row, path)
-            if place is not None and place < call.query.shape[0]:
-                source = place if call.given is None else self._place(call.given.moment, row, path)
-                parts.append(Part(call, place, source))
+            if place is None:
+                continue
+            source = place if call.given is None else self._place(call.given.moment, row, path)
+            one, item = _apart(call, place, self.lineage.rows(call.moment))
+            if item < call.query.shape[0]:
+                parts.append(Part(one, item, source))
         if not parts:
             mend = "Rows count from 0, in the order of the batch."
             raise ShapeError(complaint("row", f"a row that ran through {layer}", str(row), mend))
@@ -239,6 +242,15 @@ class Trace:
             expected = f"heads from 0 to {count - 1} of {layer}" if count else f"None: {layer} has no heads"
             raise ConfigError(complaint("heads", expected, str(self.heads), "None shows all there are."))
         return weights[..., list(self.heads), :, :]
+
+
+def _apart(call: Call, place: int, rows: Sequence[int] | None) -> tuple[Call, int]:
+    """The call of one row and its item there: of a beam, W rows that share a source are W queries of one item."""
+    items = call.query.shape[0]
+    if rows is None or not 0 < items < len(rows) or len(rows) % items:
+        return call, place
+    width = len(rows) // items
+    return call.of_query(place % width), place // width
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

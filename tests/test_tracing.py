@@ -117,6 +117,7 @@ def test_one_compilation_serves_many_sizes(backend: str) -> None:
     assert counter.frame_count == first
 
 
+@pytest.mark.slow
 def test_auto_chooses_under_dynamic_shapes() -> None:
     function = compiled(lambda q, k, v: qkv.attention(q, k, v, score=Gaussian(2.0)), dynamic=True)
     for size in (5, 40, 700):

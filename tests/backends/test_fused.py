@@ -85,6 +85,7 @@ def test_grouped_heads_share_keys() -> None:
     torch.testing.assert_close(*outputs)
 
 
+@pytest.mark.slow
 def test_a_compiled_call_has_the_bits_of_the_eager_one() -> None:
     query, key, value, vector = leaves = [x.detach().float().requires_grad_() for x in inputs()]
 

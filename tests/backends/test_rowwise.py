@@ -82,6 +82,7 @@ def test_kernels_of_distances(score: qkv.scores.Score, mask: str) -> None:
         same(inputs(torch.float32), score=score, normalizer=normalizer, mask=MASKS[mask], tolerance=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(Q, K), (H, Q, K), (B, 1, 1, K), (H, 1, 1), (Q, 1), ()])
 def test_a_bias_learns_whatever_it_broadcasts_over(shape: tuple[int, ...]) -> None:
     bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -100,6 +101,7 @@ def test_parameters_of_normalizers_learn(build: type) -> None:
     same(inputs(), parameter, normalizer=build(parameter), mask=window(4, 3), tolerance=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_products")
 @pytest.mark.parametrize("score", [SquaredDistance, Gaussian, Epanechnikov])
 def test_a_bandwidth_learns_per_head(score: type) -> None:

@@ -102,6 +102,7 @@ def test_line_longer_than_the_limit(corpus: Path, tmp_path: Path) -> None:
     refused(done, "a.txt:", "at most 1 tokens", "--longest 2")
 
 
+@pytest.mark.slow
 def test_run_folder_of_another_configuration(run_folder: Path, corpus: Path) -> None:
     before = sorted(path.name for path in run_folder.rglob("*"))
     done = run("train", "translate", *parallel(corpus), "--out", run_folder, *SMALL, "--learning-rate", "0.5")
@@ -109,6 +110,7 @@ def test_run_folder_of_another_configuration(run_folder: Path, corpus: Path) -> 
     assert sorted(path.name for path in run_folder.rglob("*")) == before, "nothing is lost"
 
 
+@pytest.mark.slow
 def test_unwritable_folder(corpus: Path) -> None:
     done = run("train", "translate", *parallel(corpus), "--out", "/proc/qkv/run", *SMALL)
     refused(done, "/proc/qkv/run")
@@ -143,12 +145,14 @@ def test_unknown_command_names_the_nearest() -> None:
     refused(run("trian"), "trian", "train")
 
 
+@pytest.mark.slow
 def test_checkpoint_with_a_missing_file(run_folder: Path) -> None:
     for weights in run_folder.rglob("model.safetensors"):
         weights.unlink()
     refused(run("translate", run_folder, feed=b"ab\n"), "model.safetensors")
 
 
+@pytest.mark.slow
 def test_checkpoint_with_an_altered_file(run_folder: Path) -> None:
     for weights in run_folder.rglob("model.safetensors"):
         altered = bytearray(weights.read_bytes())
@@ -157,10 +161,12 @@ def test_checkpoint_with_an_altered_file(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"ab\n"), "model.safetensors", "sha256")
 
 
+@pytest.mark.slow
 def test_translate_of_a_line_that_is_too_long(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"ab\n" + b"a" * 300 + b"\n"), "line 2", "256")
 
 
+@pytest.mark.slow
 def test_translate_of_no_utf8(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"\xff\n"), "standard input:1", "UTF-8")
 
@@ -169,10 +175,12 @@ def test_translate_on_a_device_that_is_not_here(run_folder: Path) -> None:
     refused(run("translate", run_folder, "--device", "cdua", feed=b"ab\n"), "--device", "cdua", '"cpu"')
 
 
+@pytest.mark.slow
 def test_attention_to_a_file_of_unknown_kind(run_folder: Path, tmp_path: Path) -> None:
     refused(run("translate", run_folder, "--attention", tmp_path / "x.gif", feed=b"ab\n"), ".gif", ".html")
 
 
+@pytest.mark.slow
 def test_interrupted_training_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [QKV, "train", "translate", *parallel(corpus), "--out", out, *SMALL[:-1], "1000000"]

@@ -39,6 +39,7 @@ def test_demo_trains_scores_and_draws(demo: tuple[Path, subprocess.CompletedProc
     assert (folder / "demo" / "run" / "loss.png").exists()
 
 
+@pytest.mark.slow
 def test_translate_writes_one_line_for_each_and_the_pictures_asked_for(
     demo: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_translate_writes_one_line_for_each_and_the_pictures_asked_for(
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_evaluate_prints_figures_with_signatures(demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder = demo[0] / "demo"
     done = run("evaluate", folder / "run", "--data", folder / "unseen.tsv")

@@ -43,6 +43,7 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_text_appears_on_standard_output_alone(trained: Path) -> None:
     command = [QKV, "generate", trained, "--prompt", "the c", "--tokens", "20", "--seed", "1"]
     done = subprocess.run(command, check=True, capture_output=True, timeout=120)

@@ -39,6 +39,7 @@ def test_each_line_gets_a_label_and_its_probability(films: Path, tmp_path: Path)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_all_probabilities_are_named(films: Path) -> None:
     done = run("classify", films / "run", "--probabilities", feed="fine\n")
     first, second = done.stdout.strip().split("\t")

@@ -131,6 +131,7 @@ def test_plain_python_gives_the_same():
             np.testing.assert_allclose(numbers, expected[name].numpy().ravel(), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_rules():
     for kernel in KERNELS:
         code = kernel.at(np.dtype(np.float32))

@@ -47,6 +47,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 @by_dtype
 def test_as_exact_as_the_equation(name, dtype):

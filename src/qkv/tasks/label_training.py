@@ -7,21 +7,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from qkv.errors import CheckpointError, ConfigError, complaint, nearest
+from qkv.errors import CheckpointError, ConfigError, complaint
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.tasks.choice import as_device
 from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
 from qkv.tasks.labeling import LabelModel, LabelTask
-from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
+from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
+from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Words
-from qkv.tasks.settings import build, plain
-from qkv.train.loop import train as run_training
+from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
-from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings as Training
 
-_TABLES = ("data", "tokenizer", "model", "training")
-_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
 _TRAINING: Mapping[str, object] = MappingProxyType(
     {
         "steps": 2000,
@@ -75,10 +72,7 @@ def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> 
         >>> load_label_settings("tag", {"model": {"encoder": "lstm"}}).tokenizer.kind
         'bpe'
     """
-    for name, table in tables.items():
-        if name not in _TABLES or not isinstance(table, Mapping):
-            mend = nearest(name, _TABLES) if name not in _TABLES else f"Write [{name}] and its settings below."
-            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
+    check_tables(tables, TABLES)
     model = tables.get("model", {})
     for name in ("size", "labels"):
         if name in model:
@@ -122,24 +116,24 @@ def train_labels(
     Raises:
         QkvError: bad input of any kind; nothing that was saved is lost.
     """
-    if out is None:
-        mend = "For example --out runs/first; the same command again resumes."
-        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    folder = run_folder(out)
     place = as_device(device)
     seed = settings.training.seed
-    text = read_for_training(kind, settings.data, settings.tokenizer, seed, first_tokenizer(out, origin))
-    # The model's first weights are part of what the seed decides.
-    seed_everything(seed)
-    table = _model_table(settings.model)
-    model = build_reader(kind, table, text.tokenizer.size, text.labels, text.tokenizer.unk).to(place)
+    text = read_for_training(kind, settings.data, settings.tokenizer, seed, first_tokenizer(folder, origin))
     _expect_labels(text.labels, origin)
-    start_from(model, origin)
-    _announce(text, sum(parameter.numel() for parameter in model.parameters()))
+    table, marks = _model_table(settings.model), text.tokenizer
+    model = first_model(lambda: build_reader(kind, table, marks.size, text.labels, marks.unk), seed, place, origin)
+    _announce(text, size_of(model))
     task = LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, settings.training.label_smoothing)
-    config = {**_config(kind, settings, text), **origin_config(origin)}
-    tokens = text.tokenizer.to_json()
-    return run_training(
-        task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
+    return launch(
+        task,
+        model,
+        settings.training,
+        out=folder,
+        config=_config(kind, settings, text),
+        tokenizer=text.tokenizer,
+        origin=origin,
+        tensorboard=tensorboard,
     )
 
 
@@ -191,10 +185,10 @@ def _config(kind: Kind, settings: LabelSettings, text: LabeledText) -> dict[str,
     }
 
 
-def _announce(text: LabeledText, parameters: int) -> None:
+def _announce(text: LabeledText, size: str) -> None:
     print(  # noqa: T201
         f"{len(text.train):,} texts to train on, {len(text.valid):,} to validate on; {len(text.labels)} labels; "
-        f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
+        f"{text.tokenizer.size:,} pieces; {size}",
         file=sys.stderr,
     )
 

@@ -11,13 +11,12 @@ from qkv.errors import ConfigError, complaint, nearest
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import LanguageTask
-from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
+from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
+from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Words
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.tasks.text import Text, TextFiles, read_for_training
-from qkv.train.loop import train as run_training
 from qkv.train.outcome import Outcome
-from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings as Training
 
 TASK = "generate"
@@ -37,7 +36,6 @@ _TRAINING: Mapping[str, object] = MappingProxyType(
 """What suits a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
 _WORDS: Mapping[str, object] = MappingProxyType({"kind": "char", "minimum": 1})
 _TOKENS: Mapping[str, str] = MappingProxyType({"characters": "char", "subwords": "bpe"})
-_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> LanguageSettings:
         >>> load_settings({"model": {"context": 64}}).tokenizer.kind
         'char'
     """
-    check_tables(tables, ("data", "tokenizer", "model", "training"))
+    check_tables(tables, TABLES)
     model = tables.get("model", {})
     if "size" in model:
         mend = "The vocabulary is learnt from the text (tokenizer.size)."
@@ -131,26 +129,22 @@ def train(
     Raises:
         QkvError: bad input of any kind; nothing that was saved is lost.
     """
-    if out is None:
-        mend = "For example --out runs/first; the same command again resumes."
-        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    folder = run_folder(out)
     place = as_device(device)
-    text = read_for_training(settings.data, settings.tokenizer, settings.model.context, first_tokenizer(out, origin))
-    # The model's first weights are part of what the seed decides.
-    seed_everything(settings.training.seed)
-    model = build_language_model(_model_table(settings.model), text.tokenizer.size).to(place)
-    start_from(model, origin)
-    _announce(text, sum(parameter.numel() for parameter in model.parameters()))
+    text = read_for_training(settings.data, settings.tokenizer, settings.model.context, first_tokenizer(folder, origin))
+    table, seed = _model_table(settings.model), settings.training.seed
+    model = first_model(lambda: build_language_model(table, text.tokenizer.size), seed, place, origin)
+    _announce(text, size_of(model))
     smoothing = settings.training.label_smoothing
     task = LanguageTask(model, text.tokenizer, text.train, text.valid, settings.data.order, smoothing)
-    return run_training(
+    return launch(
         task,
         model,
         settings.training,
-        run=out,
-        config={**_config(settings, text), **origin_config(origin)},
-        tokenizer=text.tokenizer.to_json(),
-        free=_FREE,
+        out=folder,
+        config=_config(settings, text),
+        tokenizer=text.tokenizer,
+        origin=origin,
         tensorboard=tensorboard,
     )
 
@@ -187,10 +181,10 @@ def _config(settings: LanguageSettings, text: Text) -> dict[str, Any]:
     }
 
 
-def _announce(text: Text, parameters: int) -> None:
+def _announce(text: Text, size: str) -> None:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
     print(  # noqa: T201
         f"{len(text.train.ids):,} tokens to train on, {len(text.valid.ids):,} to validate on{unknown}; "
-        f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
+        f"{text.tokenizer.size:,} pieces; {size}",
         file=sys.stderr,
     )

@@ -8,17 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.fingerprints import fingerprint
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, complaint
 from qkv.models.recurrent import RecurrentConfig
 from qkv.models.transformer import TransformerConfig
 from qkv.tasks.choice import as_device, build_model, model_settings, model_table
-from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
+from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
+from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Files, Parallel, Words, read_training
-from qkv.tasks.settings import build, plain
+from qkv.tasks.settings import build, check_tables, plain
 from qkv.tasks.translation import TranslationTask
-from qkv.train.loop import train as run_training
 from qkv.train.outcome import Outcome
-from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings as Training
 
 TASK = "translate"
@@ -38,9 +37,6 @@ COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {"tokenizer": {"kind": "word"}, "training": {"label_smoothing": 0.0}}
 )
 """What a model that copies has of its own: whole words, and no smoothing towards words that are not in the source."""
-
-_TABLES = ("data", "tokenizer", "model", "training")
-_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
 
 
 @dataclass(frozen=True)
@@ -76,10 +72,7 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
         >>> load_settings({"model": {"kind": "gru"}}).model.score
         'additive'
     """
-    for name, table in tables.items():
-        if name not in _TABLES or not isinstance(table, Mapping):
-            mend = nearest(name, _TABLES) if name not in _TABLES else f"Write [{name}] and its settings below."
-            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
+    check_tables(tables, TABLES)
     model = model_settings(tables.get("model", {}))
     own = {} if model.copy == "none" else COPYING
     settings = Settings(
@@ -122,22 +115,18 @@ def train(
     Raises:
         QkvError: bad input of any kind; nothing that was saved is lost.
     """
-    if out is None:
-        mend = "For example --out runs/first; the same command again resumes."
-        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    folder = run_folder(out)
     place = as_device(device)
     text = read_training(
         settings.data,
         settings.tokenizer,
         settings.training.seed,
-        first_tokenizer(out, origin),
+        first_tokenizer(folder, origin),
         copies=settings.model.copy != "none",
     )
-    # The model's first weights are part of what the seed decides.
-    seed_everything(settings.training.seed)
-    model = build_model(model_table(settings.model), text.tokenizer).to(place)
-    start_from(model, origin)
-    _announce(text, sum(parameter.numel() for parameter in model.parameters()))
+    table, seed = model_table(settings.model), settings.training.seed
+    model = first_model(lambda: build_model(table, text.tokenizer), seed, place, origin)
+    _announce(text, size_of(model))
     task = TranslationTask(
         model,
         text.tokenizer,
@@ -147,10 +136,15 @@ def train(
         settings.training.label_smoothing,
         settings.data.longest,
     )
-    config = {**_config(settings, text), **origin_config(origin)}
-    tokens = text.tokenizer.to_json()
-    return run_training(
-        task, model, settings.training, run=out, config=config, tokenizer=tokens, free=_FREE, tensorboard=tensorboard
+    return launch(
+        task,
+        model,
+        settings.training,
+        out=folder,
+        config=_config(settings, text),
+        tokenizer=text.tokenizer,
+        origin=origin,
+        tensorboard=tensorboard,
     )
 
 
@@ -166,10 +160,10 @@ def _config(settings: Settings, text: Parallel) -> dict[str, Any]:
     }
 
 
-def _announce(text: Parallel, parameters: int) -> None:
+def _announce(text: Parallel, size: str) -> None:
     tokens = sum(len(example.target) + 1 for example in text.train)
     print(  # noqa: T201
         f"{len(text.train):,} pairs to train on ({tokens:,} target tokens), {len(text.valid):,} to validate on; "
-        f"{text.tokenizer.size:,} pieces; {parameters / 1e6:.1f} million parameters",
+        f"{text.tokenizer.size:,} pieces; {size}",
         file=sys.stderr,
     )

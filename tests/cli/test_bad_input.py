@@ -1,36 +1,16 @@
-"""What the real command does with bad input: one message that names what is wrong and how to mend it, exit code 2."""
+"""What the command does with bad input: one message that names what is wrong and how to mend it, exit code 2."""
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from tests.cli.command import QKV, refused, run, succeeded
 
-QKV = Path(sys.executable).parent / "qkv"
 SMALL = ["--model", "gru", "--tokenizer", "char", "--steps", "4"]
-
-
-def run(*arguments: str | Path, feed: bytes = b"") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [QKV, *arguments],
-        check=False,
-        input=feed,
-        capture_output=True,
-        timeout=120,
-        env=os.environ | {"COLUMNS": "200"},
-    )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "small"
-    done = run("train", "translate", *parallel(corpus), "--out", out, *SMALL)
-    assert done.returncode == 0, done.stderr
+    succeeded(run("train", "translate", *parallel(corpus), "--out", out, *SMALL))
     return out
 
 
@@ -61,7 +40,7 @@ def parallel(corpus: Path) -> list[str | Path]:
     return ["--source", corpus / "a.txt", "--target", corpus / "b.txt"]
 
 
-def train(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def train(tmp_path: Path, *arguments: str | Path) -> Result:
     return run("train", "translate", *arguments, "--out", tmp_path / "out", *SMALL)
 
 
@@ -102,7 +81,6 @@ def test_line_longer_than_the_limit(corpus: Path, tmp_path: Path) -> None:
     refused(done, "a.txt:", "at most 1 tokens", "--longest 2")
 
 
-@pytest.mark.slow
 def test_run_folder_of_another_configuration(run_folder: Path, corpus: Path) -> None:
     before = sorted(path.name for path in run_folder.rglob("*"))
     done = run("train", "translate", *parallel(corpus), "--out", run_folder, *SMALL, "--learning-rate", "0.5")
@@ -110,7 +88,6 @@ def test_run_folder_of_another_configuration(run_folder: Path, corpus: Path) -> 
     assert sorted(path.name for path in run_folder.rglob("*")) == before, "nothing is lost"
 
 
-@pytest.mark.slow
 def test_unwritable_folder(corpus: Path) -> None:
     done = run("train", "translate", *parallel(corpus), "--out", "/proc/qkv/run", *SMALL)
     refused(done, "/proc/qkv/run")
@@ -145,14 +122,12 @@ def test_unknown_command_names_the_nearest() -> None:
     refused(run("trian"), "trian", "train")
 
 
-@pytest.mark.slow
 def test_checkpoint_with_a_missing_file(run_folder: Path) -> None:
     for weights in run_folder.rglob("model.safetensors"):
         weights.unlink()
     refused(run("translate", run_folder, feed=b"ab\n"), "model.safetensors")
 
 
-@pytest.mark.slow
 def test_checkpoint_with_an_altered_file(run_folder: Path) -> None:
     for weights in run_folder.rglob("model.safetensors"):
         altered = bytearray(weights.read_bytes())
@@ -161,12 +136,10 @@ def test_checkpoint_with_an_altered_file(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"ab\n"), "model.safetensors", "sha256")
 
 
-@pytest.mark.slow
 def test_translate_of_a_line_that_is_too_long(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"ab\n" + b"a" * 300 + b"\n"), "line 2", "256")
 
 
-@pytest.mark.slow
 def test_translate_of_no_utf8(run_folder: Path) -> None:
     refused(run("translate", run_folder, feed=b"\xff\n"), "standard input:1", "UTF-8")
 
@@ -175,7 +148,6 @@ def test_translate_on_a_device_that_is_not_here(run_folder: Path) -> None:
     refused(run("translate", run_folder, "--device", "cdua", feed=b"ab\n"), "--device", "cdua", '"cpu"')
 
 
-@pytest.mark.slow
 def test_attention_to_a_file_of_unknown_kind(run_folder: Path, tmp_path: Path) -> None:
     refused(run("translate", run_folder, "--attention", tmp_path / "x.gif", feed=b"ab\n"), ".gif", ".html")
 

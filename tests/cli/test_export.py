@@ -6,28 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import Result
+from tests.cli.command import refused, run, succeeded
 from tests.fuzz.models import families
-from typer.testing import CliRunner
 
 from qkv.checkpoint.folder import save
-from qkv.cli.main import app
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.generator import Generator
 from qkv.tasks.translator import Translator
 
 LINES = ["the cat sat", "a dog ran to the cat .", "mat"]
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(argument) for argument in arguments], prog_name="qkv")
-
-
-def refused(done: Result, *words: str) -> None:
-    assert done.exit_code == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path], tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     out = tmp_path / "out"
-    done = run("export", runs["transformer"], "--to", "ctranslate2", "--out", out)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("export", runs["transformer"], "--to", "ctranslate2", "--out", out))
     written = {"about.json", "config.json", "model.bin", "shared_vocabulary.json", "tokenizer.json"}
     assert {Path(line).name for line in done.stdout.splitlines()} == {path.name for path in out.iterdir()} == written
     tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
@@ -66,8 +52,7 @@ def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path]
 def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     out = tmp_path / "out"
-    done = run("export", runs["language"], "--to", "onnx", "--out", out)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("export", runs["language"], "--to", "onnx", "--out", out))
     assert done.stderr == ""
     assert {path.name for path in out.iterdir()} == {"about.json", "model.onnx", "tokenizer.json"}
     tokenizer = Tokenizer.from_json((out / "tokenizer.json").read_text(encoding="utf-8"))
@@ -87,8 +72,7 @@ def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) ->
     config = {**contents.config, "model": {"encoder": "none", "width": 4}}
     model = {key: tensor for key, tensor in contents.model.items() if "recurrent" not in key}
     save(tmp_path / "run", replace(contents, config=config, model=model))
-    done = run("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.stderr
+    succeeded(run("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "out"))
     assert json.loads((tmp_path / "out" / "about.json").read_text())["labels"] == ["bad", "good"]
 
 

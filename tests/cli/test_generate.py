@@ -1,30 +1,12 @@
-"""Language models from the real command: what it prints, and what it says to bad input."""
+"""Language models from the command: what it prints, and what it says to bad input."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from tests.cli.command import process, refused, run, succeeded
 
-from qkv.cli.main import app
-
-QKV = Path(sys.executable).parent / "qkv"
 SMALL = ["--steps", "4", "--width", "8", "--heads", "2", "--layers", "1", "--context", "8"]
 VERSE = "the cat sat on the mat.\n" * 40
-
-
-def run(*arguments: str | Path) -> Result:
-    """The command within this process: a process of its own for each test would take minutes."""
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(argument) for argument in arguments], prog_name="qkv")
-
-
-def refused(done: Result, *words: str) -> None:
-    assert done.exit_code == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +19,15 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "verse"
-    done = run("train", "generate", "--text", text, "--out", out, *SMALL)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("train", "generate", "--text", text, "--out", out, *SMALL))
     assert "step 4: loss" in done.stderr
     return out
 
 
 @pytest.mark.slow
 def test_text_appears_on_standard_output_alone(trained: Path) -> None:
-    command = [QKV, "generate", trained, "--prompt", "the c", "--tokens", "20", "--seed", "1"]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=120)
+    done = process("generate", trained, "--prompt", "the c", "--tokens", "20", "--seed", "1")
+    assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
     assert text.startswith("the c")
     assert len(text) == 5 + 20 + 1
@@ -54,8 +35,7 @@ def test_text_appears_on_standard_output_alone(trained: Path) -> None:
 
 
 def test_evaluate_prints_figures_with_signatures(trained: Path, text: Path) -> None:
-    done = run("evaluate", trained, "--text", text)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(run("evaluate", trained, "--text", text))
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == ["loss", "perplexity", "bits_per_character"]
     assert rows[0][2] == "nats per token, context:8"
@@ -120,8 +100,7 @@ def test_another_context_than_the_run_has(trained: Path, text: Path) -> None:
 
 def test_fine_tuning_takes_the_sizes_of_its_start(trained: Path, text: Path, tmp_path: Path) -> None:
     start = ["train", "generate", "--text", text, "--from", trained, "--steps", "2"]
-    done = run(*start, "--out", tmp_path / "tuned")
-    assert done.exit_code == 0, done.stderr
+    succeeded(run(*start, "--out", tmp_path / "tuned"))
     refused(run(*start, "--out", tmp_path / "wide", "--width", "16"), "--from", "embed.weight of shape")
 
 

@@ -2,19 +2,12 @@
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
-
-pytestmark = pytest.mark.slow  # a model is trained first, and each command is a process of its own
-QKV = Path(sys.executable).parent / "qkv"
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([QKV, *arguments], check=False, capture_output=True, text=True, encoding="utf-8", timeout=180)
+from tests.cli.command import QKV, refused, run, succeeded
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +16,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = "".join(f"{a}{b}\t{b}{a}\n" for a in "abcdefgh" for b in "abcdefgh")
     (folder / "pairs.tsv").write_text(lines, encoding="utf-8")
     small = ("--model", "gru", "--tokenizer", "char", "--steps", "2")
-    done = run("train", "translate", "--data", folder / "pairs.tsv", "--out", folder / "run", *small)
-    assert done.returncode == 0, done.stderr
+    succeeded(run("train", "translate", "--data", folder / "pairs.tsv", "--out", folder / "run", *small))
     return folder / "run"
 
 
 def test_one_page_that_needs_no_server(model: Path, tmp_path: Path) -> None:
-    done = run("view", model, "--text", "ab", "--export", tmp_path / "ab.html")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("view", model, "--text", "ab", "--export", tmp_path / "ab.html"))
     assert "answers" in done.stderr
     page = (tmp_path / "ab.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "api/tile?" in page
 
 
+@pytest.mark.slow
 def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> None:
     with subprocess.Popen(
         [QKV, "view", model, "--text", "ab", "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -63,15 +55,9 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
     ],
 )
 def test_bad_input_is_one_message(arguments: list[str], words: list[str], model: Path) -> None:
-    done = run("view", model, *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    for word in words:
-        assert word in done.stderr
+    refused(run("view", model, *arguments), *words)
 
 
 def test_a_trace_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no trace")
-    done = run("view", tmp_path / "x.safetensors")
-    assert done.returncode == 2
-    assert "x.safetensors" in done.stderr
+    refused(run("view", tmp_path / "x.safetensors"), "x.safetensors")

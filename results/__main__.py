@@ -4,7 +4,8 @@
     python -m results --data FOLDER --row multi30k_gru     one row
     python -m results                                      write the table from the figures kept
 
-FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ..., and `tinyshakespeare` with input.txt.
+FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ..., `tinyshakespeare` with input.txt,
+`g2p_sigmorphon2021` with hun_train.tsv, hun_dev.tsv, ..., and `scan` with tasks_train_simple.txt, ...
 """
 
 import argparse
@@ -22,7 +23,7 @@ import torch
 import qkv
 from qkv.data.corpus import read_pairs
 from qkv.tasks.drawing import draw
-from results import language
+from results import language, transduction
 from results.rows import ROWS, Row
 from results.scoring import score
 from results.table import write_table
@@ -46,11 +47,14 @@ def main() -> None:
         for text_row in language.ROWS:
             if given.row is None or text_row.name in given.row:
                 language.run_row(text_row, given.data, given.runs / text_row.name, train=not given.score_only)
+        for short in transduction.ROWS:
+            if given.row is None or short.name in given.row:
+                transduction.run_row(short, given.data, given.runs / short.name, train=not given.score_only)
     write_table(ROOT / "docs" / "results.md")
 
 
 def _names() -> list[str]:
-    return [row.name for row in (*ROWS, *language.ROWS)]
+    return [row.name for row in (*ROWS, *language.ROWS, *transduction.ROWS)]
 
 
 def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from results import language
+from results import language, transduction_page
 from results.rows import ROWS, Row
 
 _HEAD = """# Results
@@ -26,7 +26,8 @@ def write_table(path: Path) -> None:
     done = [row for row in ROWS if row.record.exists()]
     lines = [_line(row) for row in ROWS]
     details = "".join(_details(row) for row in done)
-    path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{language.section()}".rstrip() + "\n", encoding="utf-8")
+    sections = f"{language.section()}{transduction_page.section()}"
+    path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{sections}".rstrip() + "\n", encoding="utf-8")
 
 
 def _line(row: Row) -> str:

@@ -17,10 +17,9 @@ from pathlib import Path
 def run(command: list[str], kept: Path) -> None:
     """Run a command, and write `kept`; the seconds of a command that is gone on with add up."""
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    start = time.monotonic()
+    start, used = time.monotonic(), _processor_seconds()
     done = subprocess.run(command, check=False)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = {"wall_seconds": time.monotonic() - start, "processor_seconds": used.ru_utime + used.ru_stime}
+    seconds = {"wall_seconds": time.monotonic() - start, "processor_seconds": _processor_seconds() - used}
     record = {name: round(value + before.get(name, 0.0), 1) for name, value in seconds.items()}
     record |= {"load": [round(load, 1) for load in os.getloadavg()], "cores": os.cpu_count()}
     record["threads"] = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
@@ -28,6 +27,12 @@ def run(command: list[str], kept: Path) -> None:
     kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if done.returncode:
         raise SystemExit(done.returncode)
+
+
+def _processor_seconds() -> float:
+    """Of all children that have ended: those of earlier commands too."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

@@ -1,0 +1,241 @@
+"""Rows of short texts that are right or wrong as a whole: dates, reversed symbols, pronunciations, actions."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.data.corpus import Pair
+from qkv.metrics.edits import token_error_rate
+from qkv.metrics.matches import accuracy, exact_match
+from qkv.metrics.translation import tokenized_bleu
+from qkv.tasks.decoding import Decoding
+from qkv.tasks.drawing import draw
+from qkv.tasks.translator import Translation, Translator
+from results.transduction_data import Parts, date_parts, pronunciation_parts, reverse_parts, write
+from results.usage import run as timed
+
+ROOT = Path(__file__).parent.parent
+QKV = Path(sys.executable).parent / "qkv"
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class ShortRow:
+    """One line of the table.
+
+    Args:
+        name: what `python -m results` takes.
+        what: for the reader.
+        published: the figure of others, in words.
+        source: where it is from.
+        asked: what is to be reached, in words.
+        parts: makes the pairs from the folder of the data sets.
+        symbols: divides a target.
+        errors: whether the share of wrong texts is the figure, instead of that of right ones.
+        beam: how many hypotheses are kept.
+        average: of how many of the last checkpoints the weights are the mean; 1 takes the best one.
+        seeds: of the trainings; several models decode together.
+        note: what else a reader should know.
+    """
+
+    name: str
+    what: str
+    published: str
+    source: str
+    asked: str
+    parts: Callable[[Path], Parts]
+    symbols: Callable[[str], list[str]] = list
+    errors: bool = False
+    beam: int = 1
+    average: int = 1
+    seeds: tuple[int, ...] = (0,)
+    note: str = ""
+
+    @property
+    def config(self) -> Path:
+        """The settings of the training."""
+        return ROOT / "results" / f"{self.name}.toml"
+
+    @property
+    def kept(self) -> Path:
+        """Where the figures are kept."""
+        return ROOT / "results" / "runs" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The figures themselves."""
+        return self.kept / "figures.json"
+
+
+_SIGMORPHON = "SIGMORPHON 2021 task 1, medium, baseline: an ensemble of neural transducers"
+_WORDS = "The 1,000 development words are scored; the checkpoint is chosen on words held out from training."
+
+ROWS = (
+    ShortRow(
+        "dates",
+        "Dates, exact",
+        "99.99 % of characters",
+        "ageron/handson-ml3, chapter 16, LSTM without attention, 10,000 dates",
+        "99.9 (aim 100)",
+        lambda data: date_parts(),
+        note="Neither the texts nor the days of the 10,000 test dates occur in training.",
+    ),
+    ShortRow(
+        "reverse",
+        "Reverse, exact",
+        "95.2 BLEU",
+        "Joey NMT's tutorial, LSTM of 64 with Luong's attention",
+        "99 (aim 100)",
+        lambda data: reverse_parts(),
+        note="As in the tutorial, test sequences have up to 30 symbols and training ones up to 25.",
+    ),
+    ShortRow(
+        "g2p_hun",
+        "Pronunciation, Hungarian, wrong words",
+        "1.5 (ensemble)",
+        _SIGMORPHON,
+        "2.5 (aim 1.5)",
+        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "hun", 800),
+        symbols=str.split,
+        errors=True,
+        beam=5,
+        note=_WORDS,
+    ),
+    ShortRow(
+        "g2p_dut",
+        "Pronunciation, Dutch, wrong words",
+        "10.8 (ensemble)",
+        _SIGMORPHON,
+        "13 (aim 10.8)",
+        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "dut"),
+        symbols=str.split,
+        errors=True,
+        beam=5,
+        note=_WORDS,
+    ),
+    ShortRow(
+        "g2p_fre",
+        "Pronunciation, French, wrong words",
+        "7.4 (ensemble)",
+        _SIGMORPHON,
+        "9 (aim 7.4)",
+        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "fre"),
+        symbols=str.split,
+        errors=True,
+        beam=5,
+        note=_WORDS,
+    ),
+)
+
+
+def run_row(row: ShortRow, data: Path, run: Path, *, train: bool) -> None:
+    """Train a row, score it on its test pairs, and keep figures, logs and a map in the repository.
+
+    Args:
+        row: which.
+        data: the folder of the data sets.
+        run: the folder of its files and run folders.
+        train: whether to train, or to score a finished run again.
+    """
+    parts = row.parts(data)
+    for name, pairs in parts._asdict().items():
+        write(pairs, run / f"{name}.tsv")
+    commands = [_command(row, run, seed) for seed in row.seeds]
+    if train and not any(_folder(run, seed).exists() for seed in row.seeds):
+        (row.kept / "usage.json").unlink(missing_ok=True)
+    for command in commands if train else ():
+        timed(command, row.kept / "usage.json")
+    for seed in row.seeds:
+        for name in ("metrics.jsonl", "loss.png"):
+            shutil.copy(_folder(run, seed) / name, row.kept / _numbered(name, seed))
+    translator = Translator.load([_folder(run, seed) for seed in row.seeds], average=row.average)
+    start = time.perf_counter()
+    found = translator.translate_fully([pair.source for pair in parts.test], Decoding(row.beam))
+    record: dict[str, Any] = {
+        "figures": judge(found, parts.test, row.symbols),
+        "usage": json.loads((row.kept / "usage.json").read_text(encoding="utf-8")),
+        "decoding_seconds": round(time.perf_counter() - start, 1),
+        "parameters": sum(parameter.numel() for model in translator.models for parameter in model.parameters()),
+        "commands": [" ".join(_shown(part) for part in command) for command in commands] + [_decoding(row)],
+        "machine": f"{os.cpu_count()} cores, PyTorch {torch.__version__}",
+    }
+    row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    shown = translator.translate_fully([pair.source for pair in parts.test[:_SHOWN]], attention=True)
+    draw(shown, row.kept / "alignment.html", terminal=False)
+    draw(shown[:1], row.kept / "alignment.png", terminal=False)
+    print(json.dumps(record["figures"], indent=1))
+
+
+def judge(
+    found: Sequence[Translation], pairs: Sequence[Pair], symbols: Callable[[str], list[str]] = list
+) -> dict[str, float]:
+    """Score texts.
+
+    Args:
+        found: what the model wrote.
+        pairs: the sources, and what is right.
+        symbols: divides a target.
+
+    Returns:
+        In percent: exact texts; wrong ones; symbols at their places and symbol errors; BLEU over symbols; and how many
+        texts the model had not ended at the limit of its length.
+    """
+    hypotheses, references = [each.text for each in found], [pair.target for pair in pairs]
+    ours, theirs = [symbols(text) for text in hypotheses], [symbols(text) for text in references]
+    places = [
+        (h[at] if at < len(h) else None, symbol)
+        for h, r in zip(ours, theirs, strict=True)
+        for at, symbol in enumerate(r)
+    ]
+    exact = exact_match(hypotheses, references).value
+    return {
+        "exact": exact,
+        "wrong": 100 - exact,
+        "symbols_in_place": accuracy(*zip(*places, strict=True)).value,
+        "symbol_errors": token_error_rate(ours, theirs).value,
+        "symbol_bleu": tokenized_bleu(ours, theirs).value,
+        "unfinished": sum(not each.finished for each in found),
+    }
+
+
+def _folder(run: Path, seed: int) -> Path:
+    return run / f"seed-{seed}"
+
+
+def _numbered(name: str, seed: int) -> str:
+    stem, _, ending = name.partition(".")
+    return name if seed == 0 else f"{stem}-{seed}.{ending}"
+
+
+def _command(row: ShortRow, run: Path, seed: int) -> list[str]:
+    flags = {
+        "--data": run / "train.tsv",
+        "--valid-data": run / "valid.tsv",
+        "--config": row.config,
+        "--seed": seed,
+        "--out": _folder(run, seed),
+    }
+    return [str(QKV), "train", "translate", *(str(part) for pair in flags.items() for part in pair)]
+
+
+def _decoding(row: ShortRow) -> str:
+    runs = " ".join(f"runs/{row.name}/seed-{seed}" for seed in row.seeds)
+    average = f" --average {row.average}" if row.average > 1 else ""
+    beam = f" --beam {row.beam}" if row.beam > 1 else ""
+    return f"cut -f 1 runs/{row.name}/test.tsv | qkv translate {runs}{beam}{average}"
+
+
+def _shown(part: str) -> str:
+    """Names without this machine's folders."""
+    path = Path(part)
+    if path == QKV:
+        return "qkv"
+    return str(path.relative_to(ROOT)) if path.is_absolute() and path.is_relative_to(ROOT) else part

@@ -1,0 +1,81 @@
+"""The files that rows of short texts are trained, validated and tested on: pairs `source<TAB>target`, one a line."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from string import ascii_letters
+from typing import NamedTuple
+
+from qkv.data import dates, reverse
+from qkv.data.corpus import Pair, read_tsv
+from qkv.data.holdout import hold_out
+
+_SYMBOLS = ascii_letters[:50]
+_ACTIONS = {"I_WALK": "W", "I_RUN": "U", "I_JUMP": "J", "I_LOOK": "K", "I_TURN_LEFT": "L", "I_TURN_RIGHT": "R"}
+
+
+class Parts(NamedTuple):
+    """Pairs of one row.
+
+    Attributes:
+        train: to train on.
+        valid: to watch the training by.
+        test: to score.
+    """
+
+    train: Sequence[Pair]
+    valid: Sequence[Pair]
+    test: Sequence[Pair]
+
+
+def date_parts() -> Parts:
+    """20,000 dates to learn from; 1,000 and 10,000 of days that do not occur among them."""
+    return Parts(*(getattr(dates.splits(20_000, 1_000, 10_000, 0), name) for name in ("train", "validation", "test")))
+
+
+def reverse_parts() -> Parts:
+    """Joey NMT's task: 50 symbols, up to 25 in training and up to 30 after it; no source is in two parts.
+
+    Source: joeynmt, scripts/generate_reverse_task.py.
+    """
+    held = reverse.generate(2_000, 1, symbols=_SYMBOLS, longest=30)
+    taken = {pair.source for pair in held}
+    drawn = reverse.generate(52_000, 0, symbols=_SYMBOLS, longest=25)
+    return Parts([pair for pair in drawn if pair.source not in taken][:50_000], held[:1_000], held[1_000:])
+
+
+def pronunciation_parts(folder: Path, language: str, held_out: int = 400) -> Parts:
+    """Letters and phones, divided by spaces; training is watched by training words held out, development words score.
+
+    Args:
+        folder: of the files of SIGMORPHON 2021.
+        language: as in their names: "hun".
+        held_out: how many training words.
+    """
+    train, dev = (
+        [Pair(" ".join(pair.source), pair.target, pair.line) for pair in read_tsv(folder / f"{language}_{part}.tsv")]
+        for part in ("train", "dev")
+    )
+    return Parts(*hold_out(train, held_out, 0), dev)
+
+
+def scan_parts(folder: Path, split: str) -> Parts:
+    """Commands and actions, a letter for each action; 500 training commands are held out.
+
+    Args:
+        folder: of the files of SCAN.
+        split: "simple" or "length".
+    """
+    train, test = (list(_scan(folder / f"tasks_{part}_{split}.txt")) for part in ("train", "test"))
+    return Parts(*hold_out(train, 500, 0), test)
+
+
+def _scan(path: Path) -> Iterator[Pair]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        source, target = line.removeprefix("IN: ").split(" OUT: ")
+        yield Pair(source, "".join(_ACTIONS[action] for action in target.split()), number)
+
+
+def write(pairs: Sequence[Pair], path: Path) -> None:
+    """Write `source<TAB>target` lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")

@@ -1,0 +1,63 @@
+"""The part of `docs/results.md` about short texts that are right or wrong as a whole."""
+
+import json
+from typing import Any
+
+from results.transduction import ROWS, ShortRow
+
+_HEAD = """## Short texts, right or wrong as a whole
+
+Every figure is in percent of whole texts of the test part, scored once with settings chosen on pairs held out from
+training. *Wrong* is the word error of pronunciations. Processor time is that of the whole training on one thread (of
+all models where several decode together); wall time depends on who else used the machine, so its load is beside it.
+
+| row | published | ours | asked | also | parameters | processor time | wall time (load) |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def section() -> str:
+    """The table, then what belongs to each row."""
+    lines = "".join(_line(row) for row in ROWS)
+    return f"{_HEAD}{lines}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
+
+
+def _line(row: ShortRow) -> str:
+    if not row.record.exists():
+        return f"| {row.what} | {row.published} | not run | {row.asked} | | | | |\n"
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    figures, usage = record["figures"], record["usage"]
+    wall = f"{usage['wall_seconds'] / 60:.0f} min ({usage['load'][1]:.0f} on {usage['cores']} cores)"
+    return (
+        f"| {row.what} | {row.published} | **{figures['wrong' if row.errors else 'exact']:.2f}** | {row.asked} "
+        f"| {_also(row, figures)} | {record['parameters'] / 1e6:.1f} M "
+        f"| {usage['processor_seconds'] / 60:.1f} min | {wall} |\n"
+    )
+
+
+def _also(row: ShortRow, figures: dict[str, Any]) -> str:
+    if row.errors:
+        return f"{figures['symbol_errors']:.2f} % of phones"
+    shown = f"{figures['symbols_in_place']:.2f} % of symbols in place, BLEU {figures['symbol_bleu']:.2f}"
+    return shown + (f", {figures['unfinished']} unfinished" if figures["unfinished"] else "")
+
+
+def _details(row: ShortRow) -> str:
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    folder = f"../results/runs/{row.name}"
+    note = f"\n- {row.note}" if row.note else ""
+    commands = "\n".join(f"  - `{command}`" for command in record["commands"])
+    return f"""### {row.what}
+
+- published figure: {row.published}, {row.source}{note}
+- command: `python -m results --data FOLDER --row {row.name}`, which writes the files and runs
+{commands}
+- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)
+- machine: {record["machine"]}, {record["usage"]["threads"]} thread; decoding {record["decoding_seconds"]} s
+- log: [`metrics.jsonl`]({folder}/metrics.jsonl)
+
+![Loss of training and validation, and exact match]({folder}/loss.png)
+
+![What the model attends to in the first test text]({folder}/alignment.png)
+
+"""

@@ -1,0 +1,112 @@
+"""Whether the tests of a room notice a mutant: run in a forked process, those that run its function alone."""
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis  # noqa: F401 - imported once here, for all the processes that are forked
+import numba
+import pytest
+import torch
+from tests.mutation.mutants import Mutant
+from tests.mutation.reach import COMPILED, OPTIONS, Reach
+
+PATIENCE = 900.0
+"""Seconds after which a mutant counts as killed by time, whatever its processor time is."""
+
+
+class Chosen:
+    """A plugin of pytest: of what was collected, these tests in this order."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.place = {name: place for place, name in enumerate(names)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.place), key=lambda item: self.place[item.nodeid]
+        )
+
+
+def judge(mutant: Mutant, room: tuple[str, ...], reach: Reach, copy: Path, kept: Path) -> str:
+    """What becomes of a mutant.
+
+    Args:
+        mutant: what is judged.
+        room: the tests of its room.
+        reach: which of them run what.
+        copy: of the project, where the change is made and taken back.
+        kept: a folder of compiled kernels, which is not changed.
+
+    Returns:
+        "killed", "killed by time", "survived", or "not reached" where no test runs its function.
+    """
+    tests = reach.of(mutant, room)
+    if not tests:
+        return "not reached"
+    files = sorted({name.partition("::")[0] for name in tests})
+    path = copy / mutant.path
+    sound, stamp = path.read_bytes(), path.stat()
+    path.write_text(mutant.text, encoding="utf-8")
+    try:
+        code = in_process(lambda: _run(files, list(tests), mutant, copy, kept), 60 + 5 * sum(tests.values()))
+    finally:
+        path.write_bytes(sound)
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    return {0: "survived", None: "killed by time"}.get(code, "killed")
+
+
+def _run(files: list[str], tests: list[str], mutant: Mutant, copy: Path, kept: Path) -> int:
+    own = kept
+    if f"/{COMPILED}/" in mutant.path:  # its machine code must not take the place of the sound one
+        own = copy / "machine-code"
+        shutil.rmtree(own, ignore_errors=True)
+        shutil.copytree(kept, own)
+    enter(copy, own)
+    return int(pytest.main([*OPTIONS, "-x", *files], plugins=[Chosen(tests)]))
+
+
+def enter(copy: Path, kept: Path) -> None:
+    """Be a process whose project is the copy."""
+    os.chdir(copy)
+    source = str(copy / "src")
+    os.environ |= {"NUMBA_CACHE_DIR": str(kept), "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    numba.config.reload_config()
+    sys.path[:0] = [source, str(copy)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "qkv")]:
+        del sys.modules[name]
+    torch.set_num_threads(1)
+
+
+def in_process(work: Callable[[], int], seconds: float, log: str = os.devnull) -> int | None:
+    """The exit code of some work in a forked process; None where it takes more processor time, or hangs."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+        for stream in (1, 2):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        code = 1
+        try:
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    deadline = time.monotonic() + max(PATIENCE, 3 * seconds)
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            code = os.waitstatus_to_exitcode(status)
+            return None if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
+        time.sleep(0.05)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None

@@ -41,3 +41,17 @@ def test_gradients_reach_what_was_appended() -> None:
     (memory.key.sum() + memory.value.sum()).backward()
     assert key.grad is not None
     assert key.grad.tolist() == [[[7.0, 7.0]]]
+
+
+@torch.no_grad()
+def test_rows_that_were_chosen_grow_apart_from_those_they_came_from() -> None:
+    one = Memory(torch.zeros(2, 1, 2), torch.zeros(2, 1, 3))
+    past = one.append(Memory(torch.tensor([[[1.0, 1.0]], [[2.0, 2.0]]]), torch.ones(2, 1, 3)))
+    chosen = past.select(torch.tensor([1, 1, 0]))
+    new = Memory(torch.full((3, 1, 2), 7.0), torch.full((3, 1, 3), 7.0))
+    first, second = chosen.append(new), chosen.append(Memory(new.key + 1, new.value))
+    assert past.key[:, :, 0].tolist() == [[0, 1], [0, 2]]
+    assert chosen.key[:, :, 0].tolist() == [[0, 2], [0, 2], [0, 1]]
+    assert first.key[:, :, 0].tolist() == [[0, 2, 7], [0, 2, 7], [0, 1, 7]]
+    assert second.key[0, :, 0].tolist() == [0, 2, 8]
+    assert past.append(Memory(new.key[:2], new.value[:2])).length == 3

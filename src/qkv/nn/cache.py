@@ -60,7 +60,9 @@ class Memory:
 
     def select(self, rows: Tensor) -> "Memory":
         """Take rows of the batch: fewer, repeated or reordered; rows (R,), int64."""
-        return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
+        if self.room is None or torch.is_grad_enabled():
+            return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
+        return _Room.chosen(self, rows)
 
 
 @final
@@ -87,6 +89,16 @@ class _Room:
             tensors.append(part.new_empty(*part.shape[:-2], size, part.shape[-1]))
             tensors[-1][..., :length, :] = part
         return cls(tensors[0], tensors[1], memory.first, length)
+
+    @staticmethod
+    def chosen(memory: Memory, rows: Tensor) -> Memory:
+        """Rows of a memory, with room for one more key: a beam chooses rows before each, and copies them once."""
+        length, tensors = memory.length, []
+        for part in (memory.key, memory.value):
+            tensors.append(part.new_empty(rows.shape[0], *part.shape[1:-2], length + 1, part.shape[-1]))
+            torch.index_select(part, 0, rows, out=tensors[-1][..., :length, :])
+        room = _Room(tensors[0], tensors[1], memory.first, length)
+        return Memory(room.key[..., :length, :], room.value[..., :length, :], memory.first, room)
 
     def free(self, memory: Memory, more: int) -> bool:
         """Whether a memory ends where this is filled, and there is room behind."""

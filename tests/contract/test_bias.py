@@ -10,7 +10,9 @@ from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_weights, explain
+from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.base import Score
@@ -32,14 +34,24 @@ def serves(backend: str, *tensors: Tensor, **options: object) -> bool:
     return BACKENDS[backend].refuses(explain(*tensors, **options).problem) is None  # type: ignore[arg-type]
 
 
+WHOLE = list(product(NORMALIZERS, MASKS.values()))
+
+
+def one_mask_each(shape: tuple[int, ...]) -> list[tuple[Normalizer, Mask | None]]:
+    """Every normalizer with one mask, another one for the next shape."""
+    masks, turn = list(MASKS.values()), SHAPES.index(shape)
+    return [(normalizer, masks[(place + turn) % len(masks)]) for place, normalizer in enumerate(NORMALIZERS)]
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("score", [ScaledDot(), Additive(torch.ones(4, dtype=torch.float64))], ids=["dot", "additive"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @by_backend
-def test_bias_is_added_to_the_scores(backend: str, shape: tuple[int, ...], score: Score) -> None:
+def test_bias_is_added_to_the_scores(backend: str, shape: tuple[int, ...], score: Score, whole: bool) -> None:
     query, key, value = inputs()
     bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     ran = 0
-    for normalizer, mask in product(NORMALIZERS, MASKS.values()):
+    for normalizer, mask in WHOLE if whole else one_mask_each(shape):
         for given in (bias, bias.detach()):
             options = {"score": score, "normalizer": normalizer, "bias": given, "mask": mask}
             if not serves(backend, query, key, value, **options):

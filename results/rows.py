@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from results.scoring import Words
+
 HERE = Path(__file__).parent
 
 
@@ -19,6 +21,8 @@ class Row:
         published: the figure of others.
         measured: how they measured it.
         by: who.
+        words: what the rival's words are, see `results.scoring`.
+        beam: how many hypotheses the rival's decoding keeps.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Row:
     published: float
     measured: str
     by: str
+    words: Words = "spacy"
+    beam: int = 1
 
     @property
     def config(self) -> Path:
@@ -67,5 +73,18 @@ ROWS = (
         36.52,
         _RIVAL,
         f"{_SEQ2SEQ}, legacy notebook 6",
+    ),
+    Row(
+        "multi30k_en_de",
+        "Multi30k En→De, Transformer, beam of 5",
+        "multi30k",
+        "en",
+        "de",
+        "test_2016_flickr",
+        41.02,
+        "lower-cased words of Moses' tokenizer, beam of 5, fairseq's BLEU without smoothing; Wu et al. 2021",
+        "LividWo/Revisit-MMT, Transformer-tiny",
+        "moses",
+        5,
     ),
 )

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from results import language, transduction_page
+from results import language, regression, transduction_page
 from results.rows import ROWS, Row
 
 _HEAD = """# Results
@@ -26,7 +27,7 @@ def write_table(path: Path) -> None:
     done = [row for row in ROWS if row.record.exists()]
     lines = [_line(row) for row in ROWS]
     details = "".join(_details(row) for row in done)
-    sections = f"{language.section()}{transduction_page.section()}"
+    sections = f"{language.section()}{transduction_page.section()}{regression.section()}"
     path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{sections}".rstrip() + "\n", encoding="utf-8")
 
 
@@ -52,8 +53,8 @@ def _details(row: Row) -> str:
 - published figure: {row.published:.2f}, {row.by}; {row.measured}
 - command: `{record["command"]}`
 - settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0
-- sacreBLEU signature: `{record["figures"]["bleu"]["signature"]}`
-- machine: {record["machine"]}
+- signatures: `{record["figures"]["tokenized_bleu"]["signature"]}`, `{record["figures"]["bleu"]["signature"]}`
+{_also(record)}- machine: {record["machine"]}{_usage(record)}
 - log: [`metrics.jsonl`]({folder}/metrics.jsonl)
 
 ![Loss of training and validation, and BLEU]({folder}/loss.png)
@@ -61,3 +62,23 @@ def _details(row: Row) -> str:
 ![What the model attends to in the first test sentence]({folder}/alignment.png)
 
 """
+
+
+def _also(record: dict[str, Any]) -> str:
+    """Another decoding than the rival's."""
+    also = record.get("also")
+    if also is None:
+        return ""
+    alike, cased = (also["figures"][name]["value"] for name in ("tokenized_bleu", "bleu"))
+    return f"- by a beam of {also['beam']}: {alike:.2f}, sacreBLEU {cased:.2f}\n"
+
+
+def _usage(record: dict[str, Any]) -> str:
+    usage = record.get("usage")
+    if usage is None:
+        return ""
+    return (
+        f"; training took {usage['wall_seconds'] / 60:.0f} min, {usage['processor_seconds'] / 60:.0f} min of processor "
+        f"time on {usage['threads']} thread{'s' if usage['threads'] > 1 else ''}, load {usage['load'][1]:.0f} on "
+        f"{usage['cores']} cores"
+    )

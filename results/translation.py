@@ -1,0 +1,111 @@
+"""Rows of translation: trained by `qkv train translate`, decoded greedily and by a beam, scored in two ways."""
+
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qkv
+from qkv.data.corpus import Pair, read_pairs
+from qkv.metrics.figure import Figure
+from qkv.tasks.drawing import draw
+from qkv.tasks.translator import Translator
+from results.rows import Row
+from results.scoring import score
+from results.usage import run as timed
+
+ROOT = Path(__file__).parent.parent
+QKV = Path(sys.executable).parent / "qkv"
+_SHOWN = 8
+
+
+def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
+    """Train a row, score it on its test set, and keep figures and logs in the repository.
+
+    Args:
+        row: which.
+        data: the folder of the data sets.
+        run: the run folder.
+        train: whether to train, or to score a finished run again.
+    """
+    folder, kept = data / row.folder, row.record.parent
+    command = _command(row, folder, run)
+    if train:
+        if not run.exists():
+            (kept / "usage.json").unlink(missing_ok=True)
+        timed(command, kept / "usage.json")
+    kept.mkdir(parents=True, exist_ok=True)
+    for name in ("metrics.jsonl", "loss.png"):
+        shutil.copy(run / name, kept / name)
+    pairs = read_pairs(folder / f"{row.test}.{row.source}", folder / f"{row.test}.{row.target}")
+    translator = qkv.load(run)
+    record = {
+        **decoded(translator, pairs, row, row.beam),
+        "also": {"beam": 5, **decoded(translator, pairs, row, 5)} if row.beam == 1 else None,
+        "usage": json.loads((kept / "usage.json").read_text(encoding="utf-8")),
+        "training_seconds": _training_seconds(run / "metrics.jsonl"),
+        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+        "command": " ".join(_shown(part) for part in command),
+        "machine": f"{torch.get_num_threads()} threads, {platform.machine()}, PyTorch {torch.__version__}",
+    }
+    row.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shown = translator.translate_fully([pair.source for pair in pairs[:_SHOWN]], attention=True)
+    draw(shown, kept / "alignment.html", terminal=False)
+    draw(shown[:1], kept / "alignment.png", terminal=False)
+    print(json.dumps(record["figures"], indent=2))
+
+
+def decoded(translator: Translator, pairs: Sequence[Pair], row: Row, beam: int) -> dict[str, Any]:
+    """Translate and score.
+
+    Args:
+        translator: a trained model.
+        pairs: sources, and what people wrote.
+        row: says what words are.
+        beam: how many hypotheses are kept.
+
+    Returns:
+        The figures, and the seconds that decoding took.
+    """
+    start = time.perf_counter()
+    hypotheses = translator.translate([pair.source for pair in pairs], beam=beam)
+    seconds = time.perf_counter() - start
+    figures = score(hypotheses, [pair.target for pair in pairs], row.target, row.words)
+    return {"figures": {figure.name: _kept(figure) for figure in figures}, "decoding_seconds": seconds}
+
+
+def _kept(figure: Figure) -> dict[str, Any]:
+    return {"value": figure.value, "signature": figure.signature}
+
+
+def _command(row: Row, folder: Path, run: Path) -> list[str]:
+    files = {
+        "--source": folder / f"train.{row.source}",
+        "--target": folder / f"train.{row.target}",
+        "--valid-source": folder / f"val.{row.source}",
+        "--valid-target": folder / f"val.{row.target}",
+        "--config": row.config,
+        "--out": run,
+    }
+    return [str(QKV), "train", "translate", *(str(part) for pair in files.items() for part in pair)]
+
+
+def _shown(part: str) -> str:
+    """Names without this machine's folders."""
+    path = Path(part)
+    if path == QKV:
+        return "qkv"
+    if not path.is_absolute():
+        return part
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"{path.parent.name}/{path.name}"
+
+
+def _training_seconds(log: Path) -> float:
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return max(line["seconds"] for line in lines if "seconds" in line)

@@ -1,0 +1,76 @@
+"""Rows of translation: whose words are counted, what is decoded, what the page says."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+from results.rows import ROWS
+from results.scoring import score, words
+from results.translation import decoded
+
+from qkv.data.corpus import Pair
+from qkv.tasks.translator import Translator
+from results import rows, table
+
+
+class _Parrot:
+    """Writes what it reads; with a beam it adds a word."""
+
+    def translate(self, lines: Sequence[str], *, beam: int) -> list[str]:
+        return [line if beam == 1 else f"{line} again" for line in lines]
+
+
+def _row(name: str) -> rows.Row:
+    return next(row for row in ROWS if row.name == name)
+
+
+def test_words_are_lower_cased_and_marks_stand_alone_for_both_tokenizers() -> None:
+    line = 'Ein Mann ruft: "Los, Hund!"'
+    for kind in ("spacy", "moses"):
+        assert words([line], "de", kind) == [["ein", "mann", "ruft", ":", '"', "los", ",", "hund", "!", '"']]
+
+
+def test_moses_normalizes_marks_and_escapes_nothing() -> None:
+    assert words(["„Ja“ & <nein>"], "de", "moses") == [['"', "ja", '"', "&", "<", "nein", ">"]]
+
+
+def test_case_counts_in_sacrebleu_alone() -> None:
+    alike, cased = score(["EIN HUND LÄUFT ÜBER DIE WIESE."], ["Ein Hund läuft über die Wiese."], "de", "moses")
+    assert alike.value == 100
+    assert "tok:moses" in alike.signature
+    assert cased.value < 100
+
+
+def test_a_row_is_decoded_by_the_beam_it_names() -> None:
+    pairs = [Pair("Ein Hund läuft über die Wiese.", "Ein Hund läuft über die Wiese.", 1)]
+    translator = cast("Translator", _Parrot())
+    greedy, beam = (decoded(translator, pairs, _row("multi30k_en_de"), width) for width in (1, 5))
+    assert greedy["figures"]["bleu"]["value"] == pytest.approx(100)
+    assert beam["figures"]["bleu"]["value"] < 100
+
+
+def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "HERE", tmp_path)
+    kept = {"tokenized_bleu": {"value": 31.25, "signature": "one"}, "bleu": {"value": 30.5, "signature": "two"}}
+    also = {name: {**figure, "value": figure["value"] + 1} for name, figure in kept.items()}
+    record = {
+        "figures": kept,
+        "also": {"beam": 5, "figures": also},
+        "usage": {"wall_seconds": 600, "processor_seconds": 1200, "threads": 2, "load": [1, 2, 3], "cores": 2},
+        "training_seconds": 590.0,
+        "decoding_seconds": 2.0,
+        "parameters": 3_500_000,
+        "command": "qkv train translate",
+        "machine": "a machine",
+    }
+    row = _row("multi30k_transformer")
+    row.record.parent.mkdir(parents=True)
+    row.record.write_text(json.dumps(record), encoding="utf-8")
+    table.write_table(tmp_path / "results.md")
+    page = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "| **31.25** | 30.50 | 3.5 M | 10 min | 2.0 s |" in page
+    assert "- by a beam of 5: 32.25, sacreBLEU 31.50\n" in page
+    assert "20 min of processor time on 2 threads" in page
+    assert "| Multi30k En→De, Transformer, beam of 5 | 41.02" in page

@@ -1,8 +1,10 @@
 """Calls that several tests of the contract make: a mechanism with inputs, and whether a backend serves it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from tests.contract.judge import legal
 from tests.contract.mechanisms import NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
@@ -21,6 +23,9 @@ MECHANISMS = (
     *((SCORE["gaussian"], normalizer) for normalizer in NORMALIZERS if not normalizer.needs_non_negative),
 )
 """Every score with its own normalizer, and a score of each core with every normalizer."""
+
+by_part = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["part", "whole"])
+"""A part in which every mechanism comes up with some masks; the whole suite has them all."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,11 @@ class Call:
 
     def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:
         return self.refusal(backend, state, gradient) is None
+
+
+def a_third(calls: Sequence[Call], turn: int) -> Sequence[Call]:
+    """Every third call, another third at the next turn; all of them where they are few."""
+    return calls[turn % 3 :: 3] if len(calls) > 5 else calls
 
 
 def near(one: Tensor, other: Tensor, roundoffs: float = 400.0) -> bool:

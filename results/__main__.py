@@ -5,17 +5,18 @@
     python -m results                                      write the table from the figures kept
 
 FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ..., `tinyshakespeare` with input.txt,
-`g2p_sigmorphon2021` with hun_train.tsv, hun_dev.tsv, ..., and `scan` with tasks_train_simple.txt, ...
+`g2p_sigmorphon2021` with hun_train.tsv, hun_dev.tsv, ..., `scan` with tasks_train_simple.txt, ..., `sst2` with
+train.tsv and dev.tsv, and `align_enfr_hansards` with train.en.gz, trial.en, gold_even.en, ...
 """
 
 import argparse
 from pathlib import Path
 
-from results import language, regression, transduction, translation
-from results.rows import ROWS
+from results import alignment, labels, language, regression, transduction, translation
 from results.table import write_table
 
 ROOT = Path(__file__).parent.parent
+_FAMILIES = (translation, language, transduction, labels, alignment, regression)
 
 
 def main() -> None:
@@ -27,23 +28,15 @@ def main() -> None:
     parser.add_argument("--score-only", action="store_true", help="score a finished run again")
     given = parser.parse_args()
     if given.data is not None:
-        for row in ROWS:
-            if given.row is None or row.name in given.row:
-                translation.run_row(row, given.data, given.runs / row.name, train=not given.score_only)
-        for text_row in language.ROWS:
-            if given.row is None or text_row.name in given.row:
-                language.run_row(text_row, given.data, given.runs / text_row.name, train=not given.score_only)
-        for short in transduction.ROWS:
-            if given.row is None or short.name in given.row:
-                transduction.run_row(short, given.data, given.runs / short.name, train=not given.score_only)
-        for curve in regression.ROWS:
-            if given.row is None or curve.name in given.row:
-                regression.run_row(curve)
+        for family in _FAMILIES:
+            for row in family.ROWS:
+                if given.row is None or row.name in given.row:
+                    family.run_row(row, given.data, given.runs / row.name, train=not given.score_only)
     write_table(ROOT / "docs" / "results.md")
 
 
 def _names() -> list[str]:
-    return [row.name for row in (*ROWS, *language.ROWS, *transduction.ROWS, *regression.ROWS)]
+    return [row.name for family in _FAMILIES for row in family.ROWS]
 
 
 if __name__ == "__main__":

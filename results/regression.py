@@ -74,8 +74,13 @@ def truth(x: Array) -> Array:
     return np.asarray(2 * np.sin(x) + x**0.8)
 
 
-def run_row(row: RegressionRow) -> None:
-    """Fit every kernel at every bandwidth to every draw, and keep figures and picture in the repository."""
+def run_row(row: RegressionRow, data: Path, run: Path, *, train: bool) -> None:
+    """Fit every kernel at every bandwidth to every draw, and keep figures and picture in the repository.
+
+    Args:
+        row: which.
+        data, run, train: as of every row; the points are drawn here, and there is no run folder.
+    """
     settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
     grid = settings["bandwidths"]
     bandwidths = np.geomspace(grid["narrowest"], grid["widest"], grid["count"]).tolist()

@@ -16,13 +16,14 @@ from qkv.data.corpus import Pair, read_pairs
 from qkv.metrics.figure import Figure
 from qkv.tasks.drawing import draw
 from qkv.tasks.translator import Translator
-from results.rows import Row
+from results.rows import ROWS, Row
 from results.scoring import score
 from results.usage import run as timed
 
 ROOT = Path(__file__).parent.parent
 QKV = Path(sys.executable).parent / "qkv"
 _SHOWN = 8
+__all__ = ["ROWS", "decoded", "run_row"]
 
 
 def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:

@@ -1,0 +1,198 @@
+"""Rows of labeled texts: trained from several seeds by `qkv train classify`, scored by accuracy."""
+
+import json
+import os
+import shutil
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.data.labeled import read_labeled
+from qkv.metrics.matches import accuracy
+from qkv.tasks.drawing import draw_labels
+from qkv.tasks.labeler import Classifier
+from results.usage import run as timed
+
+ROOT = Path(__file__).parent.parent
+QKV = Path(sys.executable).parent / "qkv"
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """One line of the table.
+
+    Args:
+        name: what `python -m results` takes.
+        what: for the reader.
+        train, test: files below the folder of the data sets, label<TAB>text on each line.
+        published: the figures of others, in words.
+        source: where they are from.
+        asked: what is to be reached, in words.
+        seeds: of the trainings.
+        note: what else a reader should know.
+    """
+
+    name: str
+    what: str
+    train: Path
+    test: Path
+    published: str
+    source: str
+    asked: str
+    seeds: tuple[int, ...]
+    note: str
+
+    @property
+    def config(self) -> Path:
+        """The settings of the training."""
+        return ROOT / "results" / f"{self.name}.toml"
+
+    @property
+    def kept(self) -> Path:
+        """Where the figures are kept."""
+        return ROOT / "results" / "runs" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The figures themselves."""
+        return self.kept / "figures.json"
+
+
+ROWS = (
+    LabelRow(
+        "sst2",
+        "Sentiment of film reviews (SST-2), sentences only",
+        Path("sst2", "train.tsv"),
+        Path("sst2", "dev.tsv"),
+        "74.5 to 81.5 %",
+        "Doragd/Text-Classification-PyTorch (74.5) and peithous/pytorch-BinClass-intro (77 to 81.5): models trained on "
+        "the 6,920 sentences alone, without phrases or vectors learnt elsewhere, on the test part",
+        "80 (aim 82)",
+        (0, 1, 2),
+        "Each seed holds out another tenth of the training sentences, on which the checkpoint is chosen; the 872 "
+        "development sentences are scored once.",
+    ),
+)
+
+
+def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
+    """Train a row from each seed, score all, and keep figures, logs and a picture in the repository.
+
+    Args:
+        row: which.
+        data: the folder of the data sets.
+        run: the folder of the run folders.
+        train: whether to train, or to score finished runs again.
+    """
+    commands = [_command(row, data, run, seed) for seed in row.seeds]
+    if train and not run.exists():
+        (row.kept / "usage.json").unlink(missing_ok=True)
+    for command in commands if train else ():
+        timed(command, row.kept / "usage.json")
+    row.kept.mkdir(parents=True, exist_ok=True)
+    for seed in row.seeds:
+        for name, ending in (("metrics", "jsonl"), ("loss", "png")):
+            shutil.copy(_folder(run, seed) / f"{name}.{ending}", row.kept / f"{name}-{seed}.{ending}")
+    classifiers = [Classifier.load(_folder(run, seed)) for seed in row.seeds]
+    record: dict[str, Any] = {
+        "figures": judge(classifiers, data / row.test),
+        "usage": json.loads((row.kept / "usage.json").read_text(encoding="utf-8")),
+        "parameters": sum(parameter.numel() for parameter in classifiers[0].model.parameters()),
+        "commands": [" ".join(_shown(part, data) for part in command) for command in commands]
+        + [f"qkv evaluate runs/{row.name}/seed-{seed} --data {row.test}" for seed in row.seeds],
+        "machine": f"{os.cpu_count()} cores, PyTorch {torch.__version__}",
+    }
+    row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    texts = [each.text for each in read_labeled(data / row.test)[:_SHOWN]]
+    draw_labels(classifiers[0].classify_fully(texts, attention=True), row.kept / "attention.png", terminal=False)
+    print(json.dumps(record["figures"], indent=1))
+
+
+def judge(classifiers: list[Classifier], test: Path) -> dict[str, Any]:
+    """Score models that differ by their seed.
+
+    Args:
+        classifiers: the models.
+        test: a file of labeled texts.
+
+    Returns:
+        The accuracy of each in percent, their mean and standard deviation.
+    """
+    items = read_labeled(test)
+    texts, truth = [item.text for item in items], [item.label for item in items]
+    found = [accuracy(each.classify(texts), truth).value for each in classifiers]
+    return {"each": found, "mean": statistics.mean(found), "spread": statistics.pstdev(found)}
+
+
+def _folder(run: Path, seed: int) -> Path:
+    return run / f"seed-{seed}"
+
+
+def _command(row: LabelRow, data: Path, run: Path, seed: int) -> list[str]:
+    flags = {"--data": data / row.train, "--config": row.config, "--seed": seed, "--out": _folder(run, seed)}
+    return [str(QKV), "train", "classify", *(str(part) for pair in flags.items() for part in pair)]
+
+
+def _shown(part: str, data: Path) -> str:
+    """Names without this machine's folders."""
+    path = Path(part)
+    if path == QKV:
+        return "qkv"
+    for above in (data, ROOT):
+        if path.is_absolute() and path.is_relative_to(above):
+            return str(path.relative_to(above))
+    return f"runs/{path.parent.name}/{path.name}" if path.is_absolute() else part
+
+
+_HEAD = """## Labels
+
+Accuracy in percent, mean ± standard deviation over seeds. Processor time is that of all trainings together.
+
+| row | published | accuracy | asked | parameters | processor time | wall time (load) |
+|---|---|---|---|---|---|---|
+"""
+
+
+def section() -> str:
+    """The part of the page about labeled texts."""
+    return f"{_HEAD}{''.join(map(_line, ROWS))}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
+
+
+def _line(row: LabelRow) -> str:
+    if not row.record.exists():
+        return f"| {row.what} | {row.published} | not run | {row.asked} | | | |\n"
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    figures, usage = record["figures"], record["usage"]
+    wall = f"{usage['wall_seconds'] / 60:.0f} min ({usage['load'][1]:.0f} on {usage['cores']} cores)"
+    return (
+        f"| {row.what} | {row.published} | **{figures['mean']:.2f}** ± {figures['spread']:.2f} | {row.asked} "
+        f"| {record['parameters'] / 1e6:.1f} M | {usage['processor_seconds'] / 60:.1f} min | {wall} |\n"
+    )
+
+
+def _details(row: LabelRow) -> str:
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    folder, usage = f"../results/runs/{row.name}", record["usage"]
+    each = ", ".join(f"{value:.2f}" for value in record["figures"]["each"])
+    commands = "".join(f"  - `{command}`\n" for command in record["commands"])
+    logs = ", ".join(f"[seed {seed}]({folder}/metrics-{seed}.jsonl)" for seed in row.seeds)
+    return f"""### {row.what}
+
+- published figures: {row.published}, {row.source}
+- {row.note}
+- seeds {", ".join(map(str, row.seeds))}: {each}
+- command: `python -m results --data FOLDER --row {row.name}`, which runs
+{commands}- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)
+- machine: {record["machine"]}, {usage["threads"]} thread
+- logs: {logs}
+
+![Loss of training and validation, and accuracy, seed 0]({folder}/loss-0.png)
+
+![What the model attends to in the first sentences]({folder}/attention.png)
+
+"""

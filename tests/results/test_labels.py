@@ -1,0 +1,46 @@
+"""Rows of labeled texts: what is scored, what the page says."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+from results.labels import ROWS, judge
+
+from qkv.tasks.labeler import Classifier
+from results import labels
+
+
+class _Stubborn:
+    """Gives every text the same label."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def classify(self, texts: Sequence[str]) -> list[str]:
+        return [self.label] * len(texts)
+
+
+def test_accuracy_is_the_mean_over_models(tmp_path: Path) -> None:
+    test = tmp_path / "dev.tsv"
+    test.write_text("1\tgood\n1\tfine\n1\tgrand\n0\tbad\n", encoding="utf-8")
+    found = judge([cast("Classifier", _Stubborn(label)) for label in ("1", "0")], test)
+    assert found == {"each": [75, 25], "mean": 50, "spread": 25}
+
+
+def test_the_page_says_mean_and_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "ROOT", tmp_path)
+    assert "| not run |" in labels.section()
+    record = {
+        "figures": {"each": [79.0, 80.0, 81.0], "mean": 80.0, "spread": 0.82},
+        "usage": {"wall_seconds": 600, "processor_seconds": 90, "threads": 1, "load": [1, 2, 3], "cores": 2},
+        "parameters": 1_000_000,
+        "commands": ["qkv train classify"],
+        "machine": "a machine",
+    }
+    ROWS[0].kept.mkdir(parents=True)
+    ROWS[0].record.write_text(json.dumps(record), encoding="utf-8")
+    page = labels.section()
+    assert "| **80.00** ± 0.82 |" in page
+    assert "- seeds 0, 1, 2: 79.00, 80.00, 81.00\n" in page

@@ -19,7 +19,7 @@ from qkv.metrics.translation import tokenized_bleu
 from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
 from qkv.tasks.translator import Translation, Translator
-from results.transduction_data import Parts, date_parts, pronunciation_parts, reverse_parts, write
+from results.transduction_data import Parts, date_parts, pronunciation_parts, reverse_parts, scan_parts, write
 from results.usage import run as timed
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +77,11 @@ class ShortRow:
 
 _SIGMORPHON = "SIGMORPHON 2021 task 1, medium, baseline: an ensemble of neural transducers"
 _WORDS = "The 1,000 development words are scored; the checkpoint is chosen on words held out from training."
+_LAKE = "Lake and Baroni 2018, the best model of the experiment"
+_CORNERS = (
+    "A turn and the action after it are one word of the target (`I_TURN_LEFT I_WALK` is `LW`), so that an action "
+    "around a corner is as long as turning around it."
+)
 
 ROWS = (
     ShortRow(
@@ -132,6 +137,28 @@ ROWS = (
         errors=True,
         beam=5,
         note=_WORDS,
+    ),
+    ShortRow(
+        "scan_simple",
+        "SCAN, simple split, exact",
+        "99.8",
+        _LAKE,
+        "99.8 (aim 100)",
+        lambda data: scan_parts(data / "scan", "simple"),
+        symbols=str.split,
+        note=_CORNERS,
+    ),
+    ShortRow(
+        "scan_length",
+        "SCAN, length split, exact",
+        "20.8",
+        f"{_LAKE}: a GRU of 50 with attention",
+        "20.8 (aim 50)",
+        lambda data: scan_parts(data / "scan", "length"),
+        symbols=str.split,
+        average=2,
+        note=f"{_CORNERS} Four of five test commands hold an action around a corner thrice, which no training command "
+        "does: counting has to be carried over from `turn around left thrice`, which training has.",
     ),
 )
 

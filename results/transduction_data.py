@@ -1,5 +1,6 @@
 """The files that rows of short texts are trained, validated and tested on: pairs `source<TAB>target`, one a line."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import ascii_letters
@@ -59,7 +60,10 @@ def pronunciation_parts(folder: Path, language: str, held_out: int = 400) -> Par
 
 
 def scan_parts(folder: Path, split: str) -> Parts:
-    """Commands and actions, a letter for each action; 500 training commands are held out.
+    """Commands and actions, a letter for each action, a turn and what is done after it one word; 500 are held out.
+
+    "I_TURN_LEFT I_WALK I_JUMP" is written "LW J", which says the same. Then what is done around a corner thrice has as
+    many words as turning around thrice, which is short enough to be among the training commands.
 
     Args:
         folder: of the files of SCAN.
@@ -72,7 +76,8 @@ def scan_parts(folder: Path, split: str) -> Parts:
 def _scan(path: Path) -> Iterator[Pair]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         source, target = line.removeprefix("IN: ").split(" OUT: ")
-        yield Pair(source, "".join(_ACTIONS[action] for action in target.split()), number)
+        letters = "".join(_ACTIONS[action] for action in target.split())
+        yield Pair(source, " ".join(re.findall("[LR]?[WUJK]|[LR]", letters)), number)
 
 
 def write(pairs: Sequence[Pair], path: Path) -> None:

@@ -62,12 +62,16 @@ def test_letters_and_phones_are_divided_by_spaces_and_development_words_are_kept
     assert len(parts.valid) == 8
 
 
-def test_actions_are_written_as_letters(tmp_path: Path) -> None:
-    commands = [f"IN: walk {side} {often} OUT: I_TURN_LEFT I_WALK" for side in range(30) for often in range(30)]
+def test_actions_are_written_as_letters_and_a_turn_with_what_follows_is_one_word(tmp_path: Path) -> None:
+    commands = [
+        f"IN: walk {side} {often} OUT: I_TURN_LEFT I_TURN_LEFT I_WALK I_WALK"
+        for side in range(30)
+        for often in range(30)
+    ]
     for part in ("train", "test"):
         (tmp_path / f"tasks_{part}_simple.txt").write_text("\n".join(commands) + "\n", encoding="utf-8")
     parts = scan_parts(tmp_path, "simple")
-    assert {pair.target for pair in parts.test} == {"LW"}
+    assert {pair.target for pair in parts.test} == {"L LW W"}
     assert len(parts.train) + len(parts.valid) == len(commands)
 
 

@@ -11,10 +11,10 @@ demo: $(USABLE)       ## learn to read dates, then show what the model attends t
 	$(BIN)/qkv demo
 
 test: $(READY)        ## the fast suite
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(READY)    ## everything
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: $(READY)       ## lint, format, types, import rules
 	$(BIN)/ruff check .

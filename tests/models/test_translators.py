@@ -134,7 +134,7 @@ def same_or_tied(model: Model, row: list[int], one: Hypothesis, other: Hypothesi
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[1], KINDS[11]], ids=["bahdanau", "luong", "transformer"])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(rows=sentences, seed=st.integers(0, 99), data=st.data())
 def test_decoded_ids_do_not_depend_on_the_batch(
     kind: tuple[str, dict[str, Any]], dtype: torch.dtype, bound: float, rows: list[list[int]], seed: int, data: Any

@@ -47,9 +47,17 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("models", [1, 2])
-@pytest.mark.parametrize("kind", ["rnn", "transformer"])
-@pytest.mark.parametrize("way", WAYS)
+def _one_number_of_models_each() -> list[object]:
+    """Every way and kind, alone or with a second model in turn; both in the whole suite."""
+    return [
+        pytest.param(kind, models, way, marks=[] if (place + len(kind) + models) % 2 else pytest.mark.slow)
+        for place, way in enumerate(WAYS)
+        for kind in ("rnn", "transformer")
+        for models in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "models", "way"), _one_number_of_models_each())
 def test_a_line_is_translated_alike_alone_in_a_batch_and_in_any_order(kind: str, models: int, way: str) -> None:
     ours, how, outcome = translator(kind, models), WAYS[way], Counter[str]()
     together = ours.translate_best(LINES, how)

@@ -39,15 +39,29 @@ def tables(files: Files, model: str, steps: int) -> dict[str, dict[str, object]]
     return {"data": data, "tokenizer": {"kind": "char"}, "model": MODELS[model], "training": training}
 
 
+STEPS = {"gru": 300, "transformer": 40}
+
+
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / request.param
-    outcome = train(load_settings(tables(files, request.param, 300)), out)
+    outcome = train(load_settings(tables(files, request.param, STEPS[request.param])), out)
     assert outcome.exit_code == 0
     return out
 
 
+@pytest.mark.parametrize("run", ["gru"], indirect=True)
 def test_the_task_is_learnt(run: Path) -> None:
+    assert_learnt(run)
+
+
+@pytest.mark.slow
+def test_a_transformer_learns_the_task_too(files: Files, tmp_path: Path) -> None:
+    assert train(load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
+    assert_learnt(tmp_path / "run")
+
+
+def assert_learnt(run: Path) -> None:
     translator = load(run)
     unseen = WORDS[11::16]  # as the validation words, but others
     right = sum(text == word.upper()[::-1] for word, text in zip(unseen, translator.translate(unseen), strict=True))
@@ -88,7 +102,7 @@ def _validations(run: Path) -> list[dict[str, float]]:
 
 def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: Files) -> None:
     before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
-    train(load_settings(tables(files, run.name, 300)), run)
+    train(load_settings(tables(files, run.name, STEPS[run.name])), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
 
 

@@ -1,8 +1,12 @@
 """The part of `docs/results.md` about short texts that are right or wrong as a whole."""
 
 import json
+import math
 from typing import Any
 
+from qkv.tasks.settings import read_toml
+from qkv.tasks.training import load_settings
+from qkv.train.schedules import learning_rate
 from results.transduction import ROWS, ShortRow
 
 _HEAD = """## Short texts, right or wrong as a whole
@@ -45,7 +49,7 @@ def _also(row: ShortRow, figures: dict[str, Any]) -> str:
 def _details(row: ShortRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
     folder = f"../results/runs/{row.name}"
-    note = f"\n- {row.note}" if row.note else ""
+    note = "".join(f"\n- {text}" for text in (row.note, *_resumed(row)) if text)
     commands = "\n".join(f"  - `{command}`" for command in record["commands"])
     return f"""### {row.what}
 
@@ -61,3 +65,17 @@ def _details(row: ShortRow) -> str:
 ![What the model attends to in the first test text]({folder}/alignment.png)
 
 """
+
+
+def _resumed(row: ShortRow) -> list[str]:
+    """That a run began as a longer one, where its log says so: the command alone then gives another run."""
+    training = load_settings(read_toml(row.config)).training
+    lines = [json.loads(line) for line in (row.kept / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rates = [(line["step"], line["learning_rate"]) for line in lines if line["kind"] == "train"]
+    others = [step for step, rate in rates if not math.isclose(rate, learning_rate(training, step), rel_tol=1e-6)]
+    if not others:
+        return []
+    return [
+        f"up to update {max(others)} the learning rate was that of a longer run, which was then shortened to "
+        f"{training.steps:,} updates: begun anew, the command gives slightly other figures"
+    ]

@@ -103,6 +103,23 @@ def test_the_page_shows_word_errors_where_they_are_the_figure(tmp_path: Path, mo
         "machine": "2 cores",
     }
     row.record.write_text(json.dumps(record), encoding="utf-8")
+    (tmp_path / "words.toml").write_text("", encoding="utf-8")
+    (tmp_path / "metrics.jsonl").write_text("", encoding="utf-8")
+    monkeypatch.setattr(ShortRow, "config", property(lambda row: tmp_path / "words.toml"))
     assert (
         "| **33.33** | 9 | 33.33 % of phones | 1.2 M | 1.5 min | 10 min (2 on 2 cores) |" in transduction_page.section()
     )
+
+
+def test_a_run_that_began_with_another_schedule_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShortRow, "kept", property(lambda row: tmp_path))
+    monkeypatch.setattr(ShortRow, "config", property(lambda row: tmp_path / "short.toml"))
+    (tmp_path / "short.toml").write_text(
+        '[training]\nsteps = 40\nwarmup = 0\nschedule = "linear"\nlearning_rate = 1.0\n'
+    )
+    log = [{"step": step, "kind": "train", "learning_rate": 1 - step / 81} for step in (10, 20)]
+    log += [{"step": 20, "kind": "validation"}, {"step": 30, "kind": "train", "learning_rate": 1 - 30 / 41}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in log))
+    assert ["up to update 20 " in note for note in transduction_page._resumed(ROWS[0])] == [True]
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(log[-1])}\n")
+    assert transduction_page._resumed(ROWS[0]) == []

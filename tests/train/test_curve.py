@@ -32,13 +32,25 @@ def test_the_monitored_figure_is_drawn():
     assert draw(TRAIN + JUDGED, "chrf") != draw(TRAIN + JUDGED, "bleu") == draw(TRAIN + JUDGED)
 
 
-def test_the_picture_is_drawn_at_each_checkpoint(tmp_path):
-    curve = Curve(tmp_path)
+def test_the_picture_is_drawn_at_a_checkpoint_where_it_is_time(tmp_path):
+    curve = Curve(tmp_path, seconds=0.0)
     curve(Said("x"))
     assert not (tmp_path / "loss.png").exists()
     curve(Saved(1, tmp_path))
+    size((tmp_path / "loss.png").read_bytes())
+
+
+def test_the_picture_of_the_last_checkpoint_is_drawn_at_the_end(tmp_path):
+    curve = Curve(tmp_path, seconds=3600.0)
+    curve(Saved(1, tmp_path))
+    assert not (tmp_path / "loss.png").exists()
     curve.close()
     size((tmp_path / "loss.png").read_bytes())
+
+
+def test_where_nothing_was_saved_nothing_is_drawn(tmp_path):
+    Curve(tmp_path, seconds=0.0).close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30))

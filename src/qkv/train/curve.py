@@ -1,5 +1,6 @@
-"""The loss curve of a run as a picture, drawn anew at each checkpoint."""
+"""The loss curve of a run as a picture, drawn anew as checkpoints come."""
 
+import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -16,24 +17,31 @@ _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 
 @final
 class Curve:
-    """Draws `loss.png` from `metrics.jsonl` whenever a checkpoint stands.
+    """Draws `loss.png` from `metrics.jsonl` when a checkpoint stands, and of the last one when the training ends.
 
     Args:
         run: the run folder.
         monitor: name of the figure to draw; the first one by default.
+        seconds: that pass between two pictures, since a picture may take longer than the updates before it.
     """
 
-    def __init__(self, run: Path, monitor: str | None = None) -> None:
+    def __init__(self, run: Path, monitor: str | None = None, seconds: float = 10.0) -> None:
         """Begin."""
-        self._run, self._monitor = run, monitor
+        self._run, self._monitor, self._seconds = run, monitor, seconds
+        self._drawn, self._due = time.monotonic(), False
 
     def __call__(self, event: Event) -> None:
-        """Draw at each checkpoint."""
+        """Draw at a checkpoint, if it is time."""
         if isinstance(event, Saved):
-            replace_file(self._run / NAME, draw(read_journal(self._run / JOURNAL), self._monitor))
+            self._due = True
+            if time.monotonic() - self._drawn >= self._seconds:
+                self.close()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Draw what has not been drawn yet."""
+        if self._due:
+            replace_file(self._run / NAME, draw(read_journal(self._run / JOURNAL), self._monitor))
+            self._drawn, self._due = time.monotonic(), False
 
 
 def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> bytes:

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.train.optimizer import build_optimizer, clip_gradient
+from qkv.train.output_loss import output_loss
 from qkv.train.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "train.json"
@@ -149,8 +150,13 @@ def translator() -> dict[str, Run]:
         logits = model(source, attention_mask=(source != 0).long(), decoder_input_ids=target[:, :-1]).logits
         return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
 
+    def our_loss(model: nn.Module) -> Tensor:
+        states, output = model.states(source, lengths, target[:, :-1]), model.output
+        total, count = output_loss(states, output.weight, output.bias, target[:, 1:], 0, smoothing=0.1)
+        return total / count
+
     runs = {
-        OURS: update(TransformerTranslator(config), loss, fused=True),
+        OURS: update(TransformerTranslator(config), our_loss, fused=True),
         "torch.nn.Transformer": update(TorchTranslator(config), loss, fused=False),
     }
     other = marian(config)

@@ -174,6 +174,12 @@ class LanguageModel(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
+        states, after = self.advance(tokens, state)
+        logits: Tensor = self.output(states)
+        return logits, after
+
+    def advance(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
+        """What the output layer is given after each of some tokens: as `read`, (B, T, M)."""
         check_target(tokens, tokens.shape[0], self.config.size)
         if state is None:
             self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
@@ -184,8 +190,8 @@ class LanguageModel(nn.Module):
         for index, block in enumerate(self._blocks()):
             x_BTM, cache = block.step(x_BTM, None if state is None else state.caches[index])
             caches.append(cache)
-        logits: Tensor = self.output(self.norm(x_BTM))
-        return logits, DecoderState(tuple(caches), start + tokens.shape[1])
+        h_BTM: Tensor = self.norm(x_BTM)
+        return h_BTM, DecoderState(tuple(caches), start + tokens.shape[1])
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Take the newest token of each row and predict the next one.

@@ -184,10 +184,14 @@ class RecurrentTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
+        logits: Tensor = self.output(self.states(source, source_lengths, target))
+        return logits
+
+    def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """What the output layer is given to predict each next target token: as `forward`, (B, T, E)."""
         state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
-        logits: Tensor = self.output(self.advance(target, state)[0])
-        return logits
+        return self.advance(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
         """Read the source.

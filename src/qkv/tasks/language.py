@@ -13,7 +13,7 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.decoder import LanguageModel
 from qkv.tasks.text import Passage
-from qkv.train.loss import label_smoothed_loss
+from qkv.train.output_loss import output_loss
 
 _JUDGED_TOKENS = 8192
 
@@ -51,7 +51,8 @@ class LanguageTask:
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """The cross entropy of each next token, labels smoothed."""
-        return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
+        states, output = self.model.advance(batch[:, :-1])[0], self.model.output
+        return output_loss(states, output.weight, output.bias, batch[:, 1:], self.tokenizer.pad, self.smoothing)
 
     def lines(self, places: Sequence[int]) -> list[int]:
         """On which lines windows begin."""

@@ -12,9 +12,11 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
+from qkv.models.copying import CopyingTranslator
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.translator import Translator
 from qkv.train.loss import label_smoothed_loss
+from qkv.train.output_loss import output_loss
 
 _VALIDATION_TOKENS = 8192
 
@@ -81,8 +83,12 @@ class TranslationTask:
         return batch.to(next(self.model.parameters()).device)
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-        logits = self.model(batch.source, batch.source_lengths, batch.target[:, :-1])
-        return label_smoothed_loss(logits, batch.target[:, 1:], self.tokenizer.pad, smoothing)
+        given = (batch.source, batch.source_lengths, batch.target[:, :-1])
+        target, pad = batch.target[:, 1:], self.tokenizer.pad
+        if isinstance(self.model, CopyingTranslator):
+            return label_smoothed_loss(self.model(*given), target, pad, smoothing)
+        output = self.model.output
+        return output_loss(self.model.states(*given), output.weight, output.bias, target, pad, smoothing)
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:

@@ -28,6 +28,21 @@ def test_a_later_start_continues_the_table() -> None:
         torch.testing.assert_close(sinusoidal(40 - start, 16, start=start), table[start:], rtol=0, atol=2e-7)
 
 
+def test_a_table_that_was_written_over_is_right_the_next_time() -> None:
+    first = sinusoidal(40, 16)
+    kept = first.clone()
+    assert torch.equal(first.zero_(), torch.zeros(40, 16))
+    assert torch.equal(sinusoidal(40, 16), kept)
+
+
+def test_tables_and_what_lies_beyond_the_largest_agree() -> None:
+    beyond = sinusoidal(4100, 6)
+    assert torch.equal(sinusoidal(90, 6, start=4000), beyond[4000:4090])
+    with torch.inference_mode():
+        sinusoidal(300, 10)
+    assert not sinusoidal(300, 10).is_inference()
+
+
 def test_far_positions_keep_their_digits() -> None:
     far = sinusoidal(1, 2, start=10_000_019)
     assert far[0, 0].item() == pytest.approx(math.sin(10_000_019), abs=1e-7)

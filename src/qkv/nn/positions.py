@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError, complaint
 
 Embedded = Literal["sinusoidal", "learned"]
-_LEAST_TABLE = 256
+_LEAST_TABLE, _LARGEST_TABLE = 256, 4096
 
 
 def sinusoidal(
@@ -43,8 +43,10 @@ def sinusoidal(
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    angle = _angles(start, length, width, 10_000.0, device)
-    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :width].to(dtype)
+    device = torch.get_default_device() if device is None else torch.device(device)
+    if torch.compiler.is_compiling() or start + length > _LARGEST_TABLE:
+        return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
+    return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
 
 
 def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
@@ -75,9 +77,7 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     wide = x if x.dtype == torch.float64 else x.float()
     if torch.compiler.is_compiling():
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
-    # A table that holds these positions, twice as long each time it is too short.
-    rows = max(_LEAST_TABLE, 1 << (start + length - 1).bit_length())
-    turn = _turns(rows, width, base, x.device, wide.dtype)[start : start + length]
+    turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype)[start : start + length]
     return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
 
 
@@ -162,6 +162,24 @@ def _angles(start: int, length: int, width: int, base: float, device: torch.devi
     position = torch.arange(start, start + length, device=device, dtype=torch.float64)
     rate = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
     return position[:, None] * rate
+
+
+def _table_rows(end: int) -> int:
+    """How long a table is that holds the positions before `end`: twice as long each time it is too short."""
+    return max(_LEAST_TABLE, 1 << (end - 1).bit_length())
+
+
+def _waves(angle: Tensor, width: int) -> Tensor:
+    """Sine and cosine of each angle, beside each other, (rows, width)."""
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :width]
+
+
+@lru_cache(maxsize=32)
+def _wave_table(rows: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """What `sinusoidal` gives for the first positions."""
+    # Made outside of inference mode: a table that is kept must serve training too.
+    with torch.inference_mode(False):
+        return _waves(_angles(0, rows, width, 10_000.0, device), width).to(dtype)
 
 
 @lru_cache(maxsize=32)

@@ -17,9 +17,10 @@ from qkv.nn.scores import xavier_uniform
 
 Activation = Literal["relu", "gelu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
+    # In place of what the layer before gave, which nothing else reads.
+    "relu": F.relu_,
     "gelu": F.gelu,
-    "squared_relu": lambda x: F.relu(x).square(),
+    "squared_relu": lambda x: F.relu_(x).square(),
 }
 
 

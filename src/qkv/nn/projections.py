@@ -74,7 +74,7 @@ class Projections(nn.Module):
         if key is value and self.one and isinstance(layer, nn.Linear):
             rows = slice(self.sizes[0], None)
             both = F.linear(key, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
-            k, v = both.split(self.sizes[1:], -1)
+            k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
         return self._apply_part(1, key), self._apply_part(2, value)
 
@@ -82,7 +82,7 @@ class Projections(nn.Module):
         """Queries, keys and values of one input, in one product."""
         if self.one:
             self.given(x, x, x)
-            q, k, v = self.layers[0](x).split(self.sizes, -1)
+            q, k, v = self.layers[0](x).split_with_sizes(self.sizes, -1)
             return q, k, v
         return self.query(x), *self.memory(x, x)
 

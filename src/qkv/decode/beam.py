@@ -53,7 +53,7 @@ class Beam:
             raise ConfigError(complaint("stop", '"proved" or "filled"', repr(self.stop), mend))
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def beam(
     model: Stepper[State],
     source: Tensor,

@@ -9,7 +9,7 @@ from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import walk
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def greedy(
     model: Stepper[State], source: Tensor, lengths: Tensor, *, bos: int, eos: int, limit: int | Tensor
 ) -> list[Hypothesis]:

@@ -153,7 +153,7 @@ def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
     return keys
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sample(
     model: Stepper[State],
     source: Tensor,

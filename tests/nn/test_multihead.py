@@ -12,6 +12,7 @@ from qkv.masks.patterns import causal, lengths
 from qkv.nn.biases import AlibiBias, RelativeBias
 from qkv.nn.cache import Memory
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
 from qkv.nn.positions import Rotary
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.products import Cosine
@@ -111,6 +112,15 @@ def test_any_score_and_normalizer_serve() -> None:
     assert isinstance(layer.attention.normalizer, Sparsemax)
 
 
+@pytest.mark.parametrize("normalizer", [SinkSoftmax(2), LearnedSigmoid(3, heads=2), LearnedEntmax(2)])
+def test_a_normalizer_that_learns_is_part_of_the_layer(normalizer: NormalizerModule) -> None:
+    layer = MultiHeadAttention(8, 2, normalizer=normalizer)
+    layer(torch.randn(2, 3, 8)).square().sum().backward()
+    learned = [name for name, _ in layer.named_parameters() if name.startswith("normalizer.")]
+    assert learned
+    assert all(layer.get_parameter(name).grad.abs().sum() > 0 for name in learned)
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_are_those_of_the_function(score: str) -> None:
     layer = MultiHeadAttention(4, 2, score=score).double()
@@ -131,6 +141,7 @@ def test_gradients_are_those_of_the_function(score: str) -> None:
         MultiHeadAttention(8, 2, score="dot"),
         MultiHeadAttention(8, 2, key_heads=1),
         MultiHeadAttention(8, 2, normalizer=Sparsemax()),
+        MultiHeadAttention(8, 2, normalizer=SinkSoftmax(2)),
         MultiHeadAttention(8, 2, leave_out=("output",)),
         MultiHeadAttention(8, 2, leave_out=("value",)),
     ],

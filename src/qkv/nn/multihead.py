@@ -12,6 +12,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.biases import BiasModule
 from qkv.nn.cache import Memory
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
@@ -35,7 +36,7 @@ class MultiHeadAttention(nn.Module):
         key_heads: G, the heads of keys and values, a divisor of H (grouped-query attention); None for H.
         score: "scaled_dot", "dot", "bilinear" or "additive", the learned ones with parameters for each head; or a
             value of `qkv.scores`; or a module of `qkv.nn` for heads of width M/H.
-        normalizer: from scores to weights; None for the score's own.
+        normalizer: from scores to weights: a value, or a module of `qkv.nn` that learns; None for the score's own.
         dropout: the share of weights dropped in training.
         bias: whether projections add a bias.
         leave_out: "value" so that every head attends over the values as they come; "output" so that heads are
@@ -65,7 +66,7 @@ class MultiHeadAttention(nn.Module):
         value_width: int | None = None,
         key_heads: int | None = None,
         score: str | Score | ScoreModule = "scaled_dot",
-        normalizer: Normalizer | None = None,
+        normalizer: Normalizer | NormalizerModule | None = None,
         dropout: float = 0.0,
         bias: bool = True,
         leave_out: tuple[Part, ...] = (),
@@ -84,7 +85,9 @@ class MultiHeadAttention(nn.Module):
         self.score = _score(score, head, heads, groups)
         self.positions = positions
         _check_positions(positions, self.score, head)
-        self.attention = Attention(normalizer=normalizer, dropout=dropout)
+        self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
+        fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
+        self.attention = Attention(normalizer=fixed, dropout=dropout)
         joined = width if sizes[2] else heads * value_width
         self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias)
         self.reset_parameters()
@@ -188,6 +191,7 @@ class MultiHeadAttention(nn.Module):
             memory.key,
             memory.value,
             score=self.score.projected(),
+            normalizer=None if self.normalizer is None else self.normalizer.value(),
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
@@ -257,7 +261,7 @@ class MultiHeadAttention(nn.Module):
         """
         score, norm = self.score.value(), self.attention.normalizer
         scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
-        softmax = norm is None or (isinstance(norm, Softmax) and norm.sink is None)
+        softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and norm.sink is None))
         if self.output is None or not (
             scaled and softmax and self.key_heads == self.heads and self.projections.sizes[2]
         ):

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all check fuzz results bench clean
+.PHONY: demo test test-all coverage check fuzz results bench clean
 
 demo: $(USABLE)       ## learn to read dates, then show what the model attends to
 	$(BIN)/qkv demo
@@ -15,6 +15,13 @@ test: $(READY)        ## the fast suite
 
 test-all: $(READY)    ## everything
 	$(BIN)/pytest -n 2 --dist worksteal
+
+coverage: $(READY)    ## lines and branches that the whole suite runs; the kernels through their Python form
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/backends/kernels/test_plain.py
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 check: $(READY)       ## lint, format, types, import rules
 	$(BIN)/ruff check .

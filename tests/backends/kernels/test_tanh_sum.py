@@ -21,9 +21,9 @@ def causal(queries: int) -> np.ndarray:
 
 
 def ways(c: Case) -> set[int]:
-    """Which of the three ways to compute a tanh the features of a case take."""
+    """Which of the four ways to compute a tanh the features of a case take."""
     count = factor(c.query, c.key, c.vector, c.sight).count
-    return {way for way in range(3) if count[:, way].any()}
+    return {way for way in range(4) if count[:, way].any()}
 
 
 EXACT = {
@@ -56,14 +56,17 @@ def test_as_exact_as_the_equation(name, dtype):
 
 def test_each_range_takes_its_way():
     assert ways(case(1, queries=40)) == {0}
-    assert ways(case(1, scale=0.02)) == {1}
-    assert ways(case(1, scale=40.0, queries=40)) == {2}
+    assert 1 in ways(case(1, scale=3.0, queries=40))
+    assert ways(case(1, scale=0.02)) == {2}
+    assert ways(case(1, scale=40.0, queries=40)) == {3}
     mixed = case(1, queries=40)
     mixed.query[..., :3] *= 0.001
     mixed.key[..., :3] *= 0.001
     mixed.query[..., 5:7] *= 60
     mixed.key[..., 5:7] *= 60
-    assert ways(mixed) == {0, 1, 2}
+    mixed.query[..., 8:10] += 5
+    mixed.key[..., 8:10] += 5
+    assert ways(mixed) == {0, 1, 2, 3}
     assert_as_exact(mixed)
 
 
@@ -97,12 +100,21 @@ def test_no_step_at_the_limits_of_the_factored_form(dtype, edge):
     assert_as_exact(c.cast(dtype))
 
 
+@by_dtype
+@pytest.mark.parametrize("magnitude", [2.0**29, 2.0**31, 1e38])
+def test_a_vector_of_any_size(dtype, magnitude):
+    """Four denominators and a weight are multiplied: beyond 2^30 each tanh is taken by itself."""
+    c = case(11, queries=20, width=8, rule="identity")
+    c.vector[:, ::2] *= np.float32(magnitude / 64)
+    assert_as_exact(c.cast(dtype))
+
+
 def test_product_never_infinite():
     c = case(5, items=1, queries=64, keys=64, width=8)
     for edge in np.arange(1.0, 60.0, 0.25, dtype=np.float32):
         c.query[:, 0], c.query[:, 1], c.key[:, 0], c.key[:, 1] = 4 * edge, -4 * edge, edge, -edge
         made = factor(c.query, c.key, c.vector, c.sight)
-        factored = made.count[0, 0]
+        factored = made.count[0, :2].sum()
         with np.errstate(over="raise"):
             product = made.left[0, :, None, :factored] * made.right[0, :, None, :factored].transpose(0, 3, 2, 1)[0]
         assert np.isfinite(product).all()

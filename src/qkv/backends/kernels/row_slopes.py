@@ -8,7 +8,7 @@ The equations are those of `qkv.backends.weighing`. Sums along a row are float64
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -92,6 +92,7 @@ def _row_bits(seed, row):
 @helper
 def _keep(share, bits, start, threshold, keep):
     """Give what each weight is multiplied by under dropout."""
+    wide_registers()
     for k in range(share.size):
         key = _mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
         share[k] = keep if _mix(np.uint32(bits + key)) >= threshold else ZERO
@@ -105,12 +106,14 @@ def _copy(x, y):
 
 @helper
 def _multiply(x, y):
+    wide_registers()
     for k in range(x.size):
         x[k] *= y[k]
 
 
 @reduction
 def _sum(x):
+    wide_registers()
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k])
@@ -119,6 +122,7 @@ def _sum(x):
 
 @reduction
 def _inner(x, y):
+    wide_registers()
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k]) * np.float64(y[k])
@@ -128,6 +132,7 @@ def _inner(x, y):
 @helper
 def _level(q, g, level):
     """g ← q(g − level)."""
+    wide_registers()
     for k in range(g.size):
         g[k] = q[k] * (g[k] - level)
 
@@ -135,6 +140,7 @@ def _level(q, g, level):
 @helper
 def _evenly(g, level, total, added):
     """g ← (g − level)/total + added."""
+    wide_registers()
     for k in range(g.size):
         g[k] = (g[k] - level) / total + added
 
@@ -172,6 +178,7 @@ def _bump_slope(x, power):
 
 @helper
 def _unbend_bell(single, g, x, scale):
+    wide_registers()
     if single:
         for k in range(g.size):
             d = (ZERO if x[k] < ZERO else x[k]) * scale
@@ -184,6 +191,7 @@ def _unbend_bell(single, g, x, scale):
 
 @helper
 def _unbend_bump(power, g, x, scale):
+    wide_registers()
     if power == 2.0:
         for k in range(g.size):
             x[k] = ZERO if x[k] * scale >= ONE else -g[k]
@@ -209,6 +217,7 @@ def _unbend(shape, power, single, g, x, scale):
 
 @reduction
 def _pulled_scale(shape, x, products):
+    wide_registers()
     total = 0.0
     for k in range(x.size):
         y = products[k]
@@ -218,6 +227,7 @@ def _pulled_scale(shape, x, products):
 
 @helper
 def _scale(x, scale):
+    wide_registers()
     for k in range(x.size):
         x[k] *= scale
 

@@ -10,7 +10,7 @@ A row stays in the first cache while the steps pass over it; PyTorch would send 
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -73,6 +73,7 @@ def _root_power(x, power):
 @helper
 def _distances(x, scale, s):
     """s ← max(0, x)·scale, ‖q−k‖²/h²; NaN stays NaN."""
+    wide_registers()
     for k in range(x.size):
         s[k] = (ZERO if x[k] < ZERO else x[k]) * scale
 
@@ -80,6 +81,7 @@ def _distances(x, scale, s):
 @helper
 def _bell(s, single):
     """s ← e^(−s/2)."""
+    wide_registers()
     if single:
         for k in range(s.size):
             s[k] = _exp4(np.float32(-HALF_OF * s[k]))
@@ -91,6 +93,7 @@ def _bell(s, single):
 @helper
 def _bump(s, power):
     """s ← max(0, 1 − s^(power/2))."""
+    wide_registers()
     if power == 2.0:
         for k in range(s.size):
             y = ONE - s[k]
@@ -104,6 +107,7 @@ def _bump(s, power):
 @helper
 def _bend(shape, power, single, x, scale, s):
     """Scale the products of a row, and bend them."""
+    wide_registers()
     if shape == LINEAR:
         for k in range(s.size):
             s[k] = x[k] * scale
@@ -166,6 +170,7 @@ def _largest(s, columns):
 
 @reduction
 def _sum(x):
+    wide_registers()
     total = 0.0
     for k in range(x.size):
         total += np.float64(x[k])
@@ -174,13 +179,23 @@ def _sum(x):
 
 @helper
 def _divide(s, total, w):
+    wide_registers()
     for k in range(s.size):
         w[k] = s[k] / total
 
 
 @helper
+def _divide_all(w, total):
+    """w ← w/total; `_divide` of an array into itself would run one by one, for fear of overlap."""
+    wide_registers()
+    for k in range(w.size):
+        w[k] /= total
+
+
+@helper
 def _softmax(s, w, sink, single, columns):
     """Turn scores into e^s/Σe^s, the largest subtracted first; gives the log of the sum."""
+    wide_registers()
     top = max(np.float64(_largest(s, columns)), sink)
     columns[0] = top if top > -np.inf else 0.0
     base = columns[0]
@@ -196,7 +211,7 @@ def _softmax(s, w, sink, single, columns):
         w[:] = 0
         return -np.inf
     columns[0] = total
-    _divide(w, columns[0], w)
+    _divide_all(w, columns[0])
     return np.float64(base) + np.log(total)
 
 
@@ -230,6 +245,7 @@ def _row_bits(seed, row):
 @helper
 def _drop(w, bits, start, threshold, keep):
     """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
+    wide_registers()
     for k in range(w.size):
         key = _mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
         w[k] = w[k] * keep if _mix(np.uint32(bits + key)) >= threshold else ZERO

@@ -11,7 +11,7 @@ helpers that `tanh_forward` has too are the same text, because Numba's cache not
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -21,6 +21,7 @@ BLOCK = 32
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ONE, TWO, HALF, ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
+CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
 
@@ -58,28 +59,47 @@ def _small_tanh(x):
 
 
 @helper
+def _fractions(d0, d1, d2, d3, w0, w1, w2, w3):
+    """Sum four fractions w/d by one division: a division costs as much as five multiply-adds."""
+    pair, other = d0 * d1, d2 * d3
+    return ((w0 * d1 + w1 * d0) * other + (w2 * d3 + w3 * d2) * pair) / (pair * other)
+
+
+@helper
+def _capped(x, cap):
+    """A denominator 1 + EF, so small that four of them multiply to a finite number."""
+    return x if x < cap else cap
+
+
+@helper
 def _scores(left, right, weight, count, start, stop, s):
     """s = Σ v tanh(a + b) for the keys start to stop of a tile."""
+    wide_registers()
     s[:] = 0
     size = stop - start
-    small, direct = count[0], count[0] + count[1]
+    cap = CAP if s.itemsize == 4 else WIDE_CAP
+    calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
     for i in range(0, direct, 4):
         e0, e1, e2, e3 = left[i], left[i + 1], left[i + 2], left[i + 3]
         w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
         f0, f1 = right[i, start:stop], right[i + 1, start:stop]
         f2, f3 = right[i + 2, start:stop], right[i + 3, start:stop]
-        if i < small:
-            # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-            whole = -HALF * ((w0 + w1) + (w2 + w3))
+        # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
+        whole = -HALF * ((w0 + w1) + (w2 + w3))
+        if i < calm:
             for k in range(size):
-                pair = w0 / (ONE + e0 * f0[k]) + w1 / (ONE + e1 * f1[k])
-                other = w2 / (ONE + e2 * f2[k]) + w3 / (ONE + e3 * f3[k])
-                s[k] += (pair + other) + whole
+                d0, d1, d2, d3 = ONE + e0 * f0[k], ONE + e1 * f1[k], ONE + e2 * f2[k], ONE + e3 * f3[k]
+                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
+        elif i < small:
+            for k in range(size):
+                d0, d1 = _capped(ONE + e0 * f0[k], cap), _capped(ONE + e1 * f1[k], cap)
+                d2, d3 = _capped(ONE + e2 * f2[k], cap), _capped(ONE + e3 * f3[k], cap)
+                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
         else:
             for k in range(size):
                 pair = w0 * _small_tanh(e0 + f0[k]) + w1 * _small_tanh(e1 + f1[k])
                 s[k] += pair + (w2 * _small_tanh(e2 + f2[k]) + w3 * _small_tanh(e3 + f3[k]))
-    for i in range(direct, direct + count[2]):
+    for i in range(direct, direct + count[3]):
         a, v, b = np.float64(left[i]), np.float64(weight[i]), right[i, start:stop]
         for k in range(size):
             s[k] += v * _tanh(a + b[k])
@@ -94,6 +114,12 @@ def _seen(sight, n, q, edge, size):
 
 
 @helper
+def _whole(start, stop, size):
+    """Round a part of a tile up to whole registers: the scores beyond `stop` cost less than a loop one by one."""
+    return min(start + (stop - start + 15) // 16 * 16, size)
+
+
+@helper
 def _hide(s, sight, n, q, at, hidden):
     """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
     _, _, mask, _, owner = sight
@@ -104,12 +130,12 @@ def _hide(s, sight, n, q, at, hidden):
 
 
 @stage
-def _row_scores(factors, sight, n, q, tile, start, stop, hidden, s):
-    """Compute the scores of one row with a part of a tile: bias added, hidden keys overwritten."""
+def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
+    """Score one row and a part of a tile: bias added, hidden keys overwritten; `registers` begins with s."""
     left, right, weight, count = factors
     _, _, _, bias, owner = sight
     at = tile * right.shape[3] + start
-    _scores(left[n, q], right[n, tile], weight[n], count[n], start, stop, s)
+    _scores(left[n, q], right[n, tile], weight[n], count[n], start, start + registers.size, registers)
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
         for k in range(s.size):
@@ -196,6 +222,7 @@ def _score_gradients(p, g, keep, dropped, rule, total, delta):
 @reduction
 def _factored_feature(left, i, right, grads, start, stop, into, sums):
     """Pass one factored feature for four rows."""
+    wide_registers()
     e0, e1, e2, e3 = left[0, i], left[1, i], left[2, i], left[3, i]
     f, to = right[i, start:stop], into[i, start:stop]
     g0, g1, g2, g3 = grads[0, start:stop], grads[1, start:stop], grads[2, start:stop], grads[3, start:stop]
@@ -245,10 +272,11 @@ def _add_value_gradients(into, grads, weights, start, stop):
 
 
 @stage
-def _features(left, right, grads, count, start, stop, into, sums, across, along):
+def _features(left, right, part, into, sums, across, along):
     """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
-    small, direct = count[0], count[0] + count[1]
-    for i in range(direct + count[2]):
+    grads, count, start, stop = part
+    small, direct = count[0] + count[1], count[0] + count[1] + count[2]
+    for i in range(direct + count[3]):
         if i < small:
             _factored_feature(left, i, right, grads, start, stop, into, sums)
         else:
@@ -281,7 +309,9 @@ def _row(box, q, part, rule, scale, factors, sight, state, values, rows, j, want
     p, g, keep = rows[2][0, j, start:stop], rows[2][1, j, start:stop], rows[2][2, 0, : stop - start]
     _copy(factors[0][n, q], rows[0][j])
     _copy(grad[n, q], rows[1][j])
-    _row_scores(factors, sight, n, q, tile, start, stop, 0.0 if rule == IDENTITY else -np.inf, p)
+    registers = rows[2][0, j, start : _whole(start, stop, values.shape[1])]
+    _row_scores(factors, sight, n, q, tile, start, 0.0 if rule == IDENTITY else -np.inf, registers, p)
+    registers[p.size :] = 0
     if rule == SOFTMAX:
         _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
     elif rule == SIGMOID:
@@ -328,23 +358,14 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tile
             if parts[j, 0] < parts[j, 1]:
                 start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
         if start < stop:
+            stop = _whole(start, stop, size)
             rows[2][:2, :, start:stop] = 0
             for j in range(4):
                 if parts[j, 0] < parts[j, 1]:
                     _row(box, four + j, parts[j], rule, scale, factors, sight, state, values, rows, j, wanted)
             across = wanted[0][four : min(four + 4, end)]
-            _features(
-                rows[0],
-                factors[1][n, tile],
-                rows[2][1],
-                factors[3][n],
-                start,
-                stop,
-                tiles[0],
-                rows[3],
-                across,
-                wanted[1],
-            )
+            part = rows[2][1], factors[3][n], start, stop
+            _features(rows[0], factors[1][n, tile], part, tiles[0], rows[3], across, wanted[1])
             _add_value_gradients(tiles[1], rows[1], rows[2][0], start, stop)
 
 

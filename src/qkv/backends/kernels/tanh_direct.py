@@ -10,7 +10,7 @@ because Numba's cache notices changes of this file only.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -131,6 +131,7 @@ def _drop(s, bits, start, threshold, scale):
 @helper
 def _add_values(out, s, value):
     """out += Σ s_k value_k, eight keys at a time."""
+    wide_registers()
     width = out.size
     whole = s.size - s.size % 8
     for k in range(0, whole, 8):
@@ -175,6 +176,7 @@ def _short_tanh(x):
 @helper
 def _features(a, b, t):
     """t = tanh(a + b) for each hidden feature."""
+    wide_registers()
     if t.itemsize == 4:
         for c in range(t.size):
             t[c] = _short_tanh(np.float32(a[c] + b[c]))
@@ -185,6 +187,7 @@ def _features(a, b, t):
 
 @reduction
 def _dot(x, y):
+    wide_registers()
     total = ZERO * ONE
     for c in range(x.size):
         total += x[c] * y[c]

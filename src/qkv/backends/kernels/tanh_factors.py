@@ -5,11 +5,12 @@ over keys that follow read one after the other. Features are reordered by the wa
 
 | way | stored in `left` and `right` | a term of the score |
 |---|---|---|
-| factored | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF) |
+| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF), and EF is small by itself |
+| factored | the same | the same with 1 + EF capped |
 | small | a, b | v · odd polynomial of a + b |
 | direct | a, b | v · tanh(a + b), computed in float64 |
 
-The first two ways come in fours, filled up with features of weight zero.
+The first three ways come in fours, filled up with features of weight zero.
 """
 
 # mypy: ignore-errors
@@ -17,14 +18,15 @@ The first two ways come in fours, filled up with features of weight zero.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel
+from qkv.backends.kernels.compiled import helper, kernel, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01  # the first 33 bits of ln 2, so that n · LN2_HIGH is exact for |n| < 2^20
 LN2_LOW = 1.90821492927058770002e-10
 LN2 = LN2_HIGH + LN2_LOW
 CENTER_LIMIT = 131072.0
-FACTORED, SMALL, DIRECT = 0, 1, 2
+VECTOR_LIMIT = 1073741824.0
+CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
 
 
 @helper
@@ -69,6 +71,7 @@ def _visible_rows(n, first, last, mask, owner, queries, keys, change):
 @helper
 def _spread(x, visible, low, high, bad):
     """The least and largest entry of each feature over visible rows; `bad` becomes NaN where one is not finite."""
+    wide_registers()
     low[:] = np.inf
     high[:] = -np.inf
     for i in range(x.shape[0]):
@@ -82,13 +85,16 @@ def _spread(x, visible, low, high, bad):
 
 
 @helper
-def _choose(stats, bad, limits, way, center, reach):
+def _choose(stats, bad, vector, limits, way, center, reach):
     """Decide per feature how its tanh is computed, and where its factors are centered and clamped."""
-    saturation, limit, small, has_polynomial = limits[0], limits[1], limits[2], limits[3]
+    saturation, limit, small, has_polynomial, calm = limits[0], limits[1], limits[2], limits[3], limits[4]
     for c in range(way.size):
         way[c], center[c], reach[c] = DIRECT, 0.0, 0.0
         if bad[c] != 0 or stats[0, c] > stats[1, c] or stats[2, c] > stats[3, c]:
             continue
+        if not abs(vector[c]) <= VECTOR_LIMIT:
+            continue
+        highest = stats[1, c] + stats[3, c]
         if max(-stats[0, c], stats[1, c]) + max(-stats[2, c], stats[3, c]) < small:
             way[c] = SMALL if has_polynomial else DIRECT
             continue
@@ -96,17 +102,17 @@ def _choose(stats, bad, limits, way, center, reach):
         half = min(half_queries, half_keys)
         middle = stats[2, c] + half_keys if half_keys <= half_queries else -(stats[0, c] + half_queries)
         if half + 0.5 + saturation <= limit and abs(middle) <= CENTER_LIMIT:
-            way[c] = FACTORED
+            way[c] = CALM if highest <= calm else FACTORED
             center[c] = np.rint(2 * middle * LOG2E)
             reach[c] = 2 * (saturation + half) + 0.5 * LN2
 
 
 @helper
 def _arrange(way, count, place):
-    """Order features by the way they are computed; the first two ways are filled up to fours with -1."""
+    """Order features by the way they are computed; all but the last are filled up to fours with -1."""
     place[:] = -1
     at = 0
-    for kind in range(3):
+    for kind in range(4):
         start = at
         for c in range(way.size):
             if way[c] == kind:
@@ -120,6 +126,7 @@ def _arrange(way, count, place):
 @helper
 def _factor(row, stop, center, reach, sign):
     """Replace the first `stop` entries of a row in place order by e^{2x} · 2^{sign·N}, clamped."""
+    wide_registers()
     for i in range(stop):
         middle = -sign * center[i] * LN2
         x = 2.0 * np.float64(row[i])
@@ -146,7 +153,7 @@ def _fill_left(a, visible, place, ordered, stop, center, reach, left):
         row[:] = 0
         if visible[q]:
             _take(a[q], place, ordered, row)
-        _factor(row, stop, center, reach, 1.0)
+            _factor(row, stop, center, reach, 1.0)
 
 
 @helper
@@ -157,8 +164,7 @@ def _fill_right(b, visible, place, ordered, stop, center, reach, block, right):
         for j in range(min(16, b.shape[0] - start)):
             if visible[start + j]:
                 _take(b[start + j], place, ordered, block[j])
-        for j in range(16):
-            _factor(block[j], stop, center, reach, -1.0)
+                _factor(block[j], stop, center, reach, -1.0)
         tile = right[start // size]
         for i in range(place.size):
             to = tile[i, start % size : start % size + 16]
@@ -178,16 +184,17 @@ def factors(
 
     Args:
         n0, n1: the range of items.
-        limits: X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough.
+        limits: X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough,
+            the largest a + b that is calm.
         a, b: projected queries (N, Q, A) and keys (N, K, A).
         vector: (C, A).
         first, last: bounds per row (P, Q).
         mask: (M, 1 or Q, K), of size zero where there is none.
         owner: (N, 4): which row of vector, bounds, mask and bias belongs to an item.
-        left: out, (N, Q, R) with R at least A + 6.
+        left: out, (N, Q, R) with R at least A + 9.
         right: out, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
         weight: out, (N, R): −2v for factored features, v for others.
-        count: out, (N, 3): how many features go each way.
+        count: out, (N, 4): how many features go each way.
         place: out, (N, R): which feature stands where, -1 for none.
         flags, counts, floats, block: scratch of this thread: Q + K, A + K + 1, (9, R) and (16, R).
     """
@@ -201,13 +208,13 @@ def factors(
         bad[:] = 0
         _spread(a[n], queries, stats[0], stats[1], bad)
         _spread(b[n], keys, stats[2], stats[3], bad)
-        _choose(stats, bad, limits, way, center, reach)
+        _choose(stats, bad, vector[owner[n, 0]], limits, way, center, reach)
         _arrange(way, count[n], place[n])
         ordered = True
         for i in range(room):
             c = place[n, i]
             ordered = ordered and c == (i if i < features else -1)
-            weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c] * (-2 if way[c] == FACTORED else 1)
+            weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c] * (-2 if way[c] <= FACTORED else 1)
             centers[i], reaches[i] = (0.0, 0.0) if c < 0 else (center[c], reach[c])
-        _fill_left(a[n], queries, place[n], ordered, count[n, 0], centers, reaches, left[n])
-        _fill_right(b[n], keys, place[n], ordered, count[n, 0], centers, reaches, block, right[n])
+        _fill_left(a[n], queries, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, left[n])
+        _fill_right(b[n], keys, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, block, right[n])

@@ -9,7 +9,7 @@ row is computed on its own, so no bit depends on how rows are shared among threa
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -19,6 +19,7 @@ BLOCK = 64
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ONE, HALF, ZERO = np.float32(1), np.float32(0.5), np.float32(0)
+CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
 
@@ -56,28 +57,47 @@ def _small_tanh(x):
 
 
 @helper
+def _fractions(d0, d1, d2, d3, w0, w1, w2, w3):
+    """Sum four fractions w/d by one division: a division costs as much as five multiply-adds."""
+    pair, other = d0 * d1, d2 * d3
+    return ((w0 * d1 + w1 * d0) * other + (w2 * d3 + w3 * d2) * pair) / (pair * other)
+
+
+@helper
+def _capped(x, cap):
+    """A denominator 1 + EF, so small that four of them multiply to a finite number."""
+    return x if x < cap else cap
+
+
+@helper
 def _scores(left, right, weight, count, start, stop, s):
     """s = Σ v tanh(a + b) for the keys start to stop of a tile."""
+    wide_registers()
     s[:] = 0
     size = stop - start
-    small, direct = count[0], count[0] + count[1]
+    cap = CAP if s.itemsize == 4 else WIDE_CAP
+    calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
     for i in range(0, direct, 4):
         e0, e1, e2, e3 = left[i], left[i + 1], left[i + 2], left[i + 3]
         w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
         f0, f1 = right[i, start:stop], right[i + 1, start:stop]
         f2, f3 = right[i + 2, start:stop], right[i + 3, start:stop]
-        if i < small:
-            # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-            whole = -HALF * ((w0 + w1) + (w2 + w3))
+        # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
+        whole = -HALF * ((w0 + w1) + (w2 + w3))
+        if i < calm:
             for k in range(size):
-                pair = w0 / (ONE + e0 * f0[k]) + w1 / (ONE + e1 * f1[k])
-                other = w2 / (ONE + e2 * f2[k]) + w3 / (ONE + e3 * f3[k])
-                s[k] += (pair + other) + whole
+                d0, d1, d2, d3 = ONE + e0 * f0[k], ONE + e1 * f1[k], ONE + e2 * f2[k], ONE + e3 * f3[k]
+                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
+        elif i < small:
+            for k in range(size):
+                d0, d1 = _capped(ONE + e0 * f0[k], cap), _capped(ONE + e1 * f1[k], cap)
+                d2, d3 = _capped(ONE + e2 * f2[k], cap), _capped(ONE + e3 * f3[k], cap)
+                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
         else:
             for k in range(size):
                 pair = w0 * _small_tanh(e0 + f0[k]) + w1 * _small_tanh(e1 + f1[k])
                 s[k] += pair + (w2 * _small_tanh(e2 + f2[k]) + w3 * _small_tanh(e3 + f3[k]))
-    for i in range(direct, direct + count[2]):
+    for i in range(direct, direct + count[3]):
         a, v, b = np.float64(left[i]), np.float64(weight[i]), right[i, start:stop]
         for k in range(size):
             s[k] += v * _tanh(a + b[k])
@@ -92,6 +112,12 @@ def _seen(sight, n, q, edge, size):
 
 
 @helper
+def _whole(start, stop, size):
+    """Round a part of a tile up to whole registers: the scores beyond `stop` cost less than a loop one by one."""
+    return min(start + (stop - start + 15) // 16 * 16, size)
+
+
+@helper
 def _hide(s, sight, n, q, at, hidden):
     """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
     _, _, mask, _, owner = sight
@@ -102,12 +128,12 @@ def _hide(s, sight, n, q, at, hidden):
 
 
 @stage
-def _row_scores(factors, sight, n, q, tile, start, stop, hidden, s):
-    """Compute the scores of one row with a part of a tile: bias added, hidden keys overwritten."""
+def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
+    """Score one row and a part of a tile: bias added, hidden keys overwritten; `registers` begins with s."""
     left, right, weight, count = factors
     _, _, _, bias, owner = sight
     at = tile * right.shape[3] + start
-    _scores(left[n, q], right[n, tile], weight[n], count[n], start, stop, s)
+    _scores(left[n, q], right[n, tile], weight[n], count[n], start, start + registers.size, registers)
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
         for k in range(s.size):
@@ -187,6 +213,7 @@ def _drop(s, bits, start, threshold, scale):
 @helper
 def _add_values(out, s, value):
     """out += Σ s_k value_k, eight keys at a time."""
+    wide_registers()
     width = out.size
     whole = s.size - s.size % 8
     for k in range(0, whole, 8):
@@ -238,8 +265,8 @@ def _meet(n, q, tile, rule, factors, sight, value, shift, drop, scale, scratch, 
     start, stop = _seen(sight, n, q, edge, min(size, value.shape[1] - edge))
     if start >= stop:
         return
-    s = scratch[: stop - start]
-    _row_scores(factors, sight, n, q, tile, start, stop, 0.0 if rule == IDENTITY else -np.inf, s)
+    s, registers = scratch[: stop - start], scratch[: _whole(start, stop, size) - start]
+    _row_scores(factors, sight, n, q, tile, start, 0.0 if rule == IDENTITY else -np.inf, registers, s)
     if rule == SOFTMAX:
         _softmax_step(s, n, q, scratch[size : size + 64], out[n, q], top, total)
     elif rule == SIGMOID:

@@ -4,9 +4,9 @@
 
     tanh(a + b) = 1 − 2/(1 + EF) = (EF − 1)/(EF + 1),
 
-so that both exponentials are taken once per row and a pair (query, key) costs one multiply-add and one division for
-each hidden feature. Why the result is as exact as a tanh of each sum, per item and hidden feature, over the entries
-that some row sees:
+so that both exponentials are taken once per row, and a pair (query, key) costs one multiply-add and a quarter of a
+division for each hidden feature: w₀/d₀ + w₁/d₁ = (w₀d₁ + w₁d₀)/(d₀d₁), and so on for four. Why the result is as exact
+as a tanh of each sum, per item and hidden feature, over the entries that some row sees:
 
 1. *Range.* Let R be half the spread of the narrower side, m its middle, N = round(2m·log₂e). Keys narrower, say: F =
    2^(2b·log₂e − N) and E = 2^(2a·log₂e + N); the shift by N moves powers of two from one factor to the other and
@@ -18,9 +18,11 @@ that some row sees:
    X₀ ≤ 26.7 (186). Both factors and the product are finite and normal: neither ∞·0 nor ∞/∞ can occur.
 4. *Rounding.* The exponentials are computed in float64 (Cody and Waite's reduction: 2x − n·ln 2 in two exact pieces)
    and rounded once. With u the unit roundoff, EF is known within a relative 2u, so that x = a + b moves by at most u,
-   where rounding the sum a + b moves it by u|a + b|; then comes one multiply-add, one division, and the sum over
-   features, taken in fours around zero: Σ(v − 2v/(1 + EF)), never Σ2v/(1 + EF) alone, which would be as large as
-   Σ|v|.
+   where rounding the sum a + b moves it by u|a + b|; then come one multiply-add, one division for four features, and
+   the sum over features, taken in fours around zero: Σ(v − 2v/(1 + EF)), never Σ2v/(1 + EF) alone, which would be as
+   large as Σ|v|. Four denominators multiply to a finite number because each is at most 2^30 (float64: 2^60): where
+   max a + max b = 10.3 (20.7) may be passed they are capped, which moves tanh by 2^-29 (2^-59) at most; |v| > 2^30
+   takes the direct form.
 5. *Small activations.* Where max|a| + max|b| < ½ an absolute error of u in x is not small beside x. There tanh is an
    odd polynomial of a + b (relative error 2^-27; in float64 always the direct form).
 6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) takes tanh of a + b in float64, so that
@@ -58,8 +60,9 @@ from qkv.backends.kernels.tanh_layout import lay_out as _lay_out
 
 Rule = Literal["softmax", "identity", "sigmoid"]
 _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
-# X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough.
-_LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0]), 8: np.array([19.1, 186.0, 0.5, 0.0])}
+# X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough, and the
+# largest a + b that is calm: 1 + e^{2(a+b)} stays below 2^30 (float64: 2^60).
+_LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0, 10.3]), 8: np.array([19.1, 186.0, 0.5, 0.0, 20.7])}
 _MOST_PARTS = 8
 # Taking factors of a row costs as much as this many tanhs of it.
 _FEW = 4
@@ -76,7 +79,7 @@ class Factors:
         left: (N, Q, R); few queries: (N, Q, A).
         right: (N, tiles, R, keys per tile); few queries: (N, 1, K, A).
         weight: (N, R); few queries: (C, A).
-        count: (N, 3); few queries: (N, 0).
+        count: (N, 4); few queries: (N, 0).
         place: (N, R); few queries: (N, 0).
     """
 
@@ -166,10 +169,10 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
     if few(queries, keys):
         nothing = np.empty((items, 0), np.int64)
         return Factors(query, key.reshape(items, 1, keys, width), vector, nothing, nothing)
-    room, size = (width + 9) // 4 * 4, tile_size(keys, width)
+    room, size = (width + 12) // 4 * 4, tile_size(keys, width)
     shapes = (items, queries, room), (items, -(-keys // size), room, size), (items, room)
     left, right, weight = (np.empty(shape, dtype) for shape in shapes)
-    count, place = np.empty((items, 3), np.int64), np.empty((items, room), np.int64)
+    count, place = np.empty((items, 4), np.int64), np.empty((items, room), np.int64)
     code = _factors.at(dtype)
 
     def work(chunk: int) -> None:

@@ -146,6 +146,18 @@ def test_n_best_come_in_order_with_exact_scores() -> None:
     assert [math.exp(one.score) for one in found] == pytest.approx([0.4, 0.24, 0.21, 0.15])
 
 
+def test_the_search_goes_on_until_as_many_as_asked_for_cannot_be_beaten() -> None:
+    # After two steps the best has ended for good, and a second one; (3, 3) can still become better than that.
+    chances = {
+        (): [0.0, 0.0, 0.5, 0.3, 0.2],
+        (3,): [0.0, 0.0, 0.2, 0.8, 0.0],
+        (4,): [0.0, 0.0, 0.9, 0.1, 0.0],
+    }
+    found = search_table(chances, width=3, n_best=2, ranking=PLAIN)
+    assert [one.ids for one in found] == [(), (3, 3)]
+    assert [math.exp(one.score) for one in found] == pytest.approx([0.5, 0.24])
+
+
 def test_equal_hypotheses_keep_the_order_in_which_they_finished() -> None:
     # 0.5 at once; 0.5 after one word that is sure to end.
     found = search_table({(): [0.0, 0.0, 0.5, 0.5, 0.0]}, width=2, n_best=2, ranking=PLAIN)

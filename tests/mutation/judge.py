@@ -87,7 +87,7 @@ def in_process(work: Callable[[], int], seconds: float, log: str = os.devnull) -
     """The exit code of some work in a forked process; None where it takes more processor time, or hangs."""
     pid = os.fork()
     if pid == 0:
-        os.setsid()
+        os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         for stream in (1, 2):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)

@@ -1,5 +1,6 @@
 """How contenders are timed: by turns in one run, so that a slow moment of the machine meets all of them."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +9,12 @@ from typing import final
 
 Run = Callable[[], object]
 
-TURN_MS = 3.0
-"""A contender that is faster than this is called several times in one turn, after one call that is not timed."""
+TURN_MS = 10.0
+"""A contender that is faster than this is called several times in one turn."""
+
+WARM_MS = 200.0
+"""One that is faster than this is called once before its turn, untimed: what the one before left in the caches, and
+threads that have to be woken, are not its own."""
 
 REST = 0.005
 """Seconds before each turn, in which the threads of the contender before come to rest."""
@@ -67,20 +72,26 @@ def by_turns(
     Returns:
         The milliseconds of one call in each turn. A slow contender has fewer turns, the first ones.
     """
-    times, calls, turns = {}, {}, {}
+    times, calls, turns, warmed = {}, {}, {}, set()
+    order, draw = list(runs), random.Random(0)
     for name, run in runs.items():
         once = _time(run, 1, clock)
+        if once < WARM_MS:
+            warmed.add(name)
+            once = _time(run, 1, clock)
         calls[name] = max(1, int(TURN_MS / max(once, 1e-3)))
         allowed, turn_ms = patience[name], once * calls[name] + 1e-3
         turns[name] = min(allowed.most, max(allowed.least, int(1e3 * allowed.seconds / turn_ms)))
-        times[name] = [once] if calls[name] == 1 else []
+        times[name] = [] if name in warmed else [once]
     for _ in range(max(turns.values())):
-        for name, run in runs.items():
+        # Nobody always follows the same one.
+        draw.shuffle(order)
+        for name in order:
             if len(times[name]) < turns[name]:
                 time.sleep(REST)
-                if calls[name] > 1:
-                    run()
-                times[name].append(_time(run, calls[name], clock))
+                if name in warmed:
+                    runs[name]()
+                times[name].append(_time(runs[name], calls[name], clock))
     return times
 
 

@@ -253,6 +253,7 @@ def _picture(folder: Path, gold: Gold, found: list[set[Link]]) -> None:
     figure, axes = panels(max(1, len(shown)), width=4.4, height=3.8)
     for axis, place in zip(axes, shown, strict=False):
         _grid(axis, gold.pairs[place], gold.links[place], found[place])
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     keep(figure, folder, "links")
 
 
@@ -269,7 +270,6 @@ def _grid(axis: Axes, pair: Sentences, gold: Links, found: set[Link]) -> None:
     axis.set_xticks(range(len(source)), source, rotation=60, ha="right", fontsize=8)
     axis.set_yticks(range(len(target)), target, fontsize=8)
     axis.invert_yaxis()
-    axis.legend(fontsize=7, frameon=False, loc="lower left")
 
 
 _HEAD = """## Word alignment

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from results.rows import ROWS
-from results.scoring import score, words
+from results.scoring import Words, score, words
 from results.translation import decoded
 
 from qkv.data.corpus import Pair
@@ -26,10 +26,10 @@ def _row(name: str) -> rows.Row:
     return next(row for row in ROWS if row.name == name)
 
 
-def test_words_are_lower_cased_and_marks_stand_alone_for_both_tokenizers() -> None:
+@pytest.mark.parametrize("kind", [pytest.param("spacy", marks=pytest.mark.slow), "moses"])
+def test_words_are_lower_cased_and_marks_stand_alone(kind: Words) -> None:
     line = 'Ein Mann ruft: "Los, Hund!"'
-    for kind in ("spacy", "moses"):
-        assert words([line], "de", kind) == [["ein", "mann", "ruft", ":", '"', "los", ",", "hund", "!", '"']]
+    assert words([line], "de", kind) == [["ein", "mann", "ruft", ":", '"', "los", ",", "hund", "!", '"']]
 
 
 def test_moses_normalizes_marks_and_escapes_nothing() -> None:

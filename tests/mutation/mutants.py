@@ -8,7 +8,12 @@ from random import Random
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
-    "scores": ("tests/scores", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
+    "scores": (
+        "tests/scores",
+        "tests/test_biases.py",
+        "tests/contract/test_exact.py",
+        "tests/test_errors_and_messages.py",
+    ),
     "normalizers": ("tests/normalizers", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
     "masks": ("tests/masks", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
     "states.py": ("tests/test_states.py",),

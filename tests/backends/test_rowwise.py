@@ -151,7 +151,7 @@ def test_the_guard_goes_by_the_largest_norms() -> None:
 @pytest.mark.parametrize(("h", "said"), [(8.0, "in single"), (0.5, "in double"), (1e-4, "by subtraction")])
 def test_explain_tells_what_the_guard_says(h: float, said: str) -> None:
     x = torch.randn(200, 8)
-    assert said in qkv.explain(x, x, x, score=Gaussian(h), backend="rowwise").why
+    assert said in qkv.explain(x, x, x, score=Epanechnikov(h), backend="rowwise").why
 
 
 def test_visible_nan_stays_in_its_rows() -> None:

@@ -5,7 +5,8 @@ dot product of slightly wider operands, and PyTorch differentiates the way from 
 large and their difference is small. With R² = max‖q−c‖·max‖k−c‖/h², c a center:
 
 - R² ≤ `NEAR` about c = 0: products of the operands' own type. Their error, a few roundoffs of R², is that of the
-  equation itself at distances of that size.
+  equation itself at distances of that size. Under softmax, and for Gaussians under their sum, PyTorch's fused kernel
+  takes them (`qkv.backends.augmented`).
 - the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
   maximum is subtracted before anything is rounded.
 - else, and for float64, distances are subtracted, as `blocked` does.
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import blocked, tanh_operators
+from qkv.backends import augmented, blocked, tanh_operators
 from qkv.backends.base import Backend, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
@@ -73,12 +74,27 @@ def run(problem: Problem, call: Call) -> Result:
     inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
     with torch.autocast(problem.device, enabled=False):
         if problem.core == "distance":
+            scale = recipe.factor if inputs.scale is None else inputs.scale
+            products = _products(problem, inputs.query, inputs.key, scale)
+            if products is not None:
+                result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
+                return result._replace(output=result.output.to(call.query.dtype))
             operands = _operands(inputs, recipe.factor)
             if operands is None:
                 return blocked.run(problem, call)
             inputs = inputs._replace(query=operands[0], key=operands[1])
         output, state = _Rowwise.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
     return Result(output.to(call.query.dtype), state if problem.state else None)
+
+
+def _products(problem: Problem, query: Tensor, key: Tensor, scale: float | Tensor) -> Problem | None:
+    """The problem of dot products that PyTorch's fused kernel solves in place of this one, where the guard lets it."""
+    products = augmented.products(problem)
+    if products is None:
+        return None
+    with torch.no_grad():
+        near = guard(query, key, scale) == "single" and augmented.shallow(query, key, scale)
+    return products if near else None
 
 
 def _operands(inputs: Inputs, factor: float) -> tuple[Tensor, Tensor] | None:
@@ -128,11 +144,15 @@ def tells(problem: Problem, call: Call) -> str:
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
+    query, key = operands.query.float(), operands.key.float()
+    if _products(problem, query, key, operands.scale) is not None:
+        return _TOLD["products"]
     with torch.no_grad():
-        return _TOLD[guard(operands.query.float(), operands.key.float(), operands.scale)]
+        return _TOLD[guard(query, key, operands.scale)]
 
 
 _TOLD = {
+    "products": f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds: distances as dot products in PyTorch's fused kernel",
     "single": f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds: distances as products in single precision",
     "double": "distances as products in double precision: operands are too far from 0 for single",
     "direct": "distances by subtraction, as blocked does: operands are too far apart for products",

@@ -68,8 +68,20 @@ def cost(problem: Problem) -> Cost:
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """Bring the problem into the kernel's form: four dimensions, one mask, one width."""
-    query, key, scale = _operands(call)
+    """Attend with the operands of the score."""
+    return attend(problem, call, *_operands(call), "sdpa")
+
+
+def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, backend: str) -> Result:
+    """Bring the problem into the kernel's form: four dimensions, one mask, one width.
+
+    Args:
+        problem, call: what is asked.
+        query: (..., Q, F), operands of dot products.
+        key: (..., K, F).
+        scale: multiplies the products.
+        backend: who asks, for errors.
+    """
     query, key, value = [_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value)]
     mask, causal = _mask(problem, call)
     if problem.state:
@@ -77,7 +89,7 @@ def run(problem: Problem, call: Call) -> Result:
     else:
         output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
     if problem.gradient and not torch.compiler.is_compiling():
-        one_derivative(output, "sdpa")
+        one_derivative(output, backend)
     return _finish(problem, call, output, lse)
 
 

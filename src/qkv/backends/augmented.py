@@ -1,0 +1,79 @@
+"""Squared distances as dot products of operands with one more column, for PyTorch's fused kernel.
+
+−‖q−k‖²/2h² = (q·k − ‖k‖²/2)/h² − ‖q‖²/2h², and the last part is the same for every key: softmax forgets it. So softmax
+over squared distances, and the Gaussian kernel divided by its sum, which is the same, are softmax over the dot
+products of (q, 1)/h² and (k, −‖k‖²/2). Nothing but the rounding differs, as long as
+
+- the norms are small against h, so that nothing cancels: the guard of `qkv.backends.rowwise`, which asks this module;
+- no e^−x underflows where the Gaussian's own would, and leave a row without weight: (max‖q‖ + max‖k‖)²/2h² ≤ `DEPTH`.
+"""
+
+import torch
+from torch import Tensor
+
+from qkv.backends import sdpa
+from qkv.backends.base import Result
+from qkv.problem import Call, Problem
+from qkv.scores.pointwise import Bell, Half, Linear
+
+DEPTH = 80.0
+"""The largest exponent: e^−87 is the least normal number of float32."""
+
+
+def products(problem: Problem) -> Problem | None:
+    """Say which problem of dot products has the same weights.
+
+    Args:
+        problem: of squared distances.
+
+    Returns:
+        That problem, in float32; None where there is none that PyTorch's kernel serves.
+    """
+    mechanism = type(problem.pointwise), problem.normalizer
+    if mechanism not in ((Half, "softmax"), (Bell, "sum")) or problem.bias != "none" or problem.state:
+        return None
+    found = problem._replace(
+        core="dot", pointwise=Linear(), normalizer="softmax", width=problem.width + 1, dtype=torch.float32
+    )
+    return None if sdpa.refuses(found) else found
+
+
+def shallow(query: Tensor, key: Tensor, scale: float | Tensor) -> bool:
+    """Say whether no kernel value underflows.
+
+    Args:
+        query: (..., Q, F).
+        key: (..., K, F).
+        scale: 1/h².
+
+    Returns:
+        Whether (max‖q‖ + max‖k‖)²/2h² ≤ `DEPTH`; False where an entry is not finite.
+
+    Example:
+        >>> x = torch.ones(5, 8)
+        >>> shallow(x, x, 0.1), shallow(100 * x, x, 0.1)
+        (True, False)
+    """
+    steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
+    far: float = sum(float(x.square().sum(-1).max()) ** 0.5 for x in (query, key))
+    return bool(far**2 * steepest / 2 <= DEPTH)
+
+
+def run(problem: Problem, call: Call, query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> Result:
+    """Attend by dot products.
+
+    Args:
+        problem: what `products` gave.
+        call: of the distances.
+        query: (..., Q, F), float32.
+        key: (..., K, F), float32.
+        value: (..., K, V), float32.
+        scale: 1/h²; (..., 1, 1) where it is a tensor.
+
+    Returns:
+        The output, and no row state.
+    """
+    half = key.square().sum(-1, keepdim=True) * -0.5
+    augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1) * scale
+    call = call._replace(query=augmented, key=torch.cat([key, half], -1), value=value)
+    return sdpa.attend(problem, call, call.query, call.key, 1.0, "rowwise")

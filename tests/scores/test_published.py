@@ -176,3 +176,10 @@ def test_softmax_of_equal_scores_is_the_mean() -> None:
     value = draw(7, 2)
     output = attention(torch.zeros(1, 3, dtype=torch.float64), draw(7, 3), value, normalizer=Softmax())
     assert near(output, value.mean(0, keepdim=True))
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, 4])
+def test_epanechnikov_of_any_power_is_its_equation(power: int) -> None:
+    query, key = torch.randn(5, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    expected = (1 - (torch.cdist(query, key) / 2.5) ** power).clamp(min=0)
+    torch.testing.assert_close(Epanechnikov(2.5, power)(query, key), expected)

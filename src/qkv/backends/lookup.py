@@ -45,9 +45,11 @@ def run(problem: Problem, call: Call) -> Result:
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
         place, top, found = _places(recipe, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
-    value = call.value.expand(*problem.leading, *call.value.shape[-2:])
+    # Gradients of rows that read the same value add up: in half precision each addition would round.
+    summed = problem.gradient and call.value.dtype.itemsize == 2
+    value = (call.value.float() if summed else call.value).expand(*problem.leading, *call.value.shape[-2:])
     first = torch.arange(problem.rows, device=place.device).view(*problem.leading, 1) * problem.keys
-    read = F.embedding(place + first, value.reshape(-1, value.shape[-1]))
+    read = F.embedding(place + first, value.reshape(-1, value.shape[-1])).to(call.value.dtype)
     # What a row may see and is NaN stays visible; a row that sees nothing gives 0.
     unread = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
     output = torch.where((found & ~top.isnan())[..., None], read, unread[..., None])

@@ -163,7 +163,7 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
         >>> from qkv.backends.kernels.sight import see
         >>> a, b = np.zeros((1, 20, 8), np.float32), np.ones((1, 30, 8), np.float32)
         >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 20, 30)).right.shape
-        (1, 1, 16, 32)
+        (1, 1, 20, 32)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     if few(queries, keys):

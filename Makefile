@@ -14,7 +14,7 @@ test: $(READY)        ## the fast suite
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(READY)    ## everything
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=whole
 
 coverage: $(READY)    ## lines and branches that the whole suite runs; the kernels through their Python form
 	$(BIN)/coverage erase

@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True, max_examples=40)
+settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
 settings.load_profile("qkv")
 
 # Workers of pytest-xdist share the cores; more threads than cores make every small product slower.

@@ -96,7 +96,7 @@ def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str)
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("backend", [SLOW_REFERENCE, SLOW_SDPA, "blocked"])
+@pytest.mark.parametrize("backend", [SLOW_REFERENCE, SLOW_SDPA, pytest.param("blocked", marks=pytest.mark.slow)])
 def test_one_compilation_serves_many_sizes(backend: str) -> None:
     torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")

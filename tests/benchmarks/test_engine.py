@@ -158,6 +158,7 @@ def test_defects_are_found() -> None:
     assert {cell.row for cell in findings.wrongly_chosen(kept)} == {"gaussian_4096"}
 
 
+@pytest.mark.slow
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     kept, target = tmp_path / "engine.json", tmp_path / "performance.md"
     kept.write_text(json.dumps({"gaussian_4096": record(0.9, 0.5)}), encoding="utf-8")

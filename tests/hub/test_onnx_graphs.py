@@ -124,7 +124,7 @@ def check_language_model(config: DecoderConfig, out: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"encoder": "none", "pool": "attention"},
+        pytest.param({"encoder": "none", "pool": "attention"}, marks=pytest.mark.slow),
         pytest.param({"encoder": "transformer", "pool": "mean"}, marks=pytest.mark.slow),
     ],
     ids=["pooled by attention", "transformer"],

@@ -41,10 +41,10 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("backend", ON_CPU)
-@pytest.mark.parametrize("repeats", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [8, pytest.param(1000, marks=pytest.mark.slow)])
 def test_repeats_have_the_same_bits(backend: str, repeats: int) -> None:
     served = calls(backend)
-    for call in served[:: 1 if repeats > 20 else max(1, len(served) // FEW)]:
+    for call in served[:: 1 if repeats > 8 else max(1, len(served) // FEW)]:
         first = bits(call, backend)
         for _ in range(repeats):
             assert differing(first, bits(call, backend)) == [], call

@@ -37,7 +37,11 @@ def overlapping(axes):
         (["Geschwindigkeitsbegrenzungsüberwachungsanlage"] * 12, ["internationalization" * 4] * 12),
         (["gy" + "\u0301" * 6, "Å" + "\u0308" * 6] * 6, ["gy" + "\u0301" * 6, "Å" + "\u0308" * 6] * 6),
         (["中文", "שלום", "مرحبا", "$x^2$", "👨\u200d👩\u200d👧"], ["中文", "שלום", "مرحبا", "$x^2$"]),
-        ([f"source{place}" for place in range(400)], [f"target{place}" for place in range(300)]),
+        pytest.param(
+            [f"source{place}" for place in range(400)],
+            [f"target{place}" for place in range(300)],
+            marks=pytest.mark.slow,
+        ),
         (list("ab") * 300, list("cd") * 200),
     ],
 )
@@ -112,6 +116,7 @@ def test_a_long_map_stays_within_the_pixels_of_a_picture():
     assert max(figure.get_size_inches()) * DPI < 8000
 
 
+@pytest.mark.slow
 def test_drawing_leaves_no_global_state_behind():
     script = (
         "import sys, torch, matplotlib; before = matplotlib.rcParams.copy()\n"

@@ -30,6 +30,8 @@ def cost(problem: Problem) -> Cost:
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
     start, each = (260, 2.5) if problem.gradient else (50, 0.3)
+    if problem.core == "dot":
+        each = 9 if problem.gradient else 3.5
     if problem.core == "tanh_sum":
         each += problem.width * (5.0 if problem.gradient else 1.6)
     if problem.core == "distance":

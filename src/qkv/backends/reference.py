@@ -34,6 +34,9 @@ def cost(problem: Problem) -> Cost:
     operations = 2 * pairs * (problem.width + problem.value_width) * passes
     numbers = pairs * (depth if problem.mask == "all" else depth + 2)
     each = passes * (1.5 if numbers > IN_CACHE else 0.3)
+    if problem.core == "dot" and numbers > IN_CACHE:
+        each = 12 if problem.gradient else 7
+        numbers = pairs + (numbers - pairs) // 4
     if problem.core == "tanh_sum":
         each += (2.6 if problem.gradient else 1.6) if numbers > IN_CACHE else (1.2 if problem.gradient else 0.6)
     if problem.normalizer in ("sparsemax", "entmax"):
@@ -41,11 +44,11 @@ def cost(problem: Problem) -> Cost:
     if problem.positioned is not None:
         each += 65 if problem.gradient else 35
     if problem.dropout:
-        each += 2.5
+        each += 2.5 if problem.gradient else 5
     if problem.normalizer == "hard":
         each += 3
     if problem.sink:
-        each += 3 if problem.gradient else 0.5
+        each += 3 if problem.gradient else 4
     # Sorting rows is some thirty operations, however short they are.
     start = 300 if problem.normalizer in ("sparsemax", "entmax") and not problem.gradient else 0
     time = start + (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000

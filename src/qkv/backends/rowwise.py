@@ -56,9 +56,9 @@ def cost(problem: Problem) -> Cost:
     """Matrix products as `blocked`, and one pass over the rows. Fitted to processor time of one thread."""
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    start, each = (700, 3.0) if problem.gradient else (300, 0.65)
+    start, each = (700, 7.5) if problem.gradient else (300, 3.5)
     if problem.core == "distance":
-        start, each = (2 * start, each + problem.width * (0.05 if problem.gradient else 0.025))
+        start, each = (1400, 3 + problem.width * 0.05) if problem.gradient else (600, 0.65 + problem.width * 0.025)
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 2 if problem.gradient else 1
     if problem.dropout:

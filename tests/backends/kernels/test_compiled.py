@@ -93,6 +93,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_compile_at_once(tmp_path):
     both = [start(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept")) for _ in range(2)]
     assert [result(process)["warnings"] for process in both] == [[], []]

@@ -75,11 +75,13 @@ def run(problem: Problem, call: Call) -> Result:
     with torch.autocast(problem.device, enabled=False):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
-            products = _products(problem, inputs.query, inputs.key, scale)
+            with torch.no_grad():
+                way = guard(inputs.query, inputs.key, scale)
+                products = _products(problem, way, inputs.query, inputs.key, scale)
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
                 return result._replace(output=result.output.to(call.query.dtype))
-            operands = _operands(inputs, recipe.factor)
+            operands = _operands(inputs, scale, way)
             if operands is None:
                 return blocked.run(problem, call)
             inputs = inputs._replace(query=operands[0], key=operands[1])
@@ -87,21 +89,15 @@ def run(problem: Problem, call: Call) -> Result:
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
-def _products(problem: Problem, query: Tensor, key: Tensor, scale: float | Tensor) -> Problem | None:
+def _products(problem: Problem, way: str, query: Tensor, key: Tensor, scale: float | Tensor) -> Problem | None:
     """The problem of dot products that PyTorch's fused kernel solves in place of this one, where the guard lets it."""
-    products = augmented.products(problem)
-    if products is None:
-        return None
-    with torch.no_grad():
-        near = guard(query, key, scale) == "single" and augmented.shallow(query, key, scale)
-    return products if near else None
+    products = augmented.products(problem) if way == "single" else None
+    return products if products is not None and augmented.shallow(query, key, scale) else None
 
 
-def _operands(inputs: Inputs, factor: float) -> tuple[Tensor, Tensor] | None:
+def _operands(inputs: Inputs, scale: float | Tensor, way: str) -> tuple[Tensor, Tensor] | None:
     """The wider operands whose products are squared distances, or None where the guard lets none serve."""
-    scale = factor if inputs.scale is None else inputs.scale
     with torch.no_grad():
-        way = guard(inputs.query, inputs.key, scale)
         middle = center(inputs.query, inputs.key, scale) if way == "double" else None
     query, key = inputs.query, inputs.key
     if way == "double":
@@ -145,10 +141,10 @@ def tells(problem: Problem, call: Call) -> str:
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
     query, key = operands.query.float(), operands.key.float()
-    if _products(problem, query, key, operands.scale) is not None:
-        return _TOLD["products"]
     with torch.no_grad():
-        return _TOLD[guard(query, key, operands.scale)]
+        way = guard(query, key, operands.scale)
+        products = _products(problem, way, query, key, operands.scale)
+    return _TOLD[way if products is None else "products"]
 
 
 _TOLD = {

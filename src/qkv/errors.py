@@ -65,9 +65,7 @@ def exhausted(error: BaseException) -> str | None:
     """
     text = str(error).partition("\n")[0]
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if not known and not any(
-        words in text for words in ("can't allocate memory", "not enough memory", "std::bad_alloc")
-    ):
+    if not known and not any(words in text for words in _NO_MEMORY):
         return None
     # PyTorch puts its own source line before what it has to say.
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"

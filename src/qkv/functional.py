@@ -13,6 +13,7 @@ from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.planner import choose, plan
 from qkv.problem import Plan
+from qkv.room import within_memory
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape
@@ -21,6 +22,7 @@ from qkv.states import RowState
 _SCALED_DOT = ScaledDot()
 
 
+@within_memory
 def attention(
     query: Tensor,
     key: Tensor,
@@ -62,6 +64,7 @@ def attention(
         MaskError: the mask is none, or does not fit.
         ConfigError: a number is outside its range.
         UnsupportedError: the combination has no meaning, or the backend asked for cannot serve it.
+        RoomError: no memory is left; says what would take less.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; Bahdanau et al. 2015, eq. 5 and 6.
 
@@ -80,6 +83,7 @@ def attention(
     return _laid_out(result.output, leading, 2) if enable_gqa else result.output
 
 
+@within_memory
 def attention_with_weights(
     query: Tensor,
     key: Tensor,
@@ -126,6 +130,7 @@ def attention_with_weights(
     return (_laid_out(output, leading, 2), _laid_out(weights, leading, 2)) if enable_gqa else (output, weights)
 
 
+@within_memory
 def attention_with_state(
     query: Tensor,
     key: Tensor,

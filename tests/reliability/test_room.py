@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 import typer
 
+import qkv
 from qkv.cli.failure import BAD_INPUT, guarded
 from qkv.errors import RoomError, exhausted
 from qkv.nn.attention import Attention
+from qkv.scores.free import Learned
 
+CALLS = (Attention(), qkv.attention, qkv.attention_with_weights, qkv.attention_with_state)
 LIMITED = """
 import resource, sys, torch
 from pathlib import Path
@@ -47,29 +51,67 @@ def test_a_real_limit_is_met_by_auto_and_said_of_the_full_matrix(backend: str) -
     assert "[training] tokens in --config" in done.stdout
 
 
-def test_a_size_that_no_machine_has_is_a_typed_error() -> None:
-    """A score of the caller's own that asks for an exabyte."""
-    from qkv.scores.free import Learned
+@pytest.mark.parametrize("call", CALLS, ids=repr)
+def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]) -> None:
+    """A petabyte of queries, in the inputs one number that is repeated."""
+    query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
+    with pytest.raises(RoomError) as raised:
+        call(query, key, key)
+    said = str(raised.value)
+    assert said.startswith("memory: expected room for one attention; got DefaultCPUAllocator: can't allocate memory: ")
+    assert "(backend 'auto', dot under softmax, mask all, 1125899906842624 queries × 3 keys, " in said
+    assert ". explain chooses sdpa, with " in said
+    assert "a smaller batch ([training] tokens in --config)" in said
+    assert isinstance(raised.value.__cause__, RuntimeError)
 
-    def huge(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return torch.empty(1 << 58) @ key
 
-    x = torch.randn(1, 3, 4)
+def test_a_backend_that_takes_more_than_auto_is_named() -> None:
+    query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
+    with pytest.raises(RoomError, match=r'backend \'reference\', .*backend="auto" takes less: explain chooses sdpa'):
+        qkv.attention(query, key, key, backend="reference")
+
+
+def test_masks_that_find_no_room_are_said() -> None:
+    query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
     with pytest.raises(
-        RoomError, match=r"expected room for one attention; got .*allocate.*smaller batch \(\[training\] tokens"
+        RoomError, match=r"got .*allocate.* \(backend 'auto'\). Not even its masks find room: take fewer"
     ):
-        Attention(Learned(huge), backend="reference")(x, x, x)
+        qkv.attention(query, key, key, mask=qkv.masks.causal())
+
+
+def huge(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A score of the caller's own that asks for an exabyte."""
+    return torch.empty(1 << 58) @ key
+
+
+def test_the_message_draws_nothing_from_the_generator() -> None:
+    """The one draw is the call's own."""
+    x = torch.randn(1, 3, 4)
+    said, sound = (torch.Generator().manual_seed(5) for _ in range(2))
+    with pytest.raises(RoomError):
+        qkv.attention(x, x, x, score=Learned(huge), dropout=0.5, generator=said, backend="reference")
+    qkv.attention(x, x, x, dropout=0.5, generator=sound, backend="reference")
+    assert torch.equal(said.get_state(), sound.get_state())
 
 
 def test_another_fault_passes_unchanged() -> None:
-    from qkv.scores.free import Learned
-
     def faulty(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("mine")
 
     x = torch.randn(1, 3, 4)
-    with pytest.raises(RuntimeError, match="mine"):
-        Attention(Learned(faulty), backend="reference")(x, x, x)
+    for call in CALLS:
+        with pytest.raises(RuntimeError, match="mine"):
+            call(x, x, x, score=Learned(faulty))
+
+
+def test_what_an_attention_within_a_score_says_is_said_once() -> None:
+    def nested(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return qkv.attention(query, key, key, score=Learned(huge)) @ key.mT
+
+    x = torch.randn(1, 3, 4)
+    with pytest.raises(RoomError) as raised:
+        qkv.attention(x, x, x, score=Learned(nested))
+    assert str(raised.value).count("expected room for one attention") == 1
 
 
 @pytest.mark.parametrize(

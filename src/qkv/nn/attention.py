@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, complaint, exhausted
+from qkv.errors import ConfigError, complaint
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
-from qkv.nn.room import no_room
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
@@ -109,15 +108,7 @@ class Attention(nn.Module):
             "enable_gqa": enable_gqa,
             "backend": self.backend,
         }
-        if torch.compiler.is_compiling():
-            return _CALLS[self.also](query, key, value, **arguments)
-        try:
-            return _CALLS[self.also](query, key, value, **arguments)
-        except (MemoryError, RuntimeError) as error:
-            said = exhausted(error)
-            if said is None:
-                raise
-            raise no_room(said, (query, key, value), arguments) from error
+        return _CALLS[self.also](query, key, value, **arguments)
 
     def extra_repr(self) -> str:
         """Show what differs from the default."""

@@ -65,11 +65,39 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     assert [line["step"] for line in read_journal(tmp_path / "metrics.jsonl")] == [10, 10, 20, 20]
 
 
-@pytest.mark.parametrize("line", ["x", "[]", '{"kind": "train"}', '{"step": "a", "kind": "train"}', "[" * 100_000])
+FOREIGN = (
+    "x",
+    "[]",
+    "[" * 100_000,
+    '{"kind": "train"}',
+    '{"step": "a", "kind": "train"}',
+    '{"step": "7", "kind": "train"}',
+    '{"step": true, "kind": "train"}',
+    '{"step": -1, "kind": "train"}',
+    '{"step": 1.5, "kind": "train"}',
+    '{"step": Infinity, "kind": "train"}',
+    '{"step": 1e999, "kind": "train"}',
+    '{"step": 2, "kind": 3}',
+    '{"step": 2, "kind": "train", "seconds": "long"}',
+    '{"step": 2, "kind": "train", "seconds": [1]}',
+    '{"step": 2, "kind": "train", "loss": NaN}',
+    '{"step": 2, "kind": "train", "loss": 1%s}' % ("0" * 400),
+)
+
+
+@pytest.mark.parametrize("line", FOREIGN, ids=lambda line: line[:60])
 def test_a_foreign_line_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "kind": "train"}\n' + line + "\n")
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2: expected a line with step and kind"):
-        read_journal(tmp_path / "metrics.jsonl")
+    for reader in (read_journal, lambda path: Journal(path.parent, 9, 9)):
+        with pytest.raises(DataError, match=r"metrics\.jsonl:2: expected a line with step, kind and figures; got "):
+            reader(tmp_path / "metrics.jsonl")
+
+
+def test_a_figure_that_was_not_finite_is_no_figure(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "kind": "train", "seconds": null, "loss": null}\n')
+    journal = Journal(tmp_path, 5, 5)
+    journal.close()
+    assert journal.seconds == 0.0
 
 
 def test_infinity_is_written_as_null(tmp_path):

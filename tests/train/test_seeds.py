@@ -58,3 +58,13 @@ def test_a_missing_or_damaged_state_is_a_typed_error(name):
                 continue
             with pytest.raises(CheckpointError, match="states of random generators"):
                 set_generators(states)
+
+
+def test_a_state_of_another_version_is_not_repeated_in_full():
+    """Python's own message holds all 626 numbers of the state."""
+    kept = generators()
+    state = kept["random.python"].clone()
+    state[0] = 99
+    with undisturbed(), pytest.raises(CheckpointError, match=r"got state with version \[?99") as raised:
+        set_generators(kept | {"random.python": state})
+    assert len(str(raised.value)) < 400

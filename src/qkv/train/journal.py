@@ -34,7 +34,7 @@ class Journal:
         """Drop what is past the step, then open the file."""
         path = run / NAME
         kept = [line for line in read_journal(path) if line["step"] <= (step if _trains(line) else validated)]
-        self.seconds = max((float(line.get("seconds", 0.0)) for line in kept), default=0.0)
+        self.seconds = max((float(line.get("seconds") or 0.0) for line in kept), default=0.0)
         replace_file(path, "".join(map(_text, kept)).encode())
         with typed(path, "a file that can be written"):
             self._stream = path.open("a", encoding="utf-8")
@@ -80,11 +80,23 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(lines[:-1], start=1):
         try:
             line = json.loads(text)
-            found.append(line | {"step": int(line["step"]), "kind": str(line["kind"])})
-        except (ValueError, TypeError, KeyError, RecursionError):
+            ours = _ours(line)
+        except (ValueError, RecursionError, OverflowError):
+            ours = False
+        if not ours:
             got, mend = repr(text[:60]), "Remove this line, or the file: training writes it anew."
-            raise DataError(complaint(f"{path}:{number}", "a line with step and kind", got, mend)) from None
+            raise DataError(complaint(f"{path}:{number}", "a line with step, kind and figures", got, mend))
+        found.append(line)
     return found
+
+
+def _ours(line: Any) -> bool:
+    """Whether a line has a step and a kind, and what else it has are figures: finite, or null where they were not."""
+    if not isinstance(line, dict):
+        return False
+    figures = [figure for name, figure in line.items() if name != "kind" and figure is not None]
+    placed = type(step := line.get("step")) is int and step >= 0 and isinstance(line.get("kind"), str)
+    return placed and all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
 
 
 def _trains(line: dict[str, Any]) -> bool:

@@ -80,7 +80,7 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
     except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         mend = "Use another checkpoint of this run."
         raise CheckpointError(
-            complaint("trainer.safetensors", "states of random generators", str(error), mend)
+            complaint("trainer.safetensors", "states of random generators", str(error)[:200], mend)
         ) from error
 
 

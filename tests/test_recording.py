@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -365,6 +366,8 @@ def altered(path: Path, change: Callable[[Any], Any]) -> None:
     with safe_open(path, "pt") as file:
         plain = json.loads(file.metadata()[KEY])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors |= {"one": torch.ones(1, dtype=torch.int64), "half": torch.ones(1), "wide": torch.ones(1, 1, 1, 4)}
+    tensors["true"] = torch.ones(1, dtype=torch.bool)
     save_file(tensors, path, {KEY: json.dumps(change(plain))})
 
 
@@ -389,6 +392,19 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
     "heads of text": lambda plain: plain | {"heads": "all"},
     "a state of other rows": lambda plain: with_call(
         plain, state={"value": "RowState", "fields": {"kind": "softmax", "value": plain["moments"][0][0]}}
+    ),
+    "rows that claim to be many": lambda plain: (
+        plain | {"moments": [[{"tensor": "one", "shape": [1 << 30]}, True]] * 2}
+    ),
+    "keys that claim to be many": lambda plain: with_tensors(
+        plain, [{"tensor": "wide", "shape": [1, 1, size, 4]} for size in (4, 1 << 28, 1 << 28)]
+    ),
+    "a bandwidth that claims to be many": lambda plain: with_option(
+        plain, "score", {"value": "Gaussian", "fields": {"bandwidth": {"tensor": "half", "shape": [1 << 30]}}}
+    ),
+    "a moment that is a large tensor": lambda plain: with_call(plain, moment={"tensor": "half", "shape": [1 << 31]}),
+    "a moment of inputs that is a large mask": lambda plain: with_call(
+        plain, given=[{"tensor": "wide", "shape": [1, 4, 4]}] * 3 + [{"tensor": "true", "shape": [1 << 31]}]
     ),
     "inputs that are none": lambda plain: with_call(plain, given=[1, 2, 3, 0]),
     "projections that are none": lambda plain: plain | {"around": {"attention": [[1, 2]] * 4}},
@@ -418,8 +434,11 @@ def test_a_file_that_is_no_trace_is_named(how: str, tmp_path: Path) -> None:
     altered(path, lambda plain: plain)
     assert torch.equal(read(path).alignment("attention"), trace.alignment("attention"))
     altered(path, HOSTILE[how])
-    with pytest.raises(DataError, match=re.escape(str(path))):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=re.escape(str(path))) as raised:
         read(path)
+    assert len(str(raised.value)) < 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
 
 
 def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:

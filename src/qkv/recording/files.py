@@ -17,7 +17,7 @@ from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.trace import Trace
-from qkv.recording.values import Reader, Writer
+from qkv.recording.values import Reader, Writer, brief
 from qkv.scores.products import ScaledDot
 from qkv.states import RowState
 from qkv.view.scene import OPTIONS
@@ -118,7 +118,7 @@ def _trace(plain: Any, reader: Reader) -> Trace:
     tokens = {str(name): _texts(some, reader) for name, some in plain["tokens"].items()}
     heads = plain["heads"]
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
-        raise reader.wrong("numbers of heads", repr(heads))
+        raise reader.wrong("numbers of heads", brief(heads))
     return Trace(calls, None if heads is None else tuple(heads), lineage, around, tokens, str(plain["title"]))
 
 
@@ -131,7 +131,7 @@ def _texts(some: Any, reader: Reader) -> tuple[str, ...]:
 def _moment(reader: Reader, rows: Any, start: Any) -> Moment:
     found = reader.value(rows)
     if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64 or not isinstance(start, bool):
-        raise reader.wrong("rows of a batch", repr(rows))
+        raise reader.wrong("rows of a batch", brief([found, start]))
     return Moment(found, start)
 
 
@@ -141,21 +141,21 @@ def _check_rows(lineage: Lineage, reader: Reader) -> None:
     for place, (rows, start) in enumerate(lineage.moments):
         inside = start or (place > 0 and (rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < count)))
         if not inside:
-            raise reader.wrong("rows that continue others", str(rows.tolist())[:60])
+            raise reader.wrong("rows that continue others", brief(rows[:4].tolist()))
         count = rows.numel()
 
 
 def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
     query, key, value = reader.value(plain["tensors"])
-    options, state, moment, own = reader.value(plain["options"]), reader.value(plain["state"]), *_place(plain)
+    options, state, moment, own = _options(plain["options"], reader), reader.value(plain["state"]), *_place(plain)
     given = None if plain["given"] is None else Given(*reader.value(plain["given"]))
     unknown = set(options) - set(OPTIONS)
     moments = [moment, *([] if given is None else [given.moment])]
     if unknown or not all(type(at) is int and -1 <= at <= lineage.now for at in moments):
-        raise reader.wrong("options and moments of a call", f"{sorted(unknown)}, {moments}")
+        raise reader.wrong("options and moments of a call", brief([*sorted(unknown), *moments]))
     fine = all(isinstance(tensor, Tensor) and tensor.ndim >= 2 for tensor in (given or ())[:3])
     if not fine or not (state is None or (isinstance(state, RowState) and isinstance(state.value, Tensor))):
-        raise reader.wrong("tensors that projections were given, and a row state", repr(state)[:60])
+        raise reader.wrong("tensors that projections were given, and a row state", brief([*(given or ()), state]))
     defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
     arguments = {**defaults, **options}
     try:
@@ -168,6 +168,10 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
     return Call(query, key, value, options, state, moment, own, given)
 
 
+def _options(plain: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+    return {name: reader.bias(part) if name == "bias" else reader.value(part) for name, part in plain.items()}
+
+
 def _place(plain: Mapping[str, Any]) -> tuple[Any, bool]:
     return plain["moment"], plain["own"] is True
 
@@ -175,5 +179,5 @@ def _place(plain: Mapping[str, Any]) -> tuple[Any, bool]:
 def _around(some: Any, reader: Reader) -> Around:
     pairs = [Projection(*pair) for pair in some]
     if len(pairs) != len(Around._fields) or not all(x is None or isinstance(x, Tensor) for pair in pairs for x in pair):
-        raise reader.wrong("four projections", repr(some)[:60])
+        raise reader.wrong("four projections", brief(pairs))
     return Around(*pairs)

@@ -27,8 +27,9 @@ _CLASSES: tuple[type, ...] = (
 )
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
 _TEXTS = ("align", "activation", "kind")
-LARGEST = 1 << 31
-"""The most numbers of a tensor that repeats what is stored."""
+SPREAD, COPIED = (1 << 27, 1024), (1 << 20, 64)
+"""A mask or a bias may repeat what is stored up to so many numbers, or so many times what is stored, if that is more;
+any other tensor, which is copied when it is checked, up to so many."""
 
 
 @final
@@ -115,20 +116,32 @@ class Reader:
                 return {name: self.value(part) for name, part in plain.items()}
         raise self.wrong("names, numbers and tensors", type(plain).__name__)
 
+    def bias(self, plain: Any) -> Any:
+        """The same for a bias, which may repeat what is stored more often.
+
+        Raises:
+            DataError: something that a `Writer` does not write.
+        """
+        match plain:
+            case {"tensor": str(name), "shape": list(shape), **rest} if not rest:
+                return self._tensor(name, shape, spread=True)
+        return self.value(plain)
+
     def wrong(self, expected: str, got: str) -> DataError:
         """An error that names the file."""
         mend = "It is not what trace.save wrote: save the trace again."
         return DataError(complaint(self._path, expected, got[:200], mend))
 
-    def _tensor(self, name: str, shape: list[Any]) -> Tensor:
+    def _tensor(self, name: str, shape: list[Any], spread: bool = False) -> Tensor:
         if name not in self._tensors:
             raise self.wrong("the tensors that it names", f"none named {name!r}")
         stored, wide = self._tensors[name], all(type(size) is int and size >= 0 for size in shape)
         pairs = zip(stored.shape, shape, strict=False)
         if len(shape) != stored.ndim or not wide or not all(have in (1, want) for have, want in pairs):
             raise self.wrong(f"a shape that {tuple(stored.shape)} expands to", str(shape))
-        if prod(shape) > max(LARGEST, stored.numel()):
-            raise self.wrong(f"at most {LARGEST:,} numbers", f"shape {shape}")
+        most, times = SPREAD if spread or stored.dtype == torch.bool else COPIED
+        if prod(shape) > max(most, times * stored.numel()):
+            raise self.wrong(f"at most {times} times what is stored", f"shape {shape}")
         return stored.expand(shape)
 
     def _made(self, name: str, given: dict[str, Any]) -> Any:
@@ -144,3 +157,20 @@ class Reader:
             return cls(**given)
         except (QkvError, TypeError, ValueError) as error:
             raise self.wrong(f"a {name}", str(error)) from error
+
+
+def brief(value: Any) -> str:
+    """Describe what a file gave, however large it says that it is: of a tensor the shape alone.
+
+    Example:
+        >>> brief([None, "a", torch.zeros(1).expand(1 << 40)])
+        "[None, 'a', a tensor of shape (1099511627776,)]"
+    """
+    match value:
+        case Tensor():
+            return f"a tensor of shape {tuple(value.shape)}"
+        case list() | tuple() | set():
+            return f"[{', '.join(brief(part) for part in list(value)[:4])}{', ...' if len(value) > 4 else ''}]"
+        case None | bool() | int() | float() | str():
+            return repr(value)[:60]
+    return type(value).__name__

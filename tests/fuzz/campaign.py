@@ -23,8 +23,9 @@ from qkv.errors import QkvError
 SECONDS = 2.0
 MEMORY = 256 << 20
 CHUNK = 500
-_LOST = 120.0
-_PLACE = struct.Struct("qd")
+_WARM = 8
+_LOST, _TURN = 120.0, 0.02
+_PLACE = struct.Struct("q")
 
 
 @dataclass
@@ -82,7 +83,7 @@ def try_target(target: Target, count: int, seed: int) -> Tally:
 def _chunk(target: Target, numbers: range, seed: int, tally: Tally) -> int:
     """Give the number to go on from: behind the one that ended its process, if one did."""
     shared = mmap.mmap(-1, _PLACE.size)
-    shared[:] = _PLACE.pack(numbers.start, time.monotonic())
+    shared[:] = _PLACE.pack(numbers.start)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -104,15 +105,21 @@ def _chunk(target: Target, numbers: range, seed: int, tally: Tally) -> int:
 
 
 def _wait(pid: int, shared: mmap.mmap) -> tuple[bool, int]:
-    while True:
+    """Wait for the end of a process, or until one attempt has taken all patience.
+
+    Patience is counted by turns of this loop: where both processes were stopped for a while, none is lost.
+    """
+    place, turns = shared[:], 0
+    while turns * _TURN < _LOST:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return True, os.waitstatus_to_exitcode(status)
-        if time.monotonic() - _PLACE.unpack(shared[:])[1] > _LOST:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return False, 0
-        time.sleep(0.02)
+        turns = turns + 1 if shared[:] == place else 0
+        place = shared[:]
+        time.sleep(_TURN)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False, 0
 
 
 def _child(target: Target, numbers: range, seed: int, shared: mmap.mmap, pipe: int) -> None:
@@ -133,12 +140,13 @@ def _quietly(target: Target, numbers: range, seed: int, shared: mmap.mmap, pipe:
     attempt = target.make(base / "inside")
     (base / "outside").mkdir(exist_ok=True)
     watch = Watch(base / "outside")
-    attempt_once(attempt, seed_of(target, seed, -1))
+    for number in range(-_WARM, 0):  # what is imported at first use is nobody's time
+        attempt_once(attempt, seed_of(target, seed, number))
     _limit_memory()
     with os.fdopen(pipe, "w") as stream:
         for number in numbers:
             key = seed_of(target, seed, number)
-            shared[:] = _PLACE.pack(number, time.monotonic())
+            shared[:] = _PLACE.pack(number)
             begun = time.process_time()
             refused, fault = attempt_once(attempt, key)
             taken = time.process_time() - begun

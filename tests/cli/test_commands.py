@@ -40,7 +40,7 @@ def test_evaluate_prints_figures_with_signatures(demo: tuple[Path, Result], tmp_
     few.write_text("".join((demo[0] / "demo" / "unseen.tsv").read_text().splitlines(keepends=True)[:40]))
     done = succeeded(run("evaluate", demo[0] / "demo" / "run", "--data", few))
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["bleu", "chrf", "exact_match"]
+    assert [row[0] for row in rows] == ["bleu", "chrf", "exact_match", "word_error_rate"]
     assert "version:" in rows[0][2]
 
 

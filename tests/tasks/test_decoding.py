@@ -13,7 +13,8 @@ from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.tasks.decoding import Decoding, as_mean, as_sampling
+from qkv.tasks.cut import CutWarning
+from qkv.tasks.decoding import Decoding, as_mean, as_sampling, as_stop
 from qkv.tasks.translator import Translator
 
 LINES = ["abc", "", "cabbage", "a", "fade", "deaf bed", "abc", "ggggggg"]
@@ -82,9 +83,9 @@ def test_an_ensemble_of_equals_is_each_of_them(kind: str) -> None:
     one = model(kind, 3)
     for mean in ("probability", "log_probability"):
         how = Decoding(beam=3, mean=mean)
-        assert Translator(one, TOKENIZER, 64, [one]).translate(LINES, how) == Translator(one, TOKENIZER).translate(
-            LINES, how
-        )
+        both, alone = Translator(one, TOKENIZER, 64, [one]), Translator(one, TOKENIZER)
+        found = [[each.text for each in some.translate_fully(LINES, how)] for some in (both, alone)]
+        assert found[0] == found[1]
 
 
 def test_an_empty_line_is_an_empty_translation() -> None:
@@ -107,6 +108,18 @@ def test_scores_that_are_not_numbers_are_an_error(way: str) -> None:
         broken.translate(["abc"], WAYS[way])
 
 
+def test_a_translation_that_is_cut_is_warned_of_and_shown_without_an_end() -> None:
+    ours = translator("rnn")
+    with torch.no_grad():
+        ours.model.output.bias[ours.tokenizer.encode("a")] = 100
+    with pytest.warns(CutWarning, match="2 of 3 translations were cut at their limit, the first of line 1"):
+        assert [len(text) for text in ours.translate(["ab", "", "c"], Decoding(max_tokens=4))] == [4, 0, 4]
+    (found,) = ours.translate_fully(["ab"], attention=True)
+    assert not found.finished
+    assert len(found.target_tokens) == 3 * 2 + 16 + 1
+    assert found.target_tokens[-1] == "…"
+
+
 def test_coverage_needs_attention() -> None:
     blind = Translator(RecurrentTranslator(RecurrentConfig(TOKENIZER.size, score="none", hidden=4)), TOKENIZER)
     with pytest.raises(ConfigError, match="coverage: expected a model with attention"):
@@ -116,12 +129,15 @@ def test_coverage_needs_attention() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Decoding(beam=0), "width: expected at least 1; got 0"),
-        (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the width 2; got 3"),
+        (lambda: Decoding(beam=0), "beam: expected at least 1; got 0"),
+        (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the beam's 2; got 3"),
         (lambda: Decoding(beam=2, sampling=Sampling()), "beam: expected 1 where tokens are drawn; got 2"),
+        (lambda: Decoding(max_tokens=0), "max_tokens: expected at least 1; got 0"),
+        (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
         (lambda: as_sampling(False, None, 3, None, None), "--top-k: expected --sample beside it; got no --sample"),
         (lambda: as_mean("probabilty"), 'Did you mean "probability"?'),
+        (lambda: as_stop("proven"), 'Did you mean "proved"?'),
     ],
 )
 def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:

@@ -122,7 +122,7 @@ def test_a_model_without_attention_has_none_to_show(files: Files, tmp_path: Path
     given["model"] = {**MODELS["gru"], "score": "none"}
     train(load_settings(given), tmp_path / "run")
     translator = load(tmp_path / "run")
-    assert len(translator.translate(["abc"])) == 1
+    assert len(translator.translate_fully(["abc"])) == 1
     with pytest.raises(ConfigError, match="a model with attention"):
         translator.translate_fully(["abc"], attention=True)
 

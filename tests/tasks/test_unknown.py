@@ -36,7 +36,7 @@ def test_every_unknown_word_becomes_the_source_word_it_attends_to() -> None:
     expected = [line.split()[place] for place in found.weights[:-1].argmax(-1).tolist()]
     assert list(found.target_tokens[:-1]) == expected
     assert found.text == " ".join(expected)
-    assert "<unk>" in translator.translate([line])[0]
+    assert "<unk>" in translator.translate_fully([line])[0].text
 
 
 def test_an_empty_line_stays_empty() -> None:
@@ -61,8 +61,10 @@ def test_names_never_seen_are_found_by_the_reading_chosen_on_validation_data(tmp
     reading = as_unknown(translator, True, tmp_path / "v.src", tmp_path / "v.tgt")
     assert reading is not None
     sources, targets = [pair.source for pair in sets.test], [pair.target for pair in sets.test]
-    plain = translator.translate(sources)
-    replaced = translator.translate(sources, Decoding(unknown=reading))
+    plain, replaced = (
+        [each.text for each in translator.translate_fully(sources, how)]
+        for how in (Decoding(), Decoding(unknown=reading))
+    )
     assert not any("<unk>" in line for line in replaced)
     shares = [sum(a == b for a, b in zip(found, targets, strict=True)) / 200 for found in (plain, replaced)]
     assert shares[0] < 0.05

@@ -18,20 +18,28 @@ def evaluate(
         typer.Option(help="Or one file as in training: source<TAB>target, label<TAB>text, or words in columns."),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="Plain text, of a language model.")] = None,
+    beam: Annotated[int, typer.Option(help="Of translations: how many hypotheses to keep; 1 is greedy.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="Of a beam: 0 compares log-probabilities, 1 per token.")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The most tokens of a translation; else 3 to each of its source, and 16.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write what the model said to this file.")] = None,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Score a model by the code that training uses.
 
-    Translations: sacreBLEU with its signature, chrF and exact match. Labels and tags: accuracy and F1. Text: loss,
-    perplexity and bits per character.
+    Translations: sacreBLEU with its signature, chrF, exact match and word error rate. Labels and tags: accuracy and
+    F1. Text: loss, perplexity and bits per character.
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
+    from qkv.tasks.decoding import Decoding
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.parallel import Files
 
     files = Files(source=source, target=target, data=data)
-    for figure in evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out):
+    how = Decoding(beam, length_penalty, max_tokens=max_tokens)
+    figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
+    for figure in figures:
         typer.echo(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}")

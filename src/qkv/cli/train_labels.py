@@ -24,6 +24,9 @@ _Seed = Annotated[int | None, typer.Option(help="Decides everything that is left
 _Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
 _Config = Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")]
 _From = Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")]
+_Tokens = Annotated[
+    Path | None, typer.Option("--tokenizer-from", help="Take the tokenizer of another run, of any task.")
+]
 _Board = Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")]
 _Print = Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")]
 
@@ -45,6 +48,7 @@ def train_classify(
     device: _Device = "cpu",
     config: _Config = None,
     start: _From = None,
+    tokenizer_from: _Tokens = None,
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
@@ -58,7 +62,7 @@ def train_classify(
         "model": {"encoder": model, "pool": pool},
         "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
     }
-    _train("classify", flags, Given(config, start, out, device, tensorboard, print_config))
+    _train("classify", flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
 
 
 @guarded
@@ -77,6 +81,7 @@ def train_tag(
     device: _Device = "cpu",
     config: _Config = None,
     start: _From = None,
+    tokenizer_from: _Tokens = None,
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
@@ -90,7 +95,7 @@ def train_tag(
         "model": {"encoder": model},
         "training": {"steps": steps, "learning_rate": learning_rate, "seed": seed},
     }
-    _train("tag", flags, Given(config, start, out, device, tensorboard, print_config))
+    _train("tag", flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
 
 
 def _train(kind: Any, flags: dict[str, dict[str, Any]], given: Given) -> None:

@@ -34,6 +34,7 @@ def train_generate(
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
     config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")] = None,
     start: Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")] = None,
+    tokenizer_from: Annotated[Path | None, typer.Option(help="Take the tokenizer of another run, of any task.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
 ) -> None:
@@ -60,4 +61,4 @@ def train_generate(
         "model": model,
         "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
     }
-    follow(language_training, flags, Given(config, start, out, device, tensorboard, print_config))
+    follow(language_training, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))

@@ -33,6 +33,7 @@ class Given(NamedTuple):
     Attributes:
         config: settings as a TOML file.
         start: the run to start from.
+        tokens: the run whose tokenizer is taken.
         out: the run folder.
         device: where to compute.
         tensorboard: whether to log for TensorBoard too.
@@ -41,6 +42,7 @@ class Given(NamedTuple):
 
     config: Path | None
     start: Path | None
+    tokens: Path | None
     out: Path | None
     device: str
     tensorboard: bool
@@ -49,13 +51,15 @@ class Given(NamedTuple):
 
 def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> None:
     """Train as flags and files say: flags win over the file, the file over the run that training starts from."""
-    from qkv.tasks.origin import open_origin, origin_tables
+    from qkv.tasks.origin import expect_tokenizer, open_origin, origin_tables
     from qkv.tasks.settings import merge, read_toml, to_toml
 
     written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
-    origin = open_origin(given.start, recipe.TASK)
+    origin = open_origin(given.start, recipe.TASK, given.tokens)
     below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
-    settings = recipe.load_settings(merge(below, written))
+    tables = merge(below, written)
+    expect_tokenizer(origin, tables)
+    settings = recipe.load_settings(tables)
     if given.print_config:
         typer.echo(to_toml(recipe.show_settings(settings)))
         return

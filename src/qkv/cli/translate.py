@@ -21,6 +21,12 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 means per token.")] = 1.0,
     normalization: Annotated[str, typer.Option(help="How lengths count: plain or wu.")] = "plain",
     coverage: Annotated[float, typer.Option(help="Penalty for source words that got little attention.")] = 0.0,
+    stop: Annotated[
+        str, typer.Option(help="End a beam when no better one can follow (proved), or that many ended (filled).")
+    ] = "proved",
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The most tokens of a translation; else 3 to each of its source, and 16.")
+    ] = None,
     n_best: Annotated[int, typer.Option(help="Translations of each line: line<TAB>score<TAB>text.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probabilities.")] = False,
     temperature: Annotated[
@@ -48,7 +54,8 @@ def translate(
 
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
-    from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling
+    from qkv.tasks.cut import tell_cut
+    from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.streams import read_stdin, write_lines
     from qkv.tasks.translator import Translator
     from qkv.tasks.unknown import as_unknown
@@ -61,6 +68,8 @@ def translate(
         coverage,
         n_best,
         as_sampling(sample, temperature, top_k, top_p, seed),
+        as_stop(stop),
+        max_tokens,
         as_mean(mean),
         as_unknown(translator, replace_unknown, valid_source, valid_target),
     )
@@ -70,6 +79,8 @@ def translate(
         write_lines(best.text for best, *_ in found)
     else:
         write_lines(f"{number}\t{score:.4f}\t{text}" for number, score, text in _listed(found))
+    if (told := tell_cut([all(one.finished for one in best) for best in found], "--max-tokens")) is not None:
+        typer.echo(f"qkv: {told}", err=True)
     if drawn:
         from qkv.tasks.drawing import draw
 

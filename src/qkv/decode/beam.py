@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, NamedTuple, final
+from typing import Generic, Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits
 from qkv.errors import ConfigError, QkvError, complaint
+
+Stop = Literal["proved", "filled"]
 
 
 @final
@@ -40,7 +42,7 @@ class Beam:
     width: int = 5
     n_best: int = 1
     ranking: Ranking = field(default_factory=Ranking)
-    stop: Literal["proved", "filled"] = "proved"
+    stop: Stop = "proved"
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -48,7 +50,7 @@ class Beam:
         if not 1 <= self.n_best <= self.width:
             mend = "Widen the beam, or ask for fewer."
             raise ConfigError(complaint("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", mend))
-        if self.stop not in ("proved", "filled"):
+        if self.stop not in get_args(Stop):
             mend = "Only the first is sure to miss nothing."
             raise ConfigError(complaint("stop", '"proved" or "filled"', repr(self.stop), mend))
 

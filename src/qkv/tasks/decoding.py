@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast, final, get_args
+from typing import Any, TypeVar, cast, final, get_args
 
 import torch
 from torch import Tensor
 
-from qkv.decode.beam import Beam, beam
+from qkv.decode.beam import Beam, Stop, beam
 from qkv.decode.ensemble import Ensemble, Mean
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
@@ -18,6 +18,18 @@ from qkv.errors import ConfigError, complaint, nearest
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import Reading
 from qkv.tasks.watching import Watched, Watching
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def usual_limit(source_tokens: Count) -> Count:
+    """The most tokens of a translation where nobody chose: no text of a language pair grows more than threefold.
+
+    Example:
+        >>> usual_limit(10)
+        46
+    """
+    return 3 * source_tokens + 16
 
 
 @final
@@ -32,6 +44,10 @@ class Decoding:
         coverage: β of the coverage penalty; 0 switches it off.
         n_best: how many translations of each line; drawn ones where tokens are drawn.
         sampling: how tokens are drawn; None where the likeliest are taken.
+        stop: when a beam ends: "proved" once no hypothesis that still runs could be better, "filled" once as many as
+            it is wide have ended.
+        max_tokens: the most tokens of a translation, the end mark included; None for three to each token of its source
+            and 16 more. One that reaches it is cut there, and says so (`Translation.finished`).
         mean: how several models are joined.
         unknown: which weights say what source word stands where the model wrote an unknown one; None to leave it.
 
@@ -49,20 +65,36 @@ class Decoding:
     coverage: float = 0.0
     n_best: int = 1
     sampling: Sampling | None = None
+    stop: Stop = "proved"
+    max_tokens: int | None = None
     mean: Mean = "probability"
     unknown: Reading | None = None
     search: Beam = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
+            if number is not None and number < 1:
+                raise ConfigError(complaint(name, "at least 1", f"{number}", "Leave it out for the usual number."))
         if self.sampling is not None and self.beam != 1:
             mend = "A beam searches, sampling draws: choose one."
             raise ConfigError(complaint("beam", "1 where tokens are drawn", f"{self.beam}", mend))
         if self.coverage and self.beam == 1:
             mend = "It ranks the hypotheses of a beam: use --beam 5."
             raise ConfigError(complaint("coverage", "0 without a beam", f"{self.coverage}", mend))
+        if self.stop != "proved" and self.beam == 1:
+            mend = "It ends the search of a beam: use --beam 5."
+            raise ConfigError(complaint("stop", '"proved" without a beam', f'"{self.stop}"', mend))
+        if self.sampling is None and self.n_best > self.beam:
+            mend = f"Use --beam {self.n_best} or wider, or --sample to draw them."
+            raise ConfigError(complaint("n_best", f"from 1 to the beam's {self.beam}", f"{self.n_best}", mend))
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
-        object.__setattr__(self, "search", Beam(width, self.n_best, ranking))
+        object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
+
+    def limit(self, source_tokens: Tensor) -> Tensor:
+        """The most tokens of each translation (B,), from the number of its source's (B,)."""
+        usual = usual_limit(source_tokens)
+        return usual if self.max_tokens is None else torch.full_like(usual, self.max_tokens)
 
 
 def decode(
@@ -135,6 +167,21 @@ def as_sampling(
 def as_normalization(name: str) -> Normalization:
     """The name of a normalization, checked where it is used."""
     return cast("Normalization", name)
+
+
+def as_stop(name: str) -> Stop:
+    """When a beam ends, checked.
+
+    Raises:
+        ConfigError: no such end.
+
+    Example:
+        >>> as_stop("filled")
+        'filled'
+    """
+    if name not in get_args(Stop):
+        raise ConfigError(complaint("--stop", '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop))))
+    return cast("Stop", name)
 
 
 def as_mean(name: str) -> Mean:

@@ -1,5 +1,6 @@
 """Scoring a trained model on files."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from qkv.checkpoint.disk import replace_file
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, complaint
 from qkv.metrics.figure import Figure
+from qkv.tasks.cut import tell_cut
+from qkv.tasks.decoding import Decoding
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
@@ -16,8 +19,12 @@ from qkv.tasks.runs import open_run
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translator
 
+_GREEDY = Decoding()
 
-def evaluate_translation(run: Path, files: Files, device: str = "cpu", out: Path | None = None) -> list[Figure]:
+
+def evaluate_translation(
+    run: Path, files: Files, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
+) -> list[Figure]:
     """Score a translation model.
 
     Args:
@@ -25,9 +32,10 @@ def evaluate_translation(run: Path, files: Files, device: str = "cpu", out: Path
         files: sources and their translations.
         device: where to compute.
         out: where to write the translations, if anywhere.
+        how: they are made.
 
     Returns:
-        The figures.
+        The figures. Standard error is told of translations that were cut.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -35,7 +43,10 @@ def evaluate_translation(run: Path, files: Files, device: str = "cpu", out: Path
     """
     pairs = read_for_scoring(files)
     translator = Translator.load(run, device)
-    hypotheses = translator.translate([pair.source for pair in pairs])
+    found = translator.translate_fully([pair.source for pair in pairs], how)
+    if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
+        print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
+    hypotheses = [each.text for each in found]
     if out is not None:
         replace_file(out, "".join(f"{line}\n" for line in hypotheses).encode("utf-8"))
     return judge(hypotheses, pairs)
@@ -64,7 +75,9 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
     return Generator.load(run, device).evaluate(read_text(text))
 
 
-def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = None) -> list[Figure]:
+def evaluate(
+    run: Path, files: Files, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
+) -> list[Figure]:
     """Score a model on files of its task.
 
     Args:
@@ -72,6 +85,7 @@ def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = No
         files: as the task's training takes them.
         device: where to compute.
         out: where to write what the model says, if anywhere.
+        how: a translator decodes; of other tasks the default, for they do not.
 
     Returns:
         The figures.
@@ -79,9 +93,13 @@ def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = No
     Raises:
         CheckpointError: the checkpoint cannot be used.
         DataError: a file cannot be used; names file and line.
-        ConfigError: files that this task does not take.
+        ConfigError: files or settings that this task does not take.
     """
-    match open_run(run).task:
+    task = open_run(run).task
+    if task != "translate" and how != _GREEDY:
+        mend = "Only translations are searched for."
+        raise ConfigError(complaint("--beam", "no setting of decoding", f"one for a run trained to {task}", mend))
+    match task:
         case "classify":
             return evaluate_labels("classify", run, _one_file(files), device, out)
         case "tag":
@@ -90,7 +108,7 @@ def evaluate(run: Path, files: Files, device: str = "cpu", out: Path | None = No
             mend = "A language model is scored on plain text."
             raise ConfigError(complaint("--text", "a file of plain text", "none", mend))
         case _:
-            return evaluate_translation(run, files, device, out)
+            return evaluate_translation(run, files, device, out, how)
 
 
 def _one_file(files: Files) -> Path | None:

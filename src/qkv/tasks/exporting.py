@@ -12,6 +12,7 @@ from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.transformer import TransformerTranslator
+from qkv.tasks.decoding import usual_limit
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import load
@@ -72,7 +73,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
         mend = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
         raise UnsupportedError(complaint("--to", "a Transformer that translates", type(model).__name__, mend))
-    positions = max(_LEAST_POSITIONS, 3 * trained.longest + 16)
+    positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
     to_ctranslate2(model, tokenizer.vocabulary.pieces, out, **_marks(tokenizer), positions=positions)
 
 

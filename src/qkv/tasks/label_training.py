@@ -139,7 +139,7 @@ def train_labels(
 
 def _expect_labels(labels: tuple[str, ...], origin: Origin | None) -> None:
     """Refuse a start that learnt other labels: its outputs would mean something else."""
-    if origin is None:
+    if origin is None or not origin.weights:
         return
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(labels):

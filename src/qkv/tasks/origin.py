@@ -1,4 +1,4 @@
-"""Fine-tuning: a trained run as the start of another training."""
+"""What another run gives to a training: weights and tokenizer to go on from, or the tokenizer alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from qkv.checkpoint.folder import verify
+from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, ConfigError, complaint
 from qkv.tasks.runs import Trained, learnt_tokenizer, open_run
 
 _SHOWN = 4
@@ -20,26 +21,36 @@ class Origin(NamedTuple):
 
     Attributes:
         trained: the checkpoint.
-        digest: sha256 that stands for every byte of it.
+        digest: sha256 that stands for every byte of what is taken.
+        weights: whether weights are taken; else the tokenizer alone.
     """
 
     trained: Trained
     digest: str
+    weights: bool = True
 
 
-def open_origin(run: Path | None, task: str) -> Origin | None:
+def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> Origin | None:
     """Read the run to start from.
 
     Args:
         run: the folder that training wrote, or one checkpoint in it; None to start anew.
         task: of the training that is to begin.
+        tokenizer: a run of any task whose tokenizer is taken, so that what both train can translate together.
 
     Returns:
         The origin, if any.
 
     Raises:
         CheckpointError: the checkpoint cannot be used, or is of another task.
+        ConfigError: both are named.
     """
+    if run is not None and tokenizer is not None:
+        mend = "A start brings its own tokenizer: leave one of them out."
+        raise ConfigError(complaint("--tokenizer-from", "no --from beside it", "both", mend))
+    if tokenizer is not None:
+        found = open_run(tokenizer)
+        return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)
     if run is None:
         return None
     trained = open_run(run)
@@ -51,11 +62,29 @@ def open_origin(run: Path | None, task: str) -> Origin | None:
 
 
 def origin_tables(origin: Origin | None) -> dict[str, Any]:
-    """The settings that the start decides: model and tokenizer."""
+    """The settings that the start decides: model and tokenizer, or the tokenizer alone."""
     if origin is None:
         return {}
-    config = origin.trained.contents.config
-    return {name: dict(table) for name in ("model", "tokenizer") if isinstance(table := config.get(name), Mapping)}
+    config, names = origin.trained.contents.config, ("model", "tokenizer") if origin.weights else ("tokenizer",)
+    return {name: dict(table) for name in names if isinstance(table := config.get(name), Mapping)}
+
+
+def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
+    """Refuse settings of the tokenizer that are not those of the one that is taken.
+
+    Args:
+        origin: where it comes from.
+        given: the settings of this training, nested.
+
+    Raises:
+        ConfigError: one of them differs.
+    """
+    theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
+    for name in theirs:
+        if name in ours and ours[name] != theirs[name]:
+            mend = "It was learnt before: leave the setting out, or take no tokenizer from another run."
+            expected = f"{theirs[name]}, as the tokenizer of the other run was learnt"
+            raise ConfigError(complaint(f"tokenizer.{name}", expected, f"{ours[name]}", mend))
 
 
 def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
@@ -70,7 +99,7 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
     Raises:
         CheckpointError: a tensor is missing, is too many or has another shape; names them.
     """
-    if origin is None:
+    if origin is None or not origin.weights:
         return
     ours, theirs = model.state_dict(), origin.trained.contents.model
     faults = [f"no {name}" for name in ours if name not in theirs]
@@ -90,4 +119,6 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
 
 def origin_config(origin: Origin | None) -> dict[str, Any]:
     """What the start adds to the configuration that defines a run."""
-    return {} if origin is None else {"from": origin.digest}
+    if origin is None:
+        return {}
+    return {"from" if origin.weights else "tokenizer_from": origin.digest}

@@ -9,6 +9,7 @@ from torch import Tensor
 from qkv.data.batches import Batch, Example, collate, token_batches
 from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
@@ -61,9 +62,10 @@ class TranslationTask:
         return [self.train[place].index for place in places]
 
     def validate(self) -> list[Figure]:
-        """BLEU, exact match and loss on the validation pairs."""
-        hypotheses = self.translator().translate([pair.source for pair in self.valid])
-        return [*judge(hypotheses, self.valid), self._validation_loss()]
+        """BLEU and the other figures of `judge`, and the loss, on the validation pairs."""
+        # A model that has not learnt yet runs into the limit often: no news in training.
+        found = self.translator().translate_fully([pair.source for pair in self.valid])
+        return [*judge([each.text for each in found], self.valid), self._validation_loss()]
 
     def translator(self) -> Translator:
         """The model as it is now, ready to translate."""
@@ -99,7 +101,7 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
         pairs: the sources, and what people wrote for them.
 
     Returns:
-        sacreBLEU, chrF and exact match.
+        sacreBLEU, chrF, exact match and word error rate (of phones with spaces between, that of phones).
     """
     references = [pair.target for pair in pairs]
-    return [bleu(hypotheses, references), chrf(hypotheses, references), exact_match(hypotheses, references)]
+    return [figure(hypotheses, references) for figure in (bleu, chrf, exact_match, word_error_rate)]

@@ -17,12 +17,14 @@ from qkv.errors import CheckpointError, ConfigError, DataError, complaint
 from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
+from qkv.tasks.cut import warn_cut
 from qkv.tasks.decoding import Decoding, decode
 from qkv.tasks.reading import Reading
 from qkv.tasks.trained_translation import load_translation
 
 _BATCH_TOKENS = 4096
 _EOS_SHOWN = "<eos>"
+_CUT_SHOWN = "…"
 _GREEDY = Decoding()
 
 
@@ -36,7 +38,8 @@ class Translation:
         text: its translation.
         score: the log-probability of the translation, in nats.
         finished: whether the model ended it; False where it was still going at the limit.
-        source_tokens, target_tokens: as the model sees them; the last target token is the end mark.
+        source_tokens, target_tokens: as the model sees them; the last target token is the end mark, or "…" where the
+            limit cut it.
         weights: what each target token attended to, (T, S); None where the model has no attention, or none was asked
             for.
         ranked: by what a beam ranked it: the score normalized by length; None where nothing was ranked.
@@ -124,13 +127,16 @@ class Translator:
             beam: how many hypotheses are kept; 1 is greedy. Only where `how` is not given.
 
         Returns:
-            One translation for each line, in order; an empty line gives an empty one.
+            One translation for each line, in order; an empty line gives an empty one. Where the limit cut some
+            (`Decoding.max_tokens`) a `CutWarning` says so.
 
         Raises:
             DataError: a line longer than the limit; names its number.
             ConfigError: settings outside their range.
         """
-        return [found.text for found in self.translate_fully(lines, how or Decoding(beam))]
+        found = self.translate_fully(lines, how or Decoding(beam))
+        warn_cut([each.finished for each in found])
+        return [each.text for each in found]
 
     def translate_fully(
         self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
@@ -254,7 +260,7 @@ class Translator:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
-        return decode(self.models, source_BS, lengths_B, keys, how, limit=3 * lengths_B + 16, **marks)
+        return decode(self.models, source_BS, lengths_B, keys, how, limit=how.limit(lengths_B), **marks)
 
     def _translation(
         self, line: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
@@ -269,7 +275,7 @@ class Translator:
             score=found.score,
             finished=found.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer, source.unknown)),
-            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN),
+            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN if found.finished else _CUT_SHOWN),
             weights=self.attention(source.ids, found.ids) if look else None,
             ranked=found.ranked,
             origins=self.origins(source.ids, found.ids) if look else None,

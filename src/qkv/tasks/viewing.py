@@ -10,6 +10,7 @@ from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, complaint
 from qkv.recording.files import read
 from qkv.recording.recorder import record
+from qkv.tasks.decoding import usual_limit
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import load
@@ -115,12 +116,12 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
-    hypothesis = greedy(stepper, source, lengths, bos=tokenizer.bos, eos=tokenizer.eos, limit=3 * lengths + 16)[0]
+    hypothesis = greedy(stepper, source, lengths, bos=tokenizer.bos, eos=tokenizer.eos, limit=usual_limit(lengths))[0]
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
     _expect_attention(trace.calls)
-    written = [*tokenizer.pieces(hypothesis.ids), "<eos>"]
+    written = [*tokenizer.pieces(hypothesis.ids), "<eos>" if hypothesis.finished else "…"]
     tokens = {"source": tokenizer.pieces(ids), "target": written}
     return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
 

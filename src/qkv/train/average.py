@@ -27,7 +27,7 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     if count < 1:
         raise ConfigError(complaint("count", "at least 1", str(count), "Average two or more."))
     if len(found) < count:
-        mend = f"Train with keep={count} or more, or average fewer."
+        mend = f"Train with keep = {count} or more under [training] in --config, or average fewer."
         raise CheckpointError(complaint(str(run), f"{count} checkpoints", str(len(found)), mend))
     return found[-count:]
 

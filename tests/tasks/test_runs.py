@@ -33,7 +33,9 @@ def forged(contents: Contents, changes: dict[str, Any]) -> Contents:
 def test_every_family_comes_back(name: str, tmp_path: Path) -> None:
     contents = FAMILIES[name]
     save(tmp_path / "sound", contents)
+    chance = torch.get_rng_state()
     found = load(tmp_path / "sound")
+    assert torch.equal(torch.get_rng_state(), chance), "no weights are drawn where others take their place"
     assert all(torch.equal(tensor, contents.model[key]) for key, tensor in found.model.state_dict().items())
     assert not any(tensor.is_meta for tensor in (*found.model.parameters(), *found.model.buffers()))
 

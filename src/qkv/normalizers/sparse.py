@@ -144,7 +144,8 @@ def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
     convex = _all_at_most_two(alpha)
     digits = 24 if x.dtype == torch.float32 else 53
     low = torch.full_like(x[..., :1], -1)
-    high = low * torch.as_tensor(x.shape[-1], dtype=x.dtype, device=x.device) ** (1 - alpha)
+    # A tensor made of the number of keys as data would fix that number where the call is traced.
+    high = low * torch.full_like(low, x.shape[-1]) ** (1 - alpha)
     tau = low
     for _ in range(digits // 2 if convex else digits + 7):
         t = torch.relu(x - tau)

@@ -1,11 +1,12 @@
 """What a run folder holds, whatever its task: which task, which tokenizer, which weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import load
@@ -14,6 +15,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, complaint
 
 M = TypeVar("M", bound=nn.Module)
+_DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 class Trained(NamedTuple):
@@ -89,15 +91,29 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
     stored = dict(trained.contents.model if weights is None else weights)
     try:
         _expect_few_layers(trained.contents.config.get("model"), len(stored))
-        with torch.device("meta"):
-            _expect_sizes(make().state_dict(), stored)
-        model = make()
+        with _Undrawn():
+            with torch.device("meta"):
+                _expect_sizes(make().state_dict(), stored)
+            model = make()
         model.load_state_dict(stored)
     except (ConfigError, RuntimeError, ValueError, TypeError, OverflowError) as error:
         mend = "It was written by another version: train again, or install that version."
         got = str(error).partition("\n")[0][:200]
         raise CheckpointError(complaint(str(trained.folder), "weights of the model it names", got, mend)) from error
     return model
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves first weights as they are, for stored ones take their place.
+
+    On the meta device PyTorch would import its compiler to draw none, which takes longer than all else in loading.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        return (*args, *named.values())[0] if func in _DRAWN else func(*args, **named)
 
 
 def _expect_few_layers(table: object, tensors: int) -> None:

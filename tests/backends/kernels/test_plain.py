@@ -8,12 +8,15 @@ from torch import Tensor
 
 import qkv
 from qkv.masks import causal, lengths
-from qkv.normalizers import Entmax, Mean, Sigmoid, Softmax, Sparsemax
+from qkv.normalizers import Entmax, Identity, Mean, Sigmoid, Softmax, Sparsemax
 from qkv.scores import Additive, Boxcar, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
 
-# The counters of dropout are multiplied modulo 2^32 on purpose; Numba does it without a word, NumPy warns.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+# The counters of dropout are multiplied modulo 2^32 on purpose, and NaN has no exponent; Numba does it without a word,
+# NumPy warns.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 9, 11, 3, 2
+MANY = 70
+"""Keys of more than one pass over 64 of them."""
 DENSE = torch.arange(QUERIES * KEYS).view(QUERIES, KEYS) % 3 > 0
 VECTOR = torch.linspace(-1, 1.5, WIDTH, dtype=torch.float64)
 ADDITIVE: dict[str, dict[str, Any]] = {
@@ -32,6 +35,10 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "sparsemax": {"normalizer": Sparsemax()},
     "entmax 1.5": {"normalizer": Entmax(), "mask": causal()},
     "entmax 1.3": {"normalizer": Entmax(1.3), "mask": DENSE},
+    "entmax of rows that see nothing": {"normalizer": Entmax(), "mask": causal(-3)},
+    "softmax of rows that see nothing": {"mask": causal(-3)},
+    "mean and a bias": {"normalizer": Mean(), "bias": torch.linspace(-2, 2, KEYS, dtype=torch.float64)},
+    "identity and a table": {"normalizer": Identity(), "mask": DENSE},
 }
 DISTANCES: dict[str, dict[str, Any]] = {
     "squares": {"score": SquaredDistance(2.0)},
@@ -44,9 +51,17 @@ DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def answers(backend: str, leaves: list[Tensor], **given: Any) -> list[Tensor]:
+def answers(backend: str, leaves: list[Tensor], learnt: Any = None, **given: Any) -> list[Tensor]:
+    """The output and the gradients; also of a parameter, which is given with what makes a mechanism of it."""
     fresh = [x.clone().requires_grad_() for x in leaves]
     seed = torch.Generator().manual_seed(3)
+    if learnt is not None:
+        parameter = learnt[0].clone().requires_grad_()
+        made = learnt[1](parameter)
+        given["normalizer" if isinstance(made, Entmax) else "score"] = made
+        output = qkv.attention(*fresh, backend=backend, **given)
+        wanted = [*fresh, parameter]
+        return [output, *torch.autograd.grad(output.square().sum(), wanted, materialize_grads=True)]
     output = qkv.attention(*fresh, backend=backend, generator=seed, **given)
     return [output, *torch.autograd.grad(output.square().sum(), fresh, materialize_grads=True)]
 
@@ -58,10 +73,10 @@ def assert_served(backend: str, leaves: list[Tensor], **given: Any) -> None:
         torch.testing.assert_close(ours.double(), theirs, rtol=limit, atol=limit)
 
 
-def inputs(queries: int = QUERIES, scale: float = 1.0) -> list[Tensor]:
+def inputs(queries: int = QUERIES, scale: float = 1.0, keys: int = KEYS) -> list[Tensor]:
     query = scale * torch.randn(1, HEADS, queries, WIDTH, dtype=torch.float64)
-    key = scale * torch.randn(1, HEADS, KEYS, WIDTH, dtype=torch.float64)
-    return [query, key, torch.randn(1, HEADS, KEYS, COLUMNS, dtype=torch.float64)]
+    key = scale * torch.randn(1, HEADS, keys, WIDTH, dtype=torch.float64)
+    return [query, key, torch.randn(1, HEADS, keys, COLUMNS, dtype=torch.float64)]
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
@@ -75,9 +90,43 @@ def test_additive_scores_of_any_size(scale: float) -> None:
     assert_served("fused", inputs(scale=scale), score=Additive(VECTOR))
 
 
-@pytest.mark.parametrize("name", ["softmax", "mean", "sigmoid", "dropout"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 60.0])
+@pytest.mark.parametrize("queries", [1, QUERIES])
+def test_additive_scores_in_single_precision(queries: int, scale: float) -> None:
+    ours, theirs = (
+        answers(backend, [x.to(dtype) for x in leaves], score=Additive(VECTOR.to(dtype)))
+        for leaves in [inputs(queries, scale)]
+        for backend, dtype in (("fused", torch.float32), ("reference", torch.float64))
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+OF_ONE = {
+    **{name: ADDITIVE[name] for name in ("softmax", "mean", "sigmoid", "dropout")},
+    "a table": {"mask": DENSE[:1]},
+    "a bias": {"bias": torch.linspace(-2, 2, KEYS, dtype=torch.float64)},
+    "nothing to see": {"mask": lengths(0)},
+    "a table that hides all": {"mask": torch.zeros(1, KEYS, dtype=torch.bool)},
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE)
 def test_additive_scores_of_one_query(name: str) -> None:
-    assert_served("fused", inputs(queries=1), score=Additive(VECTOR), **ADDITIVE[name])
+    assert_served("fused", inputs(queries=1), score=Additive(VECTOR), **OF_ONE[name])
+
+
+@pytest.mark.parametrize(
+    ("backend", "given"),
+    [
+        ("fused", {"score": Additive(VECTOR)}),
+        ("rowwise", {"bias": torch.linspace(-2, 2, MANY, dtype=torch.float64)}),
+        ("rowwise", {"normalizer": Entmax()}),
+    ],
+)
+@pytest.mark.parametrize("queries", [1, 5])
+def test_rows_of_many_keys(queries: int, backend: str, given: dict[str, Any]) -> None:
+    assert_served(backend, inputs(queries, keys=MANY), **given)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -85,9 +134,45 @@ def test_passes_over_products(name: str) -> None:
     assert_served("rowwise", inputs(), score=ScaledDot(), **PRODUCTS[name])
 
 
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("name", DISTANCES)
-def test_passes_over_distances(name: str) -> None:
-    assert_served("rowwise", [x.float() for x in inputs()], **DISTANCES[name])
+def test_passes_over_distances(name: str, scale: float) -> None:
+    """Near ones and far ones take another type of products."""
+    assert_served("rowwise", [x.float() for x in inputs(scale=scale)], **DISTANCES[name])
+
+
+@pytest.mark.parametrize("score", [SquaredDistance, Gaussian, Epanechnikov, lambda h: Epanechnikov(h, power=3)])
+@pytest.mark.parametrize("scale", [0.1, 3.0], ids=["near", "far"])
+def test_gradients_of_a_bandwidth_for_each_head(score: Any, scale: float) -> None:
+    leaves = inputs(scale=scale)
+    ours, theirs = (
+        answers(backend, [*(x.to(dtype) for x in leaves)], learnt=(torch.tensor([2.0, 4.0], dtype=dtype), score))
+        for backend, dtype in (("rowwise", torch.float32), ("reference", torch.float64))
+    )
+    assert len(ours) == 5
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_gradients_of_alpha(alpha: float) -> None:
+    leaves = inputs()
+    ours, theirs = (
+        answers(backend, leaves, learnt=(torch.tensor(alpha, dtype=torch.float64), Entmax))
+        for backend in ("rowwise", "reference")
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax(), Sparsemax(), Entmax(), Entmax(1.3)])
+def test_what_a_row_sees_and_is_no_number_stays_visible(normalizer: Any) -> None:
+    query, key, value = inputs()
+    key[0, 0, 4] = torch.nan
+    output = qkv.attention(query, key, value, normalizer=normalizer, mask=causal(), backend="rowwise")
+    assert output[0, 0, 4:].isnan().all()
+    assert not output[0, 0, :4].isnan().any()
+    assert not output[0, 1].isnan().any()
 
 
 def test_sums_over_weights() -> None:

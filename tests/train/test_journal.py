@@ -78,6 +78,8 @@ FOREIGN = (
     '{"step": Infinity, "kind": "train"}',
     '{"step": 1e999, "kind": "train"}',
     '{"step": 2, "kind": 3}',
+    '{"step": 2, "kind": "\\ud800"}',
+    '{"step": 2, "kind": "train", "\\udfff": 1}',
     '{"step": 2, "kind": "train", "seconds": "long"}',
     '{"step": 2, "kind": "train", "seconds": [1]}',
     '{"step": 2, "kind": "train", "loss": NaN}',

@@ -80,7 +80,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(lines[:-1], start=1):
         try:
             line = json.loads(text)
-            ours = _ours(line)
+            ours = _ours(line) and bool(_text(line).encode())
         except (ValueError, RecursionError, OverflowError):
             ours = False
         if not ours:

@@ -4,8 +4,9 @@
 
 The fast tests of the rooms run once under coverage, without any change: they must pass, and it is seen which of them
 run which function. Then each mutant is made in a copy of the project, and judged by those of its room's tests that run
-its function. It is killed where one fails, or takes several times as long. Survivors are printed with their line: each
-is either the same program in another form, or a test that is missing. With `--out` a run that was cut off goes on.
+its function; one of a compiled kernel first by the test that runs kernels as plain Python. It is killed where one
+fails, or takes several times as long. Survivors are printed with their line: each is either the same program in another
+form, or a test that is missing. With `--out` a run that was cut off goes on.
 """
 
 import argparse

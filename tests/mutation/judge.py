@@ -19,6 +19,8 @@ from tests.mutation.reach import COMPILED, OPTIONS, Reach
 
 PATIENCE = 900.0
 """Seconds after which a mutant counts as killed by time, whatever its processor time is."""
+PLAIN, PLAIN_SECONDS = "tests/backends/kernels/test_plain.py", 120.0
+"""A test of the compiled kernels that runs them as plain Python too, without minutes of compiling; and its patience."""
 
 
 class Chosen:
@@ -54,16 +56,29 @@ def judge(mutant: Mutant, room: tuple[str, ...], reach: Reach, copy: Path, kept:
     sound, stamp = path.read_bytes(), path.stat()
     path.write_text(mutant.text, encoding="utf-8")
     try:
-        code = in_process(lambda: _run(files, list(tests), mutant, copy, kept), 60 + 5 * sum(tests.values()))
+        code = in_process(lambda: _run_plain(copy, kept), PLAIN_SECONDS) if PLAIN in files and _compiled(mutant) else 0
+        if code == 0:
+            code = in_process(lambda: _run(files, list(tests), mutant, copy, kept), 60 + 5 * sum(tests.values()))
     finally:
         path.write_bytes(sound)
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     return {0: "survived", None: "killed by time"}.get(code, "killed")
 
 
+def _compiled(mutant: Mutant) -> bool:
+    return f"/{COMPILED}/" in mutant.path
+
+
+def _run_plain(copy: Path, kept: Path) -> int:
+    """The kernels as plain Python: the same program, so that what fails here is noticed."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    enter(copy, kept)
+    return int(pytest.main([*OPTIONS, "-x", PLAIN]))
+
+
 def _run(files: list[str], tests: list[str], mutant: Mutant, copy: Path, kept: Path) -> int:
     own = kept
-    if f"/{COMPILED}/" in mutant.path:  # its machine code must not take the place of the sound one
+    if _compiled(mutant):  # its machine code must not take the place of the sound one
         own = copy / "machine-code"
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(kept, own)

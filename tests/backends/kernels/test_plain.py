@@ -18,15 +18,18 @@ HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 9, 11, 3, 2
 MANY = 70
 """Keys of more than one pass over 64 of them."""
 DENSE = torch.arange(QUERIES * KEYS).view(QUERIES, KEYS) % 3 > 0
+BIAS = torch.linspace(-2, 2, QUERIES * KEYS, dtype=torch.float64).view(QUERIES, KEYS)
 VECTOR = torch.linspace(-1, 1.5, WIDTH, dtype=torch.float64)
 ADDITIVE: dict[str, dict[str, Any]] = {
     "softmax": {},
     "a sink": {"normalizer": Softmax(torch.tensor([0.3, -1.0], dtype=torch.float64))},
     "causal": {"mask": causal()},
     "a table": {"mask": DENSE},
-    "a bias": {"bias": torch.linspace(-2, 2, QUERIES * KEYS, dtype=torch.float64).view(QUERIES, KEYS)},
+    "a bias": {"bias": BIAS},
     "mean": {"normalizer": Mean()},
     "sigmoid": {"normalizer": Sigmoid()},
+    "identity and a table": {"normalizer": Identity(), "mask": DENSE},
+    "mean, a table and a bias": {"normalizer": Mean(), "mask": DENSE, "bias": BIAS},
     "dropout": {"dropout": 0.4},
 }
 PRODUCTS: dict[str, dict[str, Any]] = {
@@ -38,6 +41,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "entmax of rows that see nothing": {"normalizer": Entmax(), "mask": causal(-3)},
     "softmax of rows that see nothing": {"mask": causal(-3)},
     "mean and a bias": {"normalizer": Mean(), "bias": torch.linspace(-2, 2, KEYS, dtype=torch.float64)},
+    "mean and a table": {"normalizer": Mean(), "mask": DENSE},
     "identity and a table": {"normalizer": Identity(), "mask": DENSE},
 }
 DISTANCES: dict[str, dict[str, Any]] = {
@@ -68,7 +72,7 @@ def answers(backend: str, leaves: list[Tensor], learnt: Any = None, **given: Any
 
 def assert_served(backend: str, leaves: list[Tensor], **given: Any) -> None:
     wide = [x.double() for x in leaves]
-    limit = 1e-9 if leaves[0].dtype == torch.float64 else 1e-4
+    limit = 1e-12 if leaves[0].dtype == torch.float64 else 1e-4
     for ours, theirs in zip(answers(backend, leaves, **given), answers("reference", wide, **given), strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=limit, atol=limit)
 
@@ -162,7 +166,7 @@ def test_gradients_of_alpha(alpha: float) -> None:
         for backend in ("rowwise", "reference")
     )
     for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("normalizer", [Softmax(), Sparsemax(), Entmax(), Entmax(1.3)])

@@ -96,6 +96,14 @@ def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
         align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
 
 
+def test_a_line_that_is_too_long_is_named(run: Path) -> None:
+    loaded = Translator.load(run)
+    aligner = Aligner(Translator(loaded.model, loaded.tokenizer, longest=4))
+    for pair, name in ((("a b c d", "A B C D E"), "target"), (("a b c d e", "A"), "source")):
+        with pytest.raises(DataError, match=f"{name} line 2: expected from 1 to 4 tokens; got 5. Leave the line out"):
+            aligner.align([Sentences("a", "A"), Sentences(*pair)])
+
+
 @pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("word", 8000), ("char", 8000)])
 def test_pieces_know_their_words(kind: str, size: int) -> None:
     text = "The dog's (small) house, don't 3.5 über-all … 日本 x"

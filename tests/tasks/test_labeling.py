@@ -134,12 +134,14 @@ def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) 
     assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
 
 
-def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path) -> None:
+def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagger: Path) -> None:
     files = LabeledFiles(_films(tmp_path / "t.tsv"), longest=3)
     with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
         read_for_training("classify", files, Words("word"), 0)
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
         Classifier.load(classifier).classify(["fine", "film " * 600])
+    with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
+        Tagger.load(tagger).tag([["1"], ["1"] * 600])
 
 
 def test_settings_go_around(tmp_path: Path) -> None:

@@ -140,11 +140,39 @@ def test_greedy_text_is_the_likeliest_by_the_model_without_a_cache(generator: Ge
     assert generator.tokenizer.decode(ids) == found
 
 
+def test_a_window_of_a_long_prompt_is_its_last_part(generator: Generator) -> None:
+    """Sixteen characters are read; the rest is only repeated."""
+    prompt = VERSE[:40]
+    whole, last = (
+        generator.generate([start], tokens=20, temperature=0, long_prompt="window")[0]
+        for start in (prompt, prompt[-16:])
+    )
+    assert whole == prompt + last[16:]
+    assert prompt + "".join(generator.stream(prompt, tokens=20, temperature=0, long_prompt="window")) == whole
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("prompt", ["the d", "the cat sat on t"])
+def test_text_beyond_the_context_goes_on_from_its_last_half(generator: Generator, prompt: str) -> None:
+    (found,) = generator.generate([prompt], tokens=40, temperature=0)
+    ids = generator.tokenizer.encode(prompt)
+    window = list(ids)
+    for _ in range(40):
+        scores = generator.model(torch.tensor([window]))[0, -1]
+        ids.append(int(scores[4:].argmax()) + 4)
+        window = ids[-8:] if len(window) == 16 else [*window, ids[-1]]
+    assert generator.tokenizer.decode(ids) == found
+
+
 def test_prompts_that_cannot_be_read_are_named(generator: Generator) -> None:
     with pytest.raises(DataError, match=r"at most 16 tokens, the model's context; got 20. .*--long-prompt window"):
         generator.generate(["the cat sat on the m"])
     (found,) = generator.generate(["the cat sat on the m"], tokens=1, long_prompt="window")
     assert found.startswith("the cat sat on the m")
+    with pytest.raises(ConfigError, match='"refuse" or "window"; got "windw"'):
+        generator.generate(["the"], long_prompt="windw")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="at most 16 tokens, the model's context"):
+        generator.stream("the cat sat on the m")
     with pytest.raises(DataError, match="at least one token"):
         generator.generate([""])
     with pytest.raises(DataError, match="characters of the training text; got 'ß'"):

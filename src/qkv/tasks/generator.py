@@ -153,6 +153,7 @@ class Generator:
         return judge(self.model, given)
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
+        check_long_prompt(long_prompt)
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:

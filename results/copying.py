@@ -1,0 +1,157 @@
+"""The row of copying: sentences with names that no training text has, by models that copy and models that do not."""
+
+import json
+import os
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.data.corpus import Pair
+from qkv.data.introductions import splits
+from qkv.metrics.matches import exact_match
+from qkv.tasks.decoding import Decoding
+from qkv.tasks.drawing import draw
+from qkv.tasks.training import load_settings, train
+from qkv.tasks.translator import Translator
+
+ROOT = Path(__file__).parent.parent
+_BEAM = 4
+
+
+@dataclass(frozen=True)
+class CopyingRow:
+    """One line of the table.
+
+    Args:
+        name: what `python -m results` takes.
+        what: for the reader.
+    """
+
+    name: str
+    what: str
+
+    @property
+    def config(self) -> Path:
+        """The settings."""
+        return ROOT / "results" / f"{self.name}.toml"
+
+    @property
+    def kept(self) -> Path:
+        """Where the figures are kept."""
+        return ROOT / "results" / "runs" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The figures themselves."""
+        return self.kept / "figures.json"
+
+
+ROWS = (CopyingRow("copying", "Copying names never seen"),)
+
+
+def run_row(row: CopyingRow, data: Path, run: Path, *, train: bool) -> None:
+    """Train each model, score it on new names, and keep figures and a picture in the repository.
+
+    Args:
+        row: which.
+        data: as of every row; the sentences are made here.
+        run: where the run folders go.
+        train: whether to train, or to score finished runs again.
+    """
+    settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
+    sizes = settings["data"]
+    sets = splits(sizes["train"], sizes["validation"], sizes["test"], sizes["seed"])
+    run.mkdir(parents=True, exist_ok=True)
+    files = {name: _file(run / f"{name}.tsv", pairs) for name, pairs in zip(("data", "valid_data"), sets, strict=False)}
+    start = time.process_time()
+    figures = {name: one_model(name, settings, files, run, sets.test, train) for name in settings["models"]}
+    record = {
+        "figures": figures,
+        "sentences": sizes,
+        "processor_seconds": round(time.process_time() - start, 1),
+        "machine": f"{os.cpu_count()} cores, {torch.get_num_threads()} thread, PyTorch {torch.__version__}",
+    }
+    row.kept.mkdir(parents=True, exist_ok=True)
+    row.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    first = Translator.load(run / next(iter(settings["models"])))
+    draw(first.translate_fully([sets.test[0].source], attention=True), row.kept / "origin.png", terminal=False)
+    print(json.dumps(figures, indent=1))
+
+
+def _file(path: Path, pairs: Sequence[Pair]) -> Path:
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
+    return path
+
+
+def one_model(
+    name: str, settings: dict[str, Any], files: dict[str, Path], run: Path, test: Sequence[Pair], again: bool
+) -> dict[str, float]:
+    """Train one of the models, and score it.
+
+    Args:
+        name: of the model.
+        settings: of the row.
+        files: what it is trained and validated on.
+        run: the folder of the row's runs.
+        test: sentences with new names.
+        again: whether to train it first.
+
+    Returns:
+        In percent: exact sentences greedily and by a beam; the rate of wrong words greedily; and the parameters.
+    """
+    own = settings["models"][name]
+    training = {**settings["training"], "steps": own["steps"], "learning_rate": own["learning_rate"]}
+    training["validate_every"] = own["steps"]
+    tables = {"data": files, "tokenizer": settings["tokenizer"], "model": own["model"], "training": training}
+    if again:
+        train(load_settings(tables), run / name)
+    translator = Translator.load(run / name)
+    sources, targets = [pair.source for pair in test], [pair.target for pair in test]
+    exact = {}
+    for width, kind in ((1, "greedy"), (_BEAM, "beam")):
+        found = translator.translate_fully(sources, Decoding(width))
+        exact[kind] = exact_match([each.text for each in found], targets).value
+    return {**exact, "parameters": sum(parameter.numel() for parameter in translator.model.parameters())}
+
+
+def section() -> str:
+    """The part of the page about copying."""
+    return "".join(_part(row) for row in ROWS)
+
+
+def _part(row: CopyingRow) -> str:
+    head = f"## {row.what}\n\n"
+    if not row.record.exists():
+        return f"{head}Not run.\n\n"
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    sizes = record["sentences"]
+    lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
+    return f"""{head}Introductions, such as "hello , my name is … ." to be answered by "hello … !":
+{sizes["train"]:,} to train on, and {sizes["test"]:,} to score whose names no other part has
+(`qkv.data.introductions`). A sentence counts if every word is right. At least 98 % are asked with copying, and nearly
+none without.
+
+| model | `--copy` | exact, greedy | exact, beam of {_BEAM} | parameters |
+|---|---|---|---|---|
+{lines}
+- command: `python -m results --data FOLDER --row {row.name}` (nothing is read from FOLDER)
+- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0, 500 updates each
+- processor time: {record["processor_seconds"] / 60:.1f} min for all; machine: {record["machine"]}
+
+![Where each word comes from](../results/runs/{row.name}/origin.png)
+
+"""
+
+
+def _line(name: str, figures: dict[str, float]) -> str:
+    kind, _, copy = name.partition("_")
+    shown = {"gru": "GRU, additive attention", "transformer": "Transformer"}[kind]
+    return (
+        f"| {shown} | {copy} | **{figures['greedy']:.1f}** % | {figures['beam']:.1f} % "
+        f"| {figures['parameters'] / 1e3:.0f} thousand |\n"
+    )

@@ -42,6 +42,16 @@ def test_a_classifier_is_scored_by_its_own_figures(films: Path, tmp_path: Path) 
     assert (tmp_path / "out.tsv").read_text() == FILMS
 
 
+def test_a_label_that_training_never_saw_is_told_of(films: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.tsv"
+    other.write_text("good\ta fine film\nso so\ta film\n")
+    done = succeeded(run("evaluate", films / "run", "--data", other))
+    assert done.stdout.splitlines()[0] == "accuracy\t50.0000\tunit:label"
+    assert f'{other}:2: training never saw the label "so so"; such labels, 1 of 2, count as wrong.' in done.stderr
+    train = ("train", "classify", "--data", films / "films.tsv", "--valid-data", other, "--out", tmp_path / "x")
+    refused(run(*train), f'{other}:2: expected one of "bad", "good"; got "so so"', "Training never saw it")
+
+
 def test_words_are_tagged_in_columns(tmp_path: Path) -> None:
     data = tmp_path / "names.conll"
     data.write_text(NAMES)

@@ -40,6 +40,8 @@ class Shift(nn.Module):
 class ShiftTask:
     """Implements the Protocol of `qkv.train` in full, with no shortcut for the tests' sake."""
 
+    unit = "tokens"
+
     def __init__(self, model: Shift, examples: int = 40, seed: int = 1) -> None:
         random = Random(seed)
         self.model = model

@@ -9,6 +9,7 @@ from torch import Tensor
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.word_places import NO_WORD, word_places
+from qkv.decode.numbers import expect_numbers
 from qkv.errors import ConfigError, DataError, complaint, nearest
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
@@ -127,6 +128,8 @@ class Aligner:
         with record(model, layers=layers) as trace:
             model(source.to(device), lengths.to(device), target.to(device))
         found = {layer: trace.weights(layer).float().cpu() for layer in layers}
+        for layer, weights in found.items():
+            expect_numbers(weights, f"the attention {layer}")
         return [
             {layer: _between_words(_by_head(weights[row]), one) for layer, weights in found.items()}
             for row, one in enumerate(numbers)

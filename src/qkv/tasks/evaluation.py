@@ -131,24 +131,37 @@ def evaluate_labels(
         out: where to write the labels, if anywhere: as the file's own, with the labels that were found.
 
     Returns:
-        The figures.
+        The figures. Standard error is told of labels that training never saw, which count as wrong.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
         DataError: the file cannot be used; names file and line.
     """
     texts = read_texts(kind, data)
-    found = _labels(kind, run, texts, device)
+    model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)
+    _tell_unseen(texts, model.labels, data)
+    found = _labels(model, texts)
     if out is not None:
         lines = (line for text, labels in zip(texts, found, strict=True) for line in _written(kind, text, labels))
         replace_file(out, "".join(f"{line}\n" for line in lines).encode("utf-8"))
     return judge_labels(found, [text.labels for text in texts])
 
 
-def _labels(kind: Kind, run: Path, texts: Sequence[Text], device: str) -> list[tuple[str, ...]]:
-    if kind == "tag":
-        return Tagger.load(run, device).tag([text.words for text in texts])
-    return [(label,) for label in Classifier.load(run, device).classify([text.words[0] for text in texts])]
+def _tell_unseen(texts: Sequence[Text], labels: Sequence[str], data: Path | None) -> None:
+    unseen = [(text.line, label) for text in texts for label in text.labels if label not in labels]
+    if unseen:
+        line, label = unseen[0]
+        print(  # noqa: T201
+            f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
+            f"{sum(len(text.labels) for text in texts):,}, count as wrong.",
+            file=sys.stderr,
+        )
+
+
+def _labels(model: Tagger | Classifier, texts: Sequence[Text]) -> list[tuple[str, ...]]:
+    if isinstance(model, Tagger):
+        return model.tag([text.words for text in texts])
+    return [(label,) for label in model.classify([text.words[0] for text in texts])]
 
 
 def _written(kind: Kind, text: Text, labels: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import SPECIALS
+from qkv.decode.numbers import expect_numbers
 from qkv.decode.sampling import Sampling, row_keys
 from qkv.errors import ConfigError, DataError, complaint, nearest
 from qkv.metrics.figure import Figure
@@ -146,11 +147,14 @@ class Generator:
 
         Raises:
             DataError: a shorter text.
+            QkvError: the model's scores are not numbers.
         """
         given = passage(text, self.tokenizer)
         if len(given.ids) < 2:
             raise DataError(complaint("text", "two tokens or more", f"{len(given.ids)}", "Give a longer text."))
-        return judge(self.model, given)
+        figures = judge(self.model, given)
+        expect_numbers(torch.tensor(figures[0].value), "this text")
+        return figures
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
         check_long_prompt(long_prompt)
@@ -177,7 +181,8 @@ class Generator:
         scores, state = self._read(known)
         step = 0
         while True:
-            tokens, _ = sampling.pick(scores, rows, step)
+            tokens, gains = sampling.pick(scores, rows, step)
+            expect_numbers(gains, f"token {step + 1} after the prompt")
             yield tokens.tolist()
             known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
             if state.position < context:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
 from qkv.data.tokenizer import Tokenizer
+from qkv.decode.numbers import expect_numbers
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
@@ -56,6 +57,11 @@ class LabelTask:
     train: Sequence[Item]
     valid: Sequence[Item]
     smoothing: float
+
+    @property
+    def unit(self) -> str:
+        """What the objective counts."""
+        return "labels"
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Texts of about equal length together."""
@@ -120,12 +126,16 @@ def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tens
 
     Returns:
         For each text the scores (words, labels), on the CPU.
+
+    Raises:
+        QkvError: they are not numbers.
     """
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
     for batch in batches:
         stacked = stack([items[place] for place in batch], padding, model.output.weight.device)
         scores = label_scores(model, stacked).cpu()
+        expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
         results.append([scores[row, : len(items[place].begins)] for row, place in enumerate(batch)])
     return restore_order(batches, results)
 

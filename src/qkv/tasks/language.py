@@ -39,6 +39,11 @@ class LanguageTask:
     order: Order
     smoothing: float
 
+    @property
+    def unit(self) -> str:
+        """What the objective counts."""
+        return "tokens"
+
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Windows of the context, as many as make up a batch."""
         context = self.model.config.context

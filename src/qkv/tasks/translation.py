@@ -45,6 +45,11 @@ class TranslationTask:
     smoothing: float
     longest: int
 
+    @property
+    def unit(self) -> str:
+        """What the objective counts."""
+        return "tokens"
+
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Examples of about equal length together."""
         return token_batches(self.train, tokens, seed, epoch)

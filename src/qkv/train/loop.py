@@ -72,7 +72,7 @@ def train(
         TrainingError: loss or gradient are no numbers any more, or memory is exhausted; checkpoints stay.
     """
     with open_run(run, config, free=free) as folder, Interrupts() as interrupts:
-        listeners = [screen(sys.stderr if stream is None else stream, settings.steps)]
+        listeners = [screen(sys.stderr if stream is None else stream, settings.steps, task.unit)]
         try:
             session = begin(
                 Job(task, model, settings, config, tokenizer), folder, lambda text: listeners[0](Said(text))

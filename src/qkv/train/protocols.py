@@ -13,6 +13,10 @@ B = TypeVar("B")
 class Task(Protocol[B]):
     """A model's job: its data, its objective and how it is judged. Training never looks into a batch."""
 
+    @property
+    def unit(self) -> str:
+        """What the objective counts, in the plural: "tokens"."""
+
     def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]]:
         """Group the examples of one epoch.
 

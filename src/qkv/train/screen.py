@@ -10,17 +10,18 @@ from qkv.metrics.figure import Figure
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
 
 
-def screen(stream: TextIO, steps: int) -> Listener:
+def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
     """Choose how progress is shown.
 
     Args:
         stream: where to, usually standard error.
         steps: number of all updates.
+        unit: what speed is counted in.
 
     Returns:
         A bar where the stream is a terminal, else lines.
     """
-    return Bar(stream, steps) if stream.isatty() else Lines(stream, steps)
+    return Bar(stream, steps, unit) if stream.isatty() else Lines(stream, steps, unit)
 
 
 @final
@@ -30,15 +31,16 @@ class Lines:
     Args:
         stream: where to.
         steps: number of all updates.
+        unit: what speed is counted in.
     """
 
-    def __init__(self, stream: TextIO, steps: int) -> None:
+    def __init__(self, stream: TextIO, steps: int, unit: str = "tokens") -> None:
         """Begin."""
-        self._stream, self._steps = stream, steps
+        self._stream, self._steps, self._unit = stream, steps, unit
 
     def __call__(self, event: Event) -> None:
         """Write a line, for what deserves one."""
-        text = _line(event, self._steps)
+        text = _line(event, self._steps, self._unit)
         if text:
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -54,11 +56,12 @@ class Bar:
     Args:
         stream: a terminal.
         steps: number of all updates.
+        unit: what speed is counted in.
     """
 
-    def __init__(self, stream: TextIO, steps: int) -> None:
+    def __init__(self, stream: TextIO, steps: int, unit: str = "tokens") -> None:
         """Show the bar."""
-        self._steps = steps
+        self._steps, self._unit = steps, unit
         columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
         self._progress = Progress(*columns, console=Console(file=stream, highlight=False))
         self._task = self._progress.add_task("train", total=steps, text="")
@@ -71,11 +74,11 @@ class Bar:
             case Updated(step, loss):
                 self._progress.update(self._task, completed=step, text=f"loss {loss:.4f}{self._rest}")
             case Logged():
-                self._rest = f"  {_rates(event)}"
+                self._rest = f"  {_rates(event, self._unit)}"
                 text = f"loss {event.loss:.4f}{self._rest}"
                 self._progress.update(self._task, completed=event.step, text=text)
             case _:
-                text = _line(event, self._steps)
+                text = _line(event, self._steps, self._unit)
                 if text:
                     self._progress.console.print(text, markup=False, soft_wrap=True)
 
@@ -124,10 +127,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def _line(event: Event, steps: int) -> str:
+def _line(event: Event, steps: int, unit: str) -> str:
     match event:
         case Logged():
-            return f"step {event.step:,}/{steps:,}  loss {event.loss:.4f}  {_rates(event)}"
+            return f"step {event.step:,}/{steps:,}  loss {event.loss:.4f}  {_rates(event, unit)}"
         case Validated(step, figures, better) if figures:
             return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
         case Said(text):
@@ -136,6 +139,6 @@ def _line(event: Event, steps: int) -> str:
             return ""
 
 
-def _rates(event: Logged) -> str:
-    rate, speed = f"lr {event.learning_rate:.2e}", f"{event.tokens_per_second:,.0f} tokens/s"
+def _rates(event: Logged, unit: str) -> str:
+    rate, speed = f"lr {event.learning_rate:.2e}", f"{event.tokens_per_second:,.0f} {unit}/s"
     return f"{rate}  {speed}  {duration(event.seconds_left)} left"

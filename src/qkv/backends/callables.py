@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.backends.base import Result
+from qkv.backends.heap import Release
 from qkv.backends.reference import seen_by, state_of
 from qkv.backends.stripes import Place, Size, Walk, full_rank, shares, take
 from qkv.normalizers.base import Normalizer
@@ -32,12 +33,12 @@ def run(problem: Problem, call: Call) -> Result:
         value=full_rank(call.value, rank + 2),
         bias=None if call.bias is None else full_rank(call.bias, rank + 2),
     )
-    outputs, states = [], []
+    outputs, states, release = [], [], Release()
     for place, visible in walk:
         if problem.gradient:
-            output, state = checkpoint(_tile, problem, call, place, visible, use_reentrant=False)
+            output, state = checkpoint(_tile, problem, call, place, visible, release, use_reentrant=False)
         else:
-            output, state = _tile(problem, call, place, visible)
+            output, state = _tile(problem, call, place, visible, release)
         outputs.append(output)
         states.append(state)
     if not outputs:
@@ -47,10 +48,13 @@ def run(problem: Problem, call: Call) -> Result:
     return Result(output, state if problem.state else None)
 
 
-def _tile(problem: Problem, call: Call, place: Place, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+def _tile(
+    problem: Problem, call: Call, place: Place, visible: Tensor | None, release: Release
+) -> tuple[Tensor, Tensor]:
     """The output (..., h, V) of a tile, and its row state (..., h), empty where it is not wanted."""
     lead, rows, columns = place
     query, key, value = take(call.query, lead, rows), take(call.key, lead, columns), take(call.value, lead, columns)
+    release.after(query[..., 0].numel() * key.shape[-2])
     s = call.score(query, key)  # under the caller's autocast: its parameters may be wider than the query
     with torch.autocast(call.query.device.type, enabled=False):
         s = s if s.dtype == torch.float64 else s.float()

@@ -141,11 +141,12 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
 
 
 def test_the_guard_goes_by_the_largest_norms() -> None:
-    x = torch.randn(20, 8)
+    x = torch.randn(40, 8)
     assert rowwise.guard(x, x, 1 / 64) == "single"
     assert rowwise.guard(1e3 + x, 1e3 + x, 1.0) == "double"
-    side = torch.tensor([1e4, -1e4]).repeat(10)[:, None]
+    side = torch.tensor([1e4, -1e4]).repeat(20)[:, None]
     assert rowwise.guard(side + x, side + x, 1.0) == "direct"
+    assert rowwise.guard(1e3 + x[:5], 1e3 + x, 1.0) == "direct"  # a median of the keys takes longer than subtracting
 
 
 @pytest.mark.parametrize(("h", "said"), [(8.0, "in single"), (0.5, "in double"), (1e-4, "by subtraction")])

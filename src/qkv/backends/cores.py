@@ -13,6 +13,9 @@ from torch import Tensor
 INNER = 1 << 18
 """The most numbers that a chunk of hidden features may hold: one MiB of float32, which stays in the cache."""
 
+FEW_QUERIES = 32
+"""Below this many queries a median of the keys takes longer than subtracting every key from every query."""
+
 REACH = 2.0**24
 """The largest ‖q−c‖·‖k−c‖/h² for which a squared distance may be a difference of float64 products.
 
@@ -117,9 +120,12 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor) -> Tensor | None:
 
     Returns:
         The center (..., 1, F) in float64, or None to subtract directly: for float64 operands, for widths at which
-        subtraction is as fast, and where the products would not be exact enough.
+        subtraction is as fast, for queries so few that the median alone takes longer, and where the products would not
+        be exact enough.
     """
     if query.dtype == torch.float64 or query.shape[-1] < 4 or 0 in (*query.shape, *key.shape):
+        return None
+    if query.shape[-2] < FEW_QUERIES:
         return None
     middle = key.median(-2, keepdim=True).values.double()
     far = [(x.double() - middle).square_().sum(-1).max() for x in (query, key)]

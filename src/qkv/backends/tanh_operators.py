@@ -57,13 +57,6 @@ def trouble() -> str | None:
 trouble._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def few(queries: int, keys: int) -> bool:
-    """Whether each tanh is taken by itself, of keys as they lie."""
-    from qkv.backends.kernels import tanh_sum
-
-    return tanh_sum.few(queries, keys)
-
-
 def apply(items: Items, rule: str, dropout: float) -> tuple[Tensor, Tensor]:
     """Output (N, Q, V) and lse (N, Q), empty but for a softmax."""
     if torch.compiler.is_compiling():

@@ -32,7 +32,7 @@ class Case:
         return Case(*arrays, sight, self.rule, shift, self.drop)
 
 
-def case(seed: int, items=2, queries=9, keys=37, width=20, columns=7, *, heads=1, scale=1.0, **options) -> Case:
+def case(seed: int, items=2, queries=24, keys=60, width=20, columns=7, *, heads=1, scale=1.0, **options) -> Case:
     """Random inputs rounded to float32, so that both float types can hold them."""
     random = np.random.default_rng(seed)
     rule, drop, shift = (options.pop(name, None) for name in ("rule", "drop", "shift"))

@@ -14,7 +14,7 @@ from qkv.scores import Additive, Boxcar, Epanechnikov, Gaussian, ScaledDot, Squa
 # The counters of dropout are multiplied modulo 2^32 on purpose, and NaN has no exponent; Numba does it without a word,
 # NumPy warns.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
-HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 9, 11, 3, 2
+HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 32, 34, 3, 2
 MANY = 70
 """Keys of more than one pass over 64 of them."""
 DENSE = torch.arange(QUERIES * KEYS).view(QUERIES, KEYS) % 3 > 0
@@ -183,7 +183,7 @@ def test_sums_over_weights() -> None:
     query, key, _ = (x.float() for x in inputs())
     ours = qkv.attention_map(query, key, mask=causal(2))
     weights = torch.softmax(
-        (query @ key.mT * WIDTH**-0.5).masked_fill(~torch.ones(9, 11).bool().tril(2), -torch.inf), -1
+        (query @ key.mT * WIDTH**-0.5).masked_fill(~torch.ones(QUERIES, KEYS).bool().tril(2), -torch.inf), -1
     )
     torch.testing.assert_close(ours.received(), weights.double().sum(-2), check_dtype=False, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours.topk(3)[0], weights.topk(3).values, check_dtype=False, rtol=1e-5, atol=1e-6)

@@ -29,9 +29,9 @@ def ways(c: Case) -> set[int]:
 EXACT = {
     "one tile": {"queries": 64, "keys": 64, "width": 32, "columns": 16},
     "many tiles": {"queries": 33, "keys": 1100, "width": 128, "columns": 5},
-    "wide": {"queries": 12, "keys": 90, "width": 300, "columns": 64},
+    "wide": {"queries": 24, "keys": 90, "width": 300, "columns": 64},
     "causal": {"queries": 70, "keys": 70, "last": causal(70)},
-    "heads": {"items": 6, "heads": 3, "queries": 20},
+    "heads": {"items": 6, "heads": 3, "queries": 24},
     "saturated": {"scale": 3.0, "queries": 40},
     "small": {"scale": 0.02, "queries": 40},
     "tiny": {"scale": 1e-6, "queries": 40},
@@ -84,7 +84,7 @@ def test_opposite_activations_of_ten_thousand(dtype, wide):
 @by_dtype
 @pytest.mark.parametrize("magnitude", [1e-42, 1e-30, 1e4, 1e30, 3e38])
 def test_extremes(dtype, magnitude):
-    c = case(3, queries=20)
+    c = case(3, queries=24)
     c.query[:, ::2] = np.sign(c.query[:, ::2]) * np.float32(magnitude)
     c.key[:, 1::2] = np.sign(c.key[:, 1::2]) * np.float32(magnitude)
     with np.errstate(over="ignore"):
@@ -104,7 +104,7 @@ def test_no_step_at_the_limits_of_the_factored_form(dtype, edge):
 @pytest.mark.parametrize("magnitude", [2.0**29, 2.0**31, 1e38])
 def test_a_vector_of_any_size(dtype, magnitude):
     """Four denominators and a weight are multiplied: beyond 2^30 each tanh is taken by itself."""
-    c = case(11, queries=20, width=8, rule="identity")
+    c = case(11, queries=24, width=8, rule="identity")
     c.vector[:, ::2] *= np.float32(magnitude / 64)
     assert_as_exact(c.cast(dtype))
 
@@ -122,25 +122,25 @@ def test_product_never_infinite():
 
 
 @by_dtype
-@pytest.mark.parametrize(("queries", "mask_rows"), [(9, 9), (9, 1), (2, 2), (2, 1)])
+@pytest.mark.parametrize(("queries", "mask_rows"), [(24, 24), (24, 1), (2, 2), (2, 1)])
 @pytest.mark.parametrize("rule", ["softmax", "identity", "sigmoid"])
 def test_dense_mask_and_bias(dtype, queries, mask_rows, rule):
     random = np.random.default_rng(6)
-    mask = random.random((2, mask_rows, 37)) < 0.6
-    bias = random.normal(size=(1, mask_rows, 37)).astype(np.float32)
-    first, last = np.array([[3], [0]], np.int32), np.array([[30], [37]], np.int32)
+    mask = random.random((2, mask_rows, 60)) < 0.6
+    bias = random.normal(size=(1, mask_rows, 60)).astype(np.float32)
+    first, last = np.array([[3], [0]], np.int32), np.array([[50], [60]], np.int32)
     c = case(6, items=4, heads=2, queries=queries, mask=mask, bias=bias, first=first, last=last, rule=rule)
     assert_as_exact(c.cast(dtype))
 
 
 @by_dtype
 def test_empty_row_gives_zero(dtype):
-    mask = np.ones((1, 9, 37), bool)
+    mask = np.ones((1, 24, 60), bool)
     mask[0, 5] = False
-    last = np.full((1, 9), 37, np.int32)
+    last = np.full((1, 24), 60, np.int32)
     last[0, 2] = 0
     c = case(7, mask=mask, last=last).cast(dtype)
-    found = ours(c, np.ones((2, 9, 7), dtype))
+    found = ours(c, np.ones((2, 24, 7), dtype))
     assert (found["out"][:, [2, 5]] == 0).all()
     assert (found["lse"][:, [2, 5]] == -torch.inf).all()
     assert (found["query"][:, [2, 5]] == 0).all()
@@ -149,19 +149,19 @@ def test_empty_row_gives_zero(dtype):
 
 
 def test_bias_of_minus_infinity_in_a_whole_row_gives_zero():
-    bias = np.zeros((1, 9, 37), np.float32)
+    bias = np.zeros((1, 24, 60), np.float32)
     bias[0, 4] = -np.inf
     c = case(8, bias=bias)
-    found = ours(c, np.ones((2, 9, 7), np.float32))
+    found = ours(c, np.ones((2, 24, 7), np.float32))
     assert (found["out"][:, 4] == 0).all()
     assert all(torch.isfinite(found[name]).all() for name in ("query", "key", "value", "vector", "bias"))
 
 
-@pytest.mark.parametrize("queries", [9, 1])
+@pytest.mark.parametrize("queries", [24, 1])
 @pytest.mark.parametrize("held", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("by", ["bounds", "mask"])
 def test_hidden_keys_change_no_bit(held, by, queries):
-    mask = np.ones((1, 1, 37), bool)
+    mask = np.ones((1, 1, 60), bool)
     mask[..., 30:] = False
     hiding = {"mask": mask} if by == "mask" else {"last": np.array([[30]], np.int32)}
     c = case(9, queries=queries, **hiding)
@@ -179,7 +179,7 @@ def test_hidden_keys_change_no_bit(held, by, queries):
 
 
 def test_visible_nan_stays_visible_in_its_rows_only():
-    last = np.full((1, 9), 37, np.int32)
+    last = np.full((1, 24), 60, np.int32)
     last[0, :4] = 20
     c = case(10, last=last)
     c.key[0, 25, 3] = np.nan
@@ -193,7 +193,7 @@ def test_visible_infinity_saturates():
     c = case(11)
     c.key[:, 3, 0] = np.inf
     c.query[:, 2, 1] = -np.inf
-    grad = np.ones((2, 9, 7), np.float32)
+    grad = np.ones((2, 24, 7), np.float32)
     np.testing.assert_allclose(ours(c, grad)["out"], judged(c, torch.float64, grad)["out"], rtol=1e-4, atol=1e-5)
 
 

@@ -51,6 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.backends.kernels import pool, tanh_few
+from qkv.backends.kernels.few import few
 from qkv.backends.kernels.sight import Array, Drop, Sight, arguments
 from qkv.backends.kernels.tanh_backward import backward as _backward
 from qkv.backends.kernels.tanh_factors import factors as _factors
@@ -64,8 +65,6 @@ _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
 # largest a + b that is calm: 1 + e^{2(a+b)} stays below 2^30 (float64: 2^60).
 _LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0, 10.3]), 8: np.array([19.1, 186.0, 0.5, 0.0, 20.7])}
 _MOST_PARTS = 8
-# Taking factors of a row costs as much as this many tanhs of it.
-_FEW = 4
 
 
 @final
@@ -129,22 +128,6 @@ class Gradients(NamedTuple):
     shift: Array
 
 
-def few(queries: int, keys: int) -> bool:
-    """Say whether each tanh is taken by itself: factors would cost more than they save.
-
-    Args:
-        queries, keys: Q and K.
-
-    Returns:
-        Whether queries or keys are few.
-
-    Example:
-        >>> few(1, 50), few(50, 50)
-        (True, False)
-    """
-    return queries * keys < _FEW * (queries + keys)
-
-
 def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
     """Take both exponentials of each row, and decide per hidden feature how its tanh is computed.
 
@@ -161,8 +144,8 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
 
     Example:
         >>> from qkv.backends.kernels.sight import see
-        >>> a, b = np.zeros((1, 20, 8), np.float32), np.ones((1, 30, 8), np.float32)
-        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 20, 30)).right.shape
+        >>> a, b = np.zeros((1, 40, 8), np.float32), np.ones((1, 30, 8), np.float32)
+        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 40, 30)).right.shape
         (1, 1, 20, 32)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qkv.backends import callables, operators, traced_callables
 from qkv.backends.base import Backend, Result
+from qkv.backends.cores import FEW_QUERIES
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, full_rank
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import Normalizer
@@ -29,25 +30,29 @@ def cost(problem: Problem) -> Cost:
     """
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    start, each = (260, 2.5) if problem.gradient else (50, 0.3)
+    linear = 4e-3 * problem.rows * (problem.queries + problem.keys) * problem.width if problem.gradient else 0.0
+    start, each = (450, 2.5) if problem.gradient else (100, 0.3)
     if problem.core == "dot":
-        each = 9 if problem.gradient else 3.5
+        each = 9 if problem.gradient else 4
     if problem.core == "tanh_sum":
         each += problem.width * (5.0 if problem.gradient else 1.6)
     if problem.core == "distance":
-        start, each = (800, each + problem.width * 0.26) if problem.gradient else (300, each + problem.width * 0.07)
+        start, each = (1500, each + problem.width * 0.26) if problem.gradient else (500, each + problem.width * 0.11)
+        if problem.queries < FEW_QUERIES:
+            start, each = (800, each + problem.width) if problem.gradient else (100, each + problem.width * 0.8)
     if problem.core == "tile":
         start, each = 3 * start, 3 * each
         if problem.positioned is not None:
             # A bias from positions takes ten passes of integers over each tile.
             each = 160 if problem.gradient else 40
     if problem.normalizer in ("sparsemax", "entmax"):
+        start += 700 if problem.gradient else 200
         each += 6 if problem.gradient else 3
     if problem.normalizer == "hard":
         each += 2
     if problem.dropout:
         each += 4 if problem.gradient else 2
-    return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)
+    return Cost(int(operations), 64 << 20, start + linear + operations / 150_000 + pairs * each / 1000)
 
 
 def run(problem: Problem, call: Call) -> Result:

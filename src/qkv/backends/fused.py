@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.backends import tanh_operators
 from qkv.backends.base import Backend, Result
 from qkv.backends.hidden import without_hidden
+from qkv.backends.kernels.few import few
 from qkv.backends.stripes import full_rank
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.parameters import spread
@@ -46,13 +47,19 @@ def _refuses_call(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """One multiply-add and one division for each pair and hidden feature, three passes of it with gradients."""
+    """One multiply-add and a quarter of a division for each pair and hidden feature, three passes with gradients.
+
+    Factors are two exponentials a row and feature; where queries are few there are none, and a tanh a pair and feature.
+    Fitted to processor time of one thread.
+    """
     pairs = problem.rows * problem.queries * problem.keys
     work = pairs * (problem.width + problem.value_width / 2)
     linear = problem.rows * (problem.queries + problem.keys) * problem.width
     wide = 2 if problem.dtype == torch.float64 else 1
-    start, each = (450, 2.2e-4) if problem.gradient else (180, 5e-5)
-    time = start + wide * (linear / 1000 + work * each)
+    start, each, factors = (450, 2.2e-4, 1e-3) if problem.gradient else (180, 5e-5, 1e-3)
+    if few(problem.queries, problem.keys):
+        each, factors = (2e-3, 0.0) if problem.gradient else (2.5e-4, 0.0)
+    time = start + wide * (linear * factors + work * each)
     passes = 3 if problem.gradient else 1
     return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)
 
@@ -98,7 +105,7 @@ def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
         projected
         or torch.compiler.is_compiling()
         or problem.mask not in ("causal", "keys", "bounds")
-        or not tanh_operators.few(problem.queries, problem.keys)
+        or not few(problem.queries, problem.keys)
     )
 
 

@@ -43,7 +43,7 @@ def _evens_out(problem: Problem) -> bool:
 def cost(problem: Problem) -> Cost:
     """Linear in queries and keys."""
     span = problem.queries + problem.keys
-    state = problem.width * problem.value_width
+    state = problem.value_width if problem.constant else problem.width * problem.value_width
     causal = problem.mask == "causal"
     inside = CHUNK * (problem.width + problem.value_width) * problem.queries if causal else 0
     operations = problem.rows * 2 * (span * state + inside) * (3 if problem.gradient else 1)

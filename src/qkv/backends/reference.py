@@ -38,7 +38,7 @@ def cost(problem: Problem) -> Cost:
         each = 12 if problem.gradient else 7
         numbers = pairs + (numbers - pairs) // 4
     if problem.core == "tanh_sum":
-        each += (2.6 if problem.gradient else 1.6) if numbers > IN_CACHE else (1.2 if problem.gradient else 0.6)
+        each += (2.6 if problem.gradient else 1.6) if numbers > IN_CACHE else (3 if problem.gradient else 2)
     if problem.normalizer in ("sparsemax", "entmax"):
         each += 45 if problem.gradient else 15
     if problem.positioned is not None:
@@ -46,11 +46,13 @@ def cost(problem: Problem) -> Cost:
     if problem.dropout:
         each += 2.5 if problem.gradient else 5
     if problem.normalizer == "hard":
-        each += 3
+        each += 6
     if problem.sink:
         each += 3 if problem.gradient else 4
     # Sorting rows is some thirty operations, however short they are.
-    start = 300 if problem.normalizer in ("sparsemax", "entmax") and not problem.gradient else 0
+    start = {"sparsemax": 80, "entmax": 300}.get(problem.normalizer, 0) if not problem.gradient else 0
+    # Gradients of keys and values are written whole, however few the queries.
+    start += problem.rows * problem.keys * problem.width // 500 if problem.gradient and problem.core == "dot" else 0
     time = start + (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
     return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
 

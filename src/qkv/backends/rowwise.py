@@ -56,14 +56,19 @@ def cost(problem: Problem) -> Cost:
     """Matrix products as `blocked`, and one pass over the rows. Fitted to processor time of one thread."""
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    start, each = (700, 7.5) if problem.gradient else (300, 3.5)
+    numbers = problem.rows * (problem.queries + problem.keys) * problem.width
+    start, each, linear = (560, 7.5, 4e-3) if problem.gradient else (200, 3.5, 0.0)
     if problem.core == "distance":
-        start, each = (1400, 3 + problem.width * 0.05) if problem.gradient else (600, 0.65 + problem.width * 0.025)
+        start, each = (280, 3 + problem.width * 0.05) if problem.gradient else (120, 0.65 + problem.width * 0.025)
+        linear = 5e-3 if problem.gradient else 2e-3
+        if problem.normalizer != "softmax":
+            start += 470 if problem.gradient else 170
     if problem.normalizer in ("sparsemax", "entmax"):
+        start += 300 if problem.gradient else 0
         each += 2 if problem.gradient else 1
     if problem.dropout:
         each += 0.6 if problem.gradient else 0.3
-    return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000)
+    return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000 + linear * numbers)
 
 
 def run(problem: Problem, call: Call) -> Result:
@@ -124,8 +129,8 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
         `single`, `double` or `direct`; see the module.
 
     Example:
-        >>> x = torch.ones(5, 8)
-        >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(5.0)[:, None], 1.0)
+        >>> x = torch.ones(40, 8)
+        >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
         ('single', 'double', 'direct')
     """
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale

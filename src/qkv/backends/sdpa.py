@@ -64,6 +64,7 @@ def cost(problem: Problem) -> Cost:
     # Measured on CPU: the backward pass of half types costs some 50 µs a row of heads below 256 keys (float32: 6).
     slow = problem.gradient and problem.dtype.itemsize == 2 and problem.device == "cpu" and problem.keys < 256
     time = (50 if problem.gradient else 14) + operations / 150_000 + matrix / 2000 + (50 * problem.rows if slow else 0)
+    time += 2.5e-3 * problem.rows * problem.keys * problem.width if problem.gradient else 0
     return Cost(int(operations), 5 * matrix + 4 * problem.rows * problem.queries, time)
 
 

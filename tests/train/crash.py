@@ -1,4 +1,4 @@
-"""Kills a training at random moments, again and again, until it has ended; in one warm process that forks.
+"""Kills trainings at random moments, again and again, until each has ended; in one warm process that forks.
 
 Arguments: a folder to work in, how many kills. Prints one line of JSON.
 """
@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -21,13 +22,37 @@ from qkv.checkpoint.rotation import latest_complete
 KILLED, ENDED = -signal.SIGKILL, 0
 
 
-def attempt(run: Path, delay: float | None, kills: int) -> int:
+@dataclass
+class Found:
+    """What came of all attempts.
+
+    Args:
+        codes: how often each exit code came.
+        kills: after how many updates' checkpoints the kills came, and how often; 0 where there was none yet.
+        digests: of the last checkpoint of each training, the first of one that was never killed.
+        said: by whoever looked for a checkpoint.
+        lost: how often a later checkpoint was there before.
+    """
+
+    codes: Counter[int] = field(default_factory=Counter)
+    kills: Counter[int] = field(default_factory=Counter)
+    digests: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    lost: int = 0
+
+
+def train(run: Path) -> None:
+    """The whole training, or the rest of it."""
+    run_training(run, replace(SETTINGS, steps=42, validate_every=3), task=fresh())
+
+
+def attempt(run: Path, delay: float | None) -> int:
     """Train in a child, killed after a delay; give its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            run_training(run, replace(SETTINGS, steps=6 + kills // 4, validate_every=3), task=fresh())
+            train(run)
             code = ENDED
         finally:
             os._exit(code)
@@ -37,19 +62,38 @@ def attempt(run: Path, delay: float | None, kills: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def reached(run: Path, found: Found) -> int:
+    """The update of the newest complete checkpoint."""
+    newest = latest_complete(run, found.said.append) if run.is_dir() else None
+    return 0 if newest is None else int(newest.name.removeprefix("step-"))
+
+
+def train_to_the_end(run: Path, random: Random, duration: float, kills: int, found: Found) -> None:
+    """Kill a training until it ends, or as often as is left; then let it end."""
+    before, code = 0, KILLED
+    while code == KILLED:
+        left = kills - found.codes[KILLED]
+        code = attempt(run, random.random() * duration if left else None)
+        found.codes[code] += 1
+        now = reached(run, found)
+        found.lost += now < before
+        before = now
+        if code == KILLED:
+            found.kills[now] += 1
+    found.digests.append(verify(latest_complete(run, found.said.append)).digest)
+
+
 def main(folder: Path, kills: int) -> None:
+    found, random = Found(), Random(kills)
+    train(folder / "first")  # in this process, so that its children need not import again what a training imports
     start = time.monotonic()
-    codes = [attempt(folder / "whole", None, kills)]
+    train_to_the_end(folder / "whole", random, 0.0, 0, found)
     duration = time.monotonic() - start
-    random, said = Random(kills), []
-    for _ in range(kills):
-        # Most moments within one attempt's first part, so that there is work left for the next one.
-        codes.append(attempt(folder / "parts", random.random() ** 2 * duration, kills))
-        if (folder / "parts").is_dir():
-            latest_complete(folder / "parts", said.append)
-    codes.append(attempt(folder / "parts", None, kills))
-    digests = [verify(latest_complete(folder / name, said.append)).digest for name in ("whole", "parts")]
-    json.dump({"codes": codes, "digests": digests, "said": said}, sys.stdout)
+    number = 0
+    while found.codes[KILLED] < kills:
+        train_to_the_end(folder / str(number), random, duration, kills, found)
+        number += 1
+    json.dump(vars(found), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from tests.train import crash
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_trainings_killed_at_random_moments_end_with_the_same_bits(tmp_path, kills):
     """Every kill hits a training that has not ended."""
     command = [sys.executable, "-m", "tests.train.crash", str(tmp_path), str(kills)]

@@ -1,6 +1,6 @@
 """Ends, or fails, a save at every call to the operating system, in one warm process that forks.
 
-Arguments: a folder to work in; 1 to kill at every call, n at every n-th one.
+Arguments: a folder to work in; 1 to kill at every call, n at every n-th one; the names of the errors that calls end in.
 Prints one line of JSON per scenario: how many points were tried, and what went wrong.
 """
 
@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -59,11 +60,12 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def fail(why: str) -> None:
+    number = getattr(errno, why)
+    raise OSError(number, os.strerror(number))
 
 
-def child(run: Path, save: Callable[[Path], None], blow: Blow) -> None:
+def child(run: Path, save: Callable[[Path], None], blow: Blow, expected: str) -> None:
     code = WRONG
     try:
         sys.setprofile(blow)
@@ -71,7 +73,7 @@ def child(run: Path, save: Callable[[Path], None], blow: Blow) -> None:
         sys.setprofile(None)
         code = MISSED if blow.seen < blow.point else TOLERATED
     except CheckpointError as error:
-        code = TYPED if "No space left" in str(error) else WRONG
+        code = TYPED if expected in str(error) else WRONG
     except BaseException as error:  # the parent has to hear of it in any case
         sys.stderr.write(f"{error!r}\n")
     os._exit(code)
@@ -93,11 +95,13 @@ def judge(run: Path, new: int) -> str:
     return "" if names == [".lock", "best", "run.json", "step-00000003"] and steps(run) == [3] else f"litter: {names}"
 
 
-def scenario(base: Path, save: Callable[[Path], None], new: int, deed: Callable[[], None], stride: int) -> None:
+def scenario(base: Path, save: Callable[[Path], None], new: int, why: str, stride: int) -> None:
+    """Kill a save at every call, or make each call fail for a reason."""
     start = base / "start"
     with open_run(start, CONFIG):
         save_step(start, 1, small(1), keep=1, best=True)
-    only = FAILING if deed is fail else None
+    deed, only = (kill, None) if why == "kill" else (partial(fail, why), FAILING)
+    expected = "" if why == "kill" else os.strerror(getattr(errno, why))
     point, faults, codes = 1 - stride, [], []
     while MISSED not in codes:
         point += stride
@@ -105,7 +109,7 @@ def scenario(base: Path, save: Callable[[Path], None], new: int, deed: Callable[
         shutil.copytree(start, run)
         pid = os.fork()
         if pid == 0:
-            child(run, save, Blow(point, deed, only))
+            child(run, save, Blow(point, deed, only), expected)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         codes.append(code)
         fault = "no typed error" if code == WRONG else judge(run, new)
@@ -113,13 +117,12 @@ def scenario(base: Path, save: Callable[[Path], None], new: int, deed: Callable[
             faults.append(f"point {point}: {fault}")
         shutil.rmtree(run)
     shutil.rmtree(start)
-    name = f"{deed.__name__} {save.__name__}"
-    sys.stdout.write(json.dumps({"name": name, "codes": codes, "faults": faults}) + "\n")
+    sys.stdout.write(json.dumps({"name": f"{why} {save.__name__}", "codes": codes, "faults": faults}) + "\n")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, stride_ = Path(sys.argv[1]), int(sys.argv[2])
-    for save_, new_ in ((advance, 2), (again, 9)):
-        scenario(folder, save_, new_, kill, stride_)
-        scenario(folder, save_, new_, fail, 1)
+    folder, every = Path(sys.argv[1]), int(sys.argv[2])
+    for reason in ("kill", *sys.argv[3:]):
+        scenario(folder, advance, 2, reason, every if reason == "kill" else 1)
+        scenario(folder, again, 9, reason, every if reason == "kill" else 1)

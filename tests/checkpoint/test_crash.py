@@ -10,15 +10,19 @@ from tests.checkpoint import crash
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_blow_at_any_system_call_loses_a_checkpoint(tmp_path, stride):
+ALL = ("ENOSPC", "EIO", "EACCES")
+
+
+@pytest.mark.parametrize(("stride", "errors"), [(11, ALL[:1]), pytest.param(1, ALL, marks=pytest.mark.slow)])
+def test_no_blow_at_any_system_call_loses_a_checkpoint(tmp_path, stride, errors):
     """A save is killed before and after each call to the operating system, and each call is made to fail."""
-    command = [sys.executable, "-m", "tests.checkpoint.crash", str(tmp_path), str(stride)]
+    command = [sys.executable, "-m", "tests.checkpoint.crash", str(tmp_path), str(stride), *errors]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [result["name"] for result in results] == ["kill advance", "fail advance", "kill again", "fail again"]
-    assert [result["faults"] for result in results] == [[], [], [], []], done.stderr
+    names = [f"{reason} {save}" for reason in ("kill", *errors) for save in ("advance", "again")]
+    assert [result["name"] for result in results] == names
+    assert [result["faults"] for result in results] == [[] for _ in names], done.stderr
     for result in results:
         blows = result["codes"][:-1]
         assert len(blows) > 20

@@ -253,5 +253,7 @@ def test_parts_must_fit() -> None:
         merge([one, part("mean", draw(0), slice(None))])
     with pytest.raises(ShapeError, match="parts: expected outputs"):
         merge([one, (one[0][:, :2], RowState("softmax", one[1].value[:, :2]))])
+    with pytest.raises(ShapeError, match="parts: expected outputs"):
+        merge([(one[0], RowState("softmax", one[1].value[:, :2]))])
     with pytest.raises(ShapeError, match="parts: expected at least one pair"):
         merge([])

@@ -128,6 +128,18 @@ def test_leading_dimensions_broadcast() -> None:
     same(leaves)
 
 
+def test_a_gradient_may_come_through_the_row_state_alone() -> None:
+    query, key, value = inputs()
+    expected, got = (
+        torch.autograd.grad(
+            qkv.attention_with_state(query, key, value, backend=backend)[1].value.square().sum(), (query, key)
+        )
+        for backend in ("reference", "rowwise")
+    )
+    for theirs, ours in zip(expected, got, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     low = [x.detach().to(dtype).requires_grad_() for x in inputs()]

@@ -52,6 +52,13 @@ def test_nesting_is_bounded_when_writing_and_when_reading():
             decode(b"[" * depth + b"]" * depth, "config.json")
 
 
+def test_what_is_wrong_is_said_once():
+    with pytest.raises(CheckpointError) as raised:
+        decode(b'{"a": 1e999}', "config.json")
+    assert str(raised.value).startswith("config.json.a: expected a name or a finite number; got inf.")
+    assert str(raised.value).count("expected") == 1
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"\xff", b'{"a": 1, "a": 2}', b"NaN", b"[Infinity]", b"1e999", b"9" * 5000, b"{} {}", b"'a'", b"[1,]"],

@@ -211,3 +211,19 @@ def test_a_cache_passes_its_length_as_offset() -> None:
     whole_ = matrix(causal(), 9, 9)
     assert torch.equal(matrix(causal(offset=6), 3, 9), whole_[6:])
     assert torch.equal(matrix(window(2, 0, offset=6), 3, 9), matrix(window(2, 0), 9, 9)[6:])
+
+
+KINDS = {
+    "all": None,
+    "causal": causal(),
+    "keys": lengths(3),
+    "bounds": causal(1),
+    "dense": dense(torch.ones(4, 5, dtype=torch.bool)) & window(2, 0),
+    "predicate": ~causal(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_is_lowered_to_the_cheapest_form_that_is_exact(kind: str) -> None:
+    """Backends take shortcuts by the kind: PyTorch's kernel has one for causal masks alone."""
+    assert lower(KINDS[kind], grid_of((2,), 4, 5)).kind == kind

@@ -111,3 +111,26 @@ def arguments(sight: Sight, shift: Array | None, drop: Drop | None, dtype: np.dt
     scale = dtype.type(1.0 if drop is None else 1.0 / (1.0 - drop.probability))
     shift = np.zeros((sight.owner.shape[0], sight.first.shape[1]), dtype) if shift is None else shift
     return sight.first, sight.last, sight.mask, sight.bias, sight.owner, shift, bits, scale
+
+
+def summed(rows: NDArray[np.float64], owner: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Add up what items found for parameters that they share.
+
+    Args:
+        rows: (N, A), a row for each item.
+        owner: (N,), whose it is.
+        count: how many owners there are.
+
+    Returns:
+        (count, A).
+
+    Example:
+        >>> summed(np.ones((3, 2)), np.array([0, 1, 1]), 2).tolist()
+        [[1.0, 1.0], [2.0, 2.0]]
+    """
+    found = np.zeros((count, rows.shape[1]))
+    if count == 1:  # a tenth of the time of the general way
+        np.sum(rows, 0, out=found[0])
+    else:
+        np.add.at(found, owner, rows)
+    return found

@@ -3,7 +3,7 @@
 import numpy as np
 
 from qkv.backends.kernels import pool
-from qkv.backends.kernels.sight import Array, Drop, Sight, arguments
+from qkv.backends.kernels.sight import Array, Drop, Sight, arguments, summed
 from qkv.backends.kernels.tanh_direct import backward as _backward
 from qkv.backends.kernels.tanh_direct import forward as _forward
 
@@ -100,6 +100,5 @@ def backward(
         code(n0, n1, rule, *inputs, *given, top, total, out, grad, grad_lse, *grads, *scratch)
 
     pool.run(work, chunks, time)
-    d_vector = np.zeros(vector.shape)
-    np.add.at(d_vector, sight.owner[:, 0], along)
+    d_vector = summed(along, sight.owner[:, 0], len(vector))
     return d_query, d_key, d_value, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift

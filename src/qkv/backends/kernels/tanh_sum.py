@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 
 from qkv.backends.kernels import pool, tanh_few
 from qkv.backends.kernels.few import few
-from qkv.backends.kernels.sight import Array, Drop, Sight, arguments
+from qkv.backends.kernels.sight import Array, Drop, Sight, arguments, summed
 from qkv.backends.kernels.tanh_backward import backward as _backward
 from qkv.backends.kernels.tanh_factors import factors as _factors
 from qkv.backends.kernels.tanh_forward import forward as _forward
@@ -334,8 +334,7 @@ def _gradients(
         code(n0, n1, factors.place, vector, sight.owner, *sums, d_query, d_key, d_value, along, np.arange(width), ones)
 
     pool.run(work, items, (d_query.size + d_key.size + d_value.size) * 1e-3)
-    d_vector = np.zeros(vector.shape)
-    np.add.at(d_vector, sight.owner[:, 0], along)
+    d_vector = summed(along, sight.owner[:, 0], len(vector))
     return Gradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tests.decode.scripts import BOS, EOS, SIZE, Script, batch, sources
 from torch import Tensor
 
+from qkv.decode.ensemble import Ensemble
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
-from qkv.errors import QkvError, ShapeError
+from qkv.errors import ConfigError, QkvError, ShapeError
 
 
 def by_hand(model: Script, total: int, limit: int) -> tuple[list[int], float]:
@@ -111,3 +112,10 @@ def test_forced_scores_are_the_log_probabilities_of_the_targets(
 def test_a_target_for_each_row_is_required() -> None:
     with pytest.raises(ShapeError, match="targets: expected one for each of 2 rows; got 1"):
         forced(Script(0, []), *batch([[3], [5]]), [[4]], bos=BOS, eos=EOS)
+
+
+def test_an_ensemble_needs_models_and_a_mean_that_is_known() -> None:
+    with pytest.raises(ConfigError, match="models: expected at least one; got none"):
+        Ensemble(())
+    with pytest.raises(ConfigError, match="mean: expected a known mean; got 'median'"):
+        Ensemble((object(),), "median")  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Settings from a file: every name and type is checked, and a message tells where."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from qkv.errors import ConfigError
+from qkv.tasks.settings import build, check_tables, read_toml
+
+
+@dataclass(frozen=True)
+class Model:
+    width: int
+    rate: float = 0.5
+    kind: Literal["gru", "lstm"] = "gru"
+    tied: bool = False
+    longest: int | None = None
+    sizes: tuple[int, ...] = field(default_factory=lambda: (1, 2))
+
+
+@dataclass(frozen=True)
+class Run:
+    model: Model
+    out: Path = Path("run")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "--config: expected a readable file; got {path}: No such file or directory"),
+        (b"width = ", "--config: expected TOML in UTF-8; got {path}: Invalid value"),
+        (b"\xff", "--config: expected TOML in UTF-8; got {path}: 'utf-8' codec can't decode"),
+        (b"width = 9223372036854775808", "a whole number of more than 64 bits"),
+        (b"[model]\nsizes = [[1, 99999999999999999999]]", "a whole number of more than 64 bits"),
+        (b"x" * 5000 + b" = 1", "a name of 5,000 characters"),
+        (b"a = " + b"[" * 100_000, "--config: expected a few tables; got {path}: nested too deeply"),
+    ],
+    ids=["no file", "no value", "not UTF-8", "long number", "long number inside", "long name", "deep"],
+)
+def test_a_file_that_is_none_is_named(content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(message.format(path=path))) as raised:
+        read_toml(path)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"model": {}}, "model.width: expected a value; got none. It has no default: set it."),
+        ({}, "model.width: expected a value; got none"),
+        ({"model": 3}, "model: expected a table; got 3. Write [model] and its settings below."),
+        ({"mdoel": {}}, 'mdoel: expected a known setting; got an unknown one. Did you mean "model"?'),
+        ({"model": {"width": "256"}}, 'model.width: expected a whole number; got "256"'),
+        ({"model": {"width": True}}, "model.width: expected a whole number; got true"),
+        ({"model": {"width": 1.0}}, "model.width: expected a whole number; got 1.0"),
+        ({"model": {"width": 1, "rate": True}}, "model.rate: expected a number; got true"),
+        ({"model": {"width": 1, "tied": 1}}, "model.tied: expected true or false; got 1"),
+        (
+            {"model": {"width": 1, "kind": "gur"}},
+            'model.kind: expected "gru" or "lstm"; got "gur". Did you mean',
+        ),
+        ({"model": {"width": 1, "longest": "x"}}, 'model.longest: expected a whole number; got "x"'),
+        ({"model": {"width": 1, "sizes": 3}}, "model.sizes: expected "),
+        ({"model": {"width": 1}, "out": 3}, "out: expected a path; got 3"),
+    ],
+    ids=lambda given: given[:60] if isinstance(given, str) else "",
+)
+def test_a_setting_that_is_none_is_named(tables: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(Run, tables)
+    assert str(raised.value).startswith(message)
+
+
+def test_values_become_what_the_settings_say() -> None:
+    found = build(Run, {"model": {"width": 2, "rate": 1, "sizes": [3], "longest": 5}, "out": "there"})
+    assert found == Run(Model(2, 1.0, sizes=(3,), longest=5), Path("there"))
+    assert isinstance(found.model.rate, float)
+
+
+def test_tables_that_are_none_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"model: expected a table of settings; got something else. Write \[model\]"):
+        check_tables({"model": 1}, ("model",))
+    with pytest.raises(ConfigError, match=r'modle: expected a table of settings; .*Did you mean "model"'):
+        check_tables({"modle": {}}, ("model",))

@@ -4,7 +4,7 @@ One process, two threads, float32: a Transformer of width 256, feed-forward 1024
 8,000, norms after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end mark is made
 impossible, so that all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a
 change of the machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its
-spread the quartiles. The floor is the matrix products alone, by PyTorch, with nothing between them.
+spread the quartiles. The floor is the matrix products alone, with nothing between them.
 
     python -m benchmarks.decode            # needs the extras export and bench
     python -m benchmarks.decode --busy     # one thread, processor time: for a machine that others use
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
+from qkv.products import linear
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BATCH, SOURCE, STEPS, BEAM = 8000, 64, 16, 20, 5
@@ -146,10 +146,10 @@ def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int
     @torch.no_grad()
     def run() -> list[list[int]]:
         for weight, bias in encoder:
-            F.linear(wide[1024][0] if weight.shape[1] == 1024 else tokens, weight, bias)
+            linear(wide[1024][0] if weight.shape[1] == 1024 else tokens, weight, bias)
         for _ in range(STEPS):
             for weight, bias in decoder:
-                F.linear(wide[1024][1] if weight.shape[1] == 1024 else rows, weight, bias)
+                linear(wide[1024][1] if weight.shape[1] == 1024 else rows, weight, bias)
         return []
 
     return run

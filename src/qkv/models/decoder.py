@@ -18,6 +18,7 @@ from qkv.nn.positions import PositionEmbedding, Rotary
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.products import Linear
 
 _FARTHEST = 128
 """Relative positions tell distances apart up to here."""
@@ -122,7 +123,7 @@ class LanguageModel(nn.Module):
         self.positions = _embedded_positions(config)
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.output = nn.Linear(config.width, config.size, bias=False)
+        self.output = Linear(config.width, config.size, bias=False)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         self.reset_parameters()

@@ -14,6 +14,7 @@ from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.pointer import Pointer
 from qkv.nn.scores import xavier_uniform
+from qkv.products import Linear
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
@@ -94,11 +95,11 @@ class PointerNetwork(nn.Module):
         module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
         self.embed = nn.Linear(config.features, width)
         self.encoder = module(width, width, batch_first=True, bidirectional=True)
-        self.join = nn.Linear(2 * width, width)
+        self.join = Linear(2 * width, width)
         self.end = nn.Parameter(torch.empty(width))
-        self.bridge = nn.Linear(2 * width, width)
-        self.from_element = nn.Linear(width, gates(config.cell) * width)
-        self.from_hidden = nn.Linear(width, gates(config.cell) * width)
+        self.bridge = Linear(2 * width, width)
+        self.from_element = Linear(width, gates(config.cell) * width)
+        self.from_hidden = Linear(width, gates(config.cell) * width)
         self.pointer = Pointer(width, width, config.attention, config.score)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()

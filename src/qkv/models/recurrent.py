@@ -15,6 +15,7 @@ from qkv.nn.attention import Attention
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.scores import build_score
+from qkv.products import Linear
 
 
 @final
@@ -115,24 +116,24 @@ class RecurrentTranslator(nn.Module):
         self.embed = nn.Embedding(config.size, width)
         module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
         self.encoder = module(width, hidden, batch_first=True, bidirectional=True)
-        self.bridge = nn.Linear(2 * hidden, hidden)
+        self.bridge = Linear(2 * hidden, hidden)
         split = config.memory == "split"
         memory = hidden if split else 2 * hidden
         # Dot products need one width: the memory is then brought to the state's.
         plain = config.score in ("dot", "scaled_dot")
-        self.narrow = nn.Linear(memory, hidden, bias=False) if plain else None
+        self.narrow = Linear(memory, hidden, bias=False) if plain else None
         key_width = hidden if plain else memory
         attends = config.score != "none"
         self.score = build_score(config.score, hidden, key_width, hidden=config.attention) if attends else None
         self.attention = Attention() if attends else None
         parts = gates(config.cell)
-        self.from_embedding = nn.Linear(width, parts * hidden)
+        self.from_embedding = Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
         value = memory if attends else 2 * hidden
-        self.from_context = nn.Linear(value, parts * hidden, bias=False) if early else None
-        self.from_hidden = nn.Linear(hidden, parts * hidden)
-        self.readout = nn.Linear(hidden + value + width, width)
-        self.output = nn.Linear(width, config.size)
+        self.from_context = Linear(value, parts * hidden, bias=False) if early else None
+        self.from_hidden = Linear(hidden, parts * hidden)
+        self.readout = Linear(hidden + value + width, width)
+        self.output = Linear(width, config.size)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         self.reset_parameters()

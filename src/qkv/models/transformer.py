@@ -13,6 +13,7 @@ from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
+from qkv.products import Linear
 
 
 @final
@@ -98,7 +99,7 @@ class TransformerTranslator(nn.Module):
         # Blocks that end in a norm need none after the stack.
         self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
-        self.output = nn.Linear(config.width, config.size)
+        self.output = Linear(config.width, config.size)
         self.dropout = Dropout(config.dropout)
         self.reset_parameters()
 

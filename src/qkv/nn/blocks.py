@@ -14,6 +14,7 @@ from qkv.nn.cache import Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.scores import xavier_uniform
+from qkv.products import Linear
 
 Activation = Literal["relu", "gelu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -49,8 +50,8 @@ class FeedForward(nn.Module):
         if activation not in _ACTIVATIONS:
             mend = nearest(activation, _ACTIVATIONS)
             raise ConfigError(complaint("activation", "relu, gelu or squared_relu", repr(activation), mend))
-        self.expand = nn.Linear(width, hidden, bias=bias)
-        self.contract = nn.Linear(hidden, width, bias=bias)
+        self.expand = Linear(width, hidden, bias=bias)
+        self.contract = Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
         self.activation = activation
         for layer in (self.expand, self.contract):

@@ -4,7 +4,6 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
@@ -18,6 +17,7 @@ from qkv.nn.projections import Projections
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
+from qkv.products import Linear, linear
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 
@@ -89,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
         self.attention = Attention(normalizer=fixed, dropout=dropout)
         joined = width if sizes[2] else heads * value_width
-        self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias)
+        self.output = None if "output" in leave_out else Linear(joined, width, bias=bias)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -197,7 +197,7 @@ class MultiHeadAttention(nn.Module):
             enable_gqa=self.key_heads != self.heads,
         )
         joined = heads.transpose(-3, -2).flatten(-2)
-        return joined if self.output is None else F.linear(joined, self.output.weight, self.output.bias)
+        return joined if self.output is None else linear(joined, self.output.weight, self.output.bias)
 
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
         whole = not self.projections.sizes[2]

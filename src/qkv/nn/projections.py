@@ -3,9 +3,9 @@
 from typing import final
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from qkv.nn.scores import xavier_uniform
+from qkv.products import Linear, linear
 
 
 @final
@@ -41,7 +41,7 @@ class Projections(nn.Module):
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
         self.given = Given()
-        self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
+        self.layers = nn.ModuleList(Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,7 +73,7 @@ class Projections(nn.Module):
         layer = self.layers[0]
         if key is value and self.one and isinstance(layer, nn.Linear):
             rows = slice(self.sizes[0], None)
-            both = F.linear(key, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
+            both = linear(key, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
             k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
         return self._apply_part(1, key), self._apply_part(2, value)
@@ -88,4 +88,4 @@ class Projections(nn.Module):
 
     def _apply_part(self, index: int, x: Tensor) -> Tensor:
         weight, bias = self.part(index)
-        return x if weight is None else F.linear(x, weight, bias)
+        return x if weight is None else linear(x, weight, bias)

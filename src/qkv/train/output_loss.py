@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from qkv.products import product, served
+
 _ROWS = 512
 """Tokens whose scores are held at a time: enough for products at full speed, few enough to be written over in place."""
 
@@ -66,12 +68,12 @@ class _OutputLoss(torch.autograd.Function):
             for start in range(0, states.shape[0], _ROWS):
                 rows = slice(start, start + _ROWS)
                 x_RM = states[rows].to(dtype)
-                scores_RN = torch.mm(x_RM, matrix.mT).to(wide)
+                scores_RN = product(x_RM, matrix.mT).to(wide)
                 scores_RN = scores_RN if bias is None else scores_RN.add_(bias)
                 total += loss_to_gradient(scores_RN, target[rows], smoothing, learns)
                 if learns:
                     error_RN = scores_RN.to(dtype)
-                    gradients[0][rows] = error_RN @ matrix
+                    gradients[0][rows] = product(error_RN, matrix)
                     _add_product(gradients[1], error_RN.mT, x_RM)
                     if bias is not None:
                         gradients[2] += scores_RN.sum(0)
@@ -113,7 +115,7 @@ def loss_to_gradient(scores_RN: Tensor, target_R: Tensor, smoothing: float, lear
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if total.dtype == left.dtype:
+    if total.dtype == left.dtype and not served(left, right.mT):
         total.addmm_(left, right)
     else:
-        total.add_(left @ right)
+        total.add_(product(left, right))

@@ -1,0 +1,125 @@
+"""Products by oneDNN are PyTorch's own up to rounding, with their gradients; what it cannot serve never reaches it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv import products
+from qkv.products import Linear, linear, product, served
+
+SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a processor that MKL was not made for."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("PyTorch without oneDNN")
+    monkeypatch.setattr(products, "_favored", lambda: True)
+    return
+
+
+def drawn(shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(shape), torch.randn(size, shape[-1]), torch.randn(size)
+    return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_product_and_its_gradients_are_pytorchs(shape: tuple[int, ...], size: int, biased: bool) -> None:
+    x, weight, bias = drawn(shape, size)
+    assert served(x, weight)
+    given = (x, weight, bias) if biased else (x, weight)
+    ours, wide = linear(*given), F.linear(*(each.double() for each in given))
+    scale = float(wide.detach().abs().max()) * 1e-6
+    torch.testing.assert_close(ours.double(), wide, rtol=0, atol=8 * scale)
+    grad = torch.randn_like(ours)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, given, grad), torch.autograd.grad(wide, given, grad.double()), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=float(theirs.abs().max()) * 1e-5)
+    with torch.inference_mode():
+        assert torch.equal(linear(*given), ours)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_views_are_read_where_they_lie() -> None:
+    x, weight = torch.randn(256, 300).T, torch.randn(1000, 512)[::2, ::2]
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(product(x, weight.T), x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_the_gradients_that_are_wanted_are_computed() -> None:
+    x, weight, bias = drawn(*SHAPES[0])
+    linear(x.detach(), weight, bias.detach()).sum().backward()
+    assert weight.grad is not None
+    assert x.grad is None
+    assert bias.grad is None
+
+
+@pytest.mark.usefixtures("onednn")
+def test_second_derivatives_are_those_of_the_product() -> None:
+    x, weight, bias = drawn(*SHAPES[0])
+    found = []
+    for call in (linear, F.linear):
+        (first,) = torch.autograd.grad(call(x, weight, bias).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4 * float(found[1].abs().max()))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    x, weight, _ = (each.detach() for each in drawn(*SHAPES[0]))
+    clean = linear(x, weight)
+    x[3] = torch.nan
+    found = linear(x, weight)
+    assert found[3].isnan().all()
+    assert torch.equal(torch.cat([found[:3], found[4:]]), torch.cat([clean[:3], clean[4:]]))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_it_cannot_serve_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = (each.detach() for each in drawn(*SHAPES[0]))
+
+    def never(*_: object) -> Tensor:
+        raise AssertionError("not to be called")
+
+    monkeypatch.setattr(products, "_product", never)
+    with pytest.raises(AssertionError, match="not to be called"):
+        linear(x, weight, bias)
+    for half in (torch.float64, torch.bfloat16):
+        assert linear(x.to(half), weight.to(half), bias.to(half)).dtype == half
+    assert linear(x[:1], weight, bias).shape == (1, 512), "small"
+    assert linear(x[:0], weight, bias).shape == (0, 512), "empty"
+    assert linear(x.to("meta"), weight.to("meta")).is_meta
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, weight, bias).dtype == torch.bfloat16
+    many = torch.vmap(lambda row: linear(row[None].expand(64, -1), weight))(x)
+    assert many.shape == (64, 64, 512)
+    _, along = torch.func.jvp(lambda given: linear(given, weight), (x,), (x,))
+    torch.testing.assert_close(along, F.linear(x, weight))
+    exported = torch.export.export(Linear(256, 512), (x,))
+    assert "mkldnn" not in str(exported.graph)
+
+
+def test_intels_processors_and_machines_that_say_nothing_keep_mkl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = {"vendor_id : GenuineIntel\n": False, "vendor_id : AuthenticAMD\n": torch._C._has_mkldnn, "": False}
+    for text, expected in cases.items():
+        path = tmp_path / "cpuinfo"
+        path.write_text(text)
+        monkeypatch.setattr(products, "_PROCESSOR", path)
+        products._favored.cache_clear()
+        assert products._favored() == expected
+    monkeypatch.setattr(products, "_PROCESSOR", tmp_path / "none")
+    products._favored.cache_clear()
+    assert not products._favored()
+    products._favored.cache_clear()

@@ -26,6 +26,7 @@ SIZES = tuple(heads(n) for n in (16, 64, 256, 1024))
 STEPS = (
     Size((64,), 1, 50, 256, 256),  # a decoder's step
     Size((64,), 20, 20, 256, 256),  # sentences of twenty words
+    Size((120,), 1, 17, 256, 1024),  # a step over states of both directions
     Size((16, 8), 1, 512, 64, 64),  # a step over a cache
 )
 LATE = 5.0
@@ -67,7 +68,7 @@ def _possible(name: str, case: Case) -> bool:
 
 
 def _sizes(mechanism: str) -> tuple[Size, ...]:
-    return STEPS[:2] if mechanism == "projected" else SIZES + STEPS[2:] if mechanism != "learned_bias" else SIZES
+    return STEPS[:-1] if mechanism == "projected" else SIZES + STEPS[-1:] if mechanism != "learned_bias" else SIZES
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -56,10 +56,12 @@ def cost(problem: Problem) -> Cost:
     work = pairs * (problem.width + problem.value_width / 2)
     linear = problem.rows * (problem.queries + problem.keys) * problem.width
     wide = 2 if problem.dtype == torch.float64 else 1
-    start, each, factors = (450, 2.2e-4, 1e-3) if problem.gradient else (180, 5e-5, 1e-3)
     if few(problem.queries, problem.keys):
-        each, factors = (2e-3, 0.0) if problem.gradient else (2.5e-4, 0.0)
-    time = start + wide * (linear * factors + work * each)
+        start, hidden, summed = (330, 4e-4, 1e-3) if problem.gradient else (150, 2.5e-4, 5e-5)
+        time = start + wide * pairs * (problem.width * hidden + problem.value_width * summed)
+    else:
+        start, each = (450, 2.2e-4) if problem.gradient else (180, 5e-5)
+        time = start + wide * (linear / 1000 + work * each)
     passes = 3 if problem.gradient else 1
     return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)
 

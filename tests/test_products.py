@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv import products
+from qkv.nn.blocks import DecoderBlock, EncoderBlock
 from qkv.products import Linear, linear, product, served
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
@@ -62,6 +63,31 @@ def test_only_the_gradients_that_are_wanted_are_computed() -> None:
     assert weight.grad is not None
     assert x.grad is None
     assert bias.grad is None
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_follows_may_write_over_a_product() -> None:
+    x, weight, bias = drawn(*SHAPES[1])
+    found = []
+    for call in (linear, F.linear):
+        (gradient,) = torch.autograd.grad(call(x, weight, bias).relu_().square().sum(), weight)
+        found.append(gradient)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4 * float(found[1].abs().max()))
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("make", [EncoderBlock, DecoderBlock])
+def test_blocks_learn_from_products_of_any_size(make: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = make(32, 4, 64)  # type: ignore[call-arg]
+    x = torch.randn(2, 5, 32)
+    given = (x,) if make is EncoderBlock else (x, torch.randn(2, 7, 32))
+    gradients = []
+    for least in (1, 2**60):
+        monkeypatch.setattr(products, "_LEAST", least)
+        gradients.append(torch.autograd.grad(block(*given).square().sum(), list(block.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("onednn")

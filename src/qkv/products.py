@@ -82,8 +82,10 @@ def _favored() -> bool:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
-    return found
+    rows = x if x.ndim == 2 else x.flatten(0, -2)
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
+    # No view, as of PyTorch's own product: what follows may write over it.
+    return found if x.ndim == 2 else torch.ops.aten._unsafe_view.default(found, (*x.shape[:-1], weight.shape[0]))
 
 
 @final

@@ -5,6 +5,7 @@ the peak of resident memory is reset and the growth over it is measured. Gradien
 
     python -m benchmarks.memory                                # all mechanisms, Q = K = 16,384, 32,768, 65,536
     python -m benchmarks.memory --queries 1024 --only dropout  # fewer queries where a mechanism takes minutes
+    python -m benchmarks.memory --write                        # docs/memory.md, from what is kept
 
 Results go to benchmarks/results/memory.json: one entry per mechanism and size, merged into what is there.
 """
@@ -26,6 +27,7 @@ from torch import Tensor
 import qkv
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
+PAGE = Path(__file__).parent.parent / "docs" / "memory.md"
 WIDTH, HIDDEN = 64, 32
 SIZES = (16_384, 32_768, 65_536)
 LIMIT_MIB = 512
@@ -113,17 +115,55 @@ def _write(rows: list[dict[str, Any]]) -> None:
     RESULTS.write_text(json.dumps(list(merged.values()), indent=1) + "\n")
 
 
+HEAD = """# Memory
+
+Peak growth of resident memory, forward and backward, of one head with widths of 64 in float32, backend `auto`: output,
+gradients and everything between. Each figure is one fresh process. The full matrix alone would be 1,024, 4,096 and
+16,384 MiB, and a backward pass holds several. Made by `python -m benchmarks.memory --write` from
+`benchmarks/results/memory.json`.
+
+At most 512 MiB are allowed at 65,536 × 65,536. Where a mechanism takes minutes, fewer queries were taken: their number
+is in brackets.
+
+| mechanism | backend | {heads} | seconds, last |
+|---|---|{lines}---|
+"""
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """What was measured, as a page."""
+    lines = [HEAD.format(heads=" | ".join(f"{size:,} keys, MiB" for size in SIZES), lines="---|" * len(SIZES))]
+    for name in MECHANISMS:
+        found = {row["keys"]: row for row in rows if row["mechanism"] == name and row["keys"] in SIZES}
+        if found:
+            last = found[max(found)]
+            cells = " | ".join(_cell(found.get(size)) for size in SIZES)
+            lines.append(f"| {name} | `{last['backend']}` | {cells} | {last['seconds']:,.1f} |\n")
+    return "".join(lines)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    fewer = f" ({row['queries']:,})" if row["queries"] < row["keys"] else ""
+    return f"{row['growth_mib']:,.0f}{fewer}"
+
+
 def main() -> None:
     """Measure, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, help="at most so many queries; as many as keys where not given")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of keys")
     parser.add_argument("--only", nargs="+", choices=list(MECHANISMS), default=list(MECHANISMS))
+    parser.add_argument("--write", action="store_true", help="only write the page from what is kept")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         name, queries, keys = given.child
         print(json.dumps(measure(name, int(queries), int(keys))))
+        return
+    if given.write:
+        PAGE.write_text(page(json.loads(RESULTS.read_text())))
         return
     print(f"{'mechanism':32} {'backend':10} " + " ".join(f"{size:>10,}" for size in given.sizes) + "   MiB of growth")
     for name in given.only:

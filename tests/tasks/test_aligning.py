@@ -15,7 +15,7 @@ from qkv.tasks.reading import Reading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 
-_NOT_CHOSEN = Chosen(None, None, "at")
+_NOT_CHOSEN = Chosen(None, None, None)
 _NO_FILES = Three(None, None, None)
 
 

@@ -22,8 +22,10 @@ def align(
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     valid_gold: Annotated[Path | None, typer.Option(help="Their links.")] = None,
     layer: Annotated[str | None, typer.Option(help="Which attention to read, in place of a choice.")] = None,
-    head: Annotated[int | None, typer.Option(help="Which head of it; the mean over all if not given.")] = None,
-    when: Annotated[str, typer.Option(help="at the step that predicts a word, or after it.")] = "at",
+    head: Annotated[int | None, typer.Option(help="Which head of that layer; the mean over all if not given.")] = None,
+    when: Annotated[
+        str | None, typer.Option(help="Read that layer at the step that predicts a word (default), or after it.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Write JSON lines with the words, in place of 0-0 1-2.")] = False,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
 ) -> None:

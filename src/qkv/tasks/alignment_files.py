@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 
     layer: str | None
     head: int | None
-    when: str
+    when: str | None
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,13 @@ def align_files(
         DataError: a file cannot be used; names file and line.
         CheckpointError: a model cannot be used.
     """
+    for name, given in (("--head", chosen.head), ("--when", chosen.when)):
+        if given is not None and chosen.layer is None:
+            mend = "Name the layer too, or give --valid-source, --valid-target and --valid-gold to choose all three."
+            raise ConfigError(complaint(name, "--layer beside it", "none", mend))
+    if chosen.layer is not None and any(valid):
+        mend = "Either name the layer, or let these sentences choose it."
+        raise ConfigError(complaint("--layer", "no --valid-source beside it", "both", mend))
     if how not in SYMMETRIZATIONS:
         symmetrize(how, (), ())
     pairs, gold = _read(files, "--")
@@ -116,7 +123,7 @@ def _one_direction(
     prefix: str,
 ) -> tuple[list[set[Link]], list[str]]:
     if chosen.layer is not None:
-        reading, why = Reading(chosen.layer, chosen.head, cast("When", chosen.when)), "as asked"
+        reading, why = Reading(chosen.layer, chosen.head, cast("When", chosen.when or "at")), "as asked"
     elif trial is not None and trial[1] is not None:
         reading, figure = aligner.choose(trial[0], trial[1])
         why = f"{figure.value:.2f} % alignment error on the validation sentences"

@@ -1,0 +1,72 @@
+"""`qkv align` as a user runs it: links, their error, and what does not belong together."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.command import refused, run, succeeded
+from tests.fuzz.models import families
+
+from qkv.checkpoint.folder import save
+
+SOURCE, TARGET = "the cat sat\na dog ran to the cat .\n", "mat the cat\nthe dog sat\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("align")
+    torch.manual_seed(0)
+    for name in ("gru", "transformer"):
+        save(folder / name, families()[name])
+    for name, text in (("a", SOURCE), ("b", TARGET), ("gold", "0-0 1-2\n0-0\n")):
+        (folder / name).write_text(text)
+    return folder
+
+
+def files(folder: Path, prefix: str = "--") -> list[str | Path]:
+    return [f"{prefix}source", folder / "a", f"{prefix}target", folder / "b"]
+
+
+@pytest.mark.parametrize("name", ["gru", "transformer"])
+def test_each_target_word_has_a_link(folder: Path, name: str) -> None:
+    done = succeeded(run("align", folder / name, *files(folder), "--gold", folder / "gold"))
+    for line, source, target in zip(done.stdout.splitlines(), SOURCE.splitlines(), TARGET.splitlines(), strict=True):
+        links = [tuple(map(int, link.split("-"))) for link in line.split()]
+        assert sorted(j for _, j in links) == list(range(len(target.split())))
+        assert all(0 <= i < len(source.split()) for i, _ in links)
+    assert "by default" in done.stderr
+    assert "alignment_error_rate" in done.stderr
+
+
+def test_links_as_json_by_a_layer_of_ones_own(folder: Path) -> None:
+    reading = ["--layer", "decoder.0.cross_attention.attention", "--head", "1", "--when", "after"]
+    done = succeeded(run("align", folder / "transformer", *files(folder), *reading, "--json"))
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["target"] for row in rows] == [line.split() for line in TARGET.splitlines()]
+    assert done.stderr == "read from decoder.0.cross_attention.attention, head 1, after the step: as asked\n"
+
+
+def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
+    both = ["--reverse", folder / "gru", "--symmetrize"]
+    met = succeeded(run("align", folder / "transformer", *files(folder), *both, "intersection")).stdout
+    all_of_them = succeeded(run("align", folder / "transformer", *files(folder), *both, "union")).stdout
+    for few, many in zip(met.splitlines(), all_of_them.splitlines(), strict=True):
+        assert set(few.split()) <= set(many.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--head", "1"], ["--head: expected --layer beside it"]),
+        (["--when", "after"], ["--when: expected --layer beside it", "--valid-gold"]),
+        (["--layer", "attention", "--when", "att"], ['Did you mean "at"?']),
+        (["--layer", "atention"], ['Did you mean "attention"?']),
+        (["--symmetrize", "grow"], ["--symmetrize", "grow-diagonal"]),
+        (["--layer", "attention", "--valid-source", "a"], ["--layer: expected no --valid-source beside it"]),
+        (["--valid-source", "a"], ["--valid-source", "--valid-target"]),
+        (["--gold", "none"], ["none"]),
+    ],
+)
+def test_what_does_not_belong_together(folder: Path, more: list[str], words: list[str]) -> None:
+    refused(run("align", folder / "gru", *files(folder), *more), *words)

@@ -40,7 +40,8 @@ def main(count: int, seed: int, only: str, out: Path | None) -> None:
             if out is not None:
                 out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     fates = Counter(known[mutant.name] for mutant in chosen)
-    _say(f"{fates['killed'] + fates['killed by time']} of {len(chosen)} killed: {dict(fates)}")
+    changed = len(chosen) - fates["no change"]
+    _say(f"{fates['killed'] + fates['killed by time']} of {changed} killed: {dict(fates)}")
 
 
 def _copy(base: Path) -> Path:

@@ -1,5 +1,6 @@
 """Whether the tests of a room notice a mutant: run in a forked process, those that run its function alone."""
 
+import ast
 import os
 import resource
 import shutil
@@ -46,8 +47,11 @@ def judge(mutant: Mutant, room: tuple[str, ...], reach: Reach, copy: Path, kept:
         kept: a folder of compiled kernels, which is not changed.
 
     Returns:
-        "killed", "killed by time", "survived", or "not reached" where no test runs its function.
+        "killed", "killed by time", "survived", "not reached" where no test runs its function, or "no change" where the
+        program is the same, as `return None` is that returns None.
     """
+    if mutant.text == ast.unparse(ast.parse((copy / mutant.path).read_text(encoding="utf-8"))) + "\n":
+        return "no change"
     tests = reach.of(mutant, room)
     if not tests:
         return "not reached"

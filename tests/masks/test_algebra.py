@@ -26,15 +26,18 @@ def per_item(numbers: Tensor, leading: Shape) -> Tensor:
     return numbers.reshape(*numbers.shape, *(1,) * (len(leading) - numbers.ndim), 1, 1)
 
 
-def leaf(draw: Random, leading: Shape, queries: int, keys: int) -> Both:  # noqa: PLR0911
-    """A mask, and what it means, written out by its definition."""
+LEAVES = ("causal", "end", "lengths", "queries", "window", "documents", "two", "dense")
+
+
+def leaf(draw: Random, leading: Shape, queries: int, keys: int, kind: str = "") -> Both:  # noqa: PLR0911
+    """A mask, and what it means, written out by its definition; of any kind, or of one."""
     i, j = torch.arange(queries)[:, None], torch.arange(keys)
     g = torch.Generator().manual_seed(draw.randrange(10_000))
     items = leading[: draw.randint(0, len(leading))]
     numbers = torch.randint(-3, 9, items, generator=g)
     shift = per_item(numbers, leading)
     one, other = (torch.randint(0, 3, (*items, n), generator=g) for n in (queries, keys))
-    match draw.choice(["causal", "end", "lengths", "queries", "window", "documents", "two", "dense"]):
+    match kind or draw.choice(LEAVES):
         case "causal":
             return causal(numbers), j <= i + shift
         case "end":
@@ -94,6 +97,18 @@ def test_lowering_is_exact(given_: tuple[Mask, Tensor, Grid]) -> None:
     mask, meaning, grid = given_
     assert torch.equal(whole(lower(mask, grid).matrix(), grid), meaning)
     assert torch.equal(matrix(mask, grid.queries, grid.keys, grid.leading), meaning)
+
+
+@pytest.mark.parametrize("other", LEAVES)
+@pytest.mark.parametrize("one", LEAVES)
+def test_lowering_of_every_two_kinds_is_exact(one: str, other: str) -> None:
+    grid = grid_of((2,), 6, 7)
+    for seed in range(4):
+        (left, means), (right, too) = (leaf(Random(seed), grid.leading, 6, 7, kind) for kind in (one, other))
+        for mask, meaning in ((left & right, means & too), (left | right, means | too), (left & ~right, means & ~too)):
+            lowered = lower(mask, grid)
+            assert torch.equal(whole(lowered.matrix(), grid), meaning.expand(2, 6, 7))
+            assert torch.equal(lowered.count().expand(2, 6), meaning.expand(2, 6, 7).sum(-1))
 
 
 @settings(max_examples=100)

@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.data import tokenizer as tokenizer_module
+from qkv.data.segments import bpe_splitter, chunks
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import KINDS, SPECIALS
 from qkv.errors import ConfigError, DataError
@@ -30,6 +32,33 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 def test_byte_pairs_return_every_text_as_it_was(text: str) -> None:
     assert BPE.decode(BPE.encode(text)) == text
     assert BPE.unk not in BPE.encode(text)
+
+
+RUNS = st.tuples(st.sampled_from([*" \n\t.,a1é￭漢\u0301\u2028", "ab", "a.", " a", "\r\n"]), st.integers(1, 200))
+
+
+@given(st.lists(RUNS, max_size=8), st.integers(1, 300))
+def test_chunks_are_cut_between_pieces_alone(runs: list[tuple[str, int]], size: int) -> None:
+    """Each chunk falls into its pieces as the whole text does."""
+    text = "".join(part * count for part, count in runs)
+    parts = list(chunks(text, size))
+    assert "".join(parts) == text
+    split = bpe_splitter().pre_tokenize_str
+    assert [piece for part in parts for piece, _ in split(part)] == [piece for piece, _ in split(text)]
+
+
+def test_chunks_are_short_wherever_there_is_a_place_to_cut() -> None:
+    for text in ("a" * 9999, " " * 9999, "a." * 5000, "\n" * 9999, ("\n" + "x" * 63) * 150, " word" * 2000):
+        assert max(map(len, chunks(text, 1000))) <= 1000
+    assert [len(part) for part in chunks("é" * 2000 + " a", 1000)] == [2000, 2]
+
+
+@given(TEXT)
+def test_a_text_in_chunks_has_the_ids_of_the_whole(text: str) -> None:
+    whole = BPE.encode(text * 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_module, "CHUNK", 7)
+        assert BPE.encode(text * 3) == whole
 
 
 @given(TEXT)

@@ -9,7 +9,7 @@ neighbor carries a joiner on that side (Klein et al. 2017, "OpenNMT"), so that "
 while the words themselves stay plain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from unicodedata import category
 
 from tokenizers import Regex, pre_tokenizers
@@ -21,7 +21,8 @@ JOINER_IN_TEXT = "■"
 """What a joiner that stands in the text itself becomes."""
 
 # The bounded run keeps the work linear: byte pair encoding of one word takes more than linear time in its length.
-_BPE_PIECE = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]|\s"
+_RUN = 64
+_BPE_PIECE = rf" ?[\p{{L}}\p{{M}}]{{1,{_RUN}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]|\s"
 _WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 
 _WORD_SPLIT = pre_tokenizers.Split(Regex(_WORD_PIECE), "removed", invert=True)
@@ -42,6 +43,44 @@ def bpe_splitter() -> pre_tokenizers.PreTokenizer:
     # The library's stub types the argument as a list of the union, which a literal of two subclasses is not.
     stages: list[pre_tokenizers.PreTokenizer] = [split, bytes_]
     return pre_tokenizers.Sequence(stages)
+
+
+def chunks(text: str, size: int) -> Iterator[str]:
+    """Cut a long text where `bpe_splitter` cuts it in any case: the library takes some 450 bytes for each piece of it.
+
+    Args:
+        text: any text.
+        size: of a chunk, in characters; more where no such place is near.
+
+    Returns:
+        The text in parts.
+
+    Example:
+        >>> list(chunks("a dog and a cat", 9))
+        ['a dog', ' and a', ' cat']
+    """
+    start = 0
+    while len(text) - start > size:
+        cut = _cut(text, start, start + size)
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _cut(text: str, start: int, stop: int) -> int:
+    """A place after `start`, the last up to `stop` if there is one, between two pieces of byte pairs.
+
+    White space only begins a piece, and a full stop only ends one. A run of letters is cut after every `_RUN` of them.
+    """
+    cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop), text.rfind(".", start, stop - 1) + 1)
+    if cut > start:
+        return cut
+    first = start + (text[start] in " \n")
+    whole = first + (stop - first) // _RUN * _RUN
+    if whole > first and text[first:stop].isascii() and text[first:stop].isalpha():
+        return whole
+    later = [text.find(" ", stop), text.find("\n", stop), text.find(".", stop) + 1]
+    return min((place for place in later if place > 0), default=len(text))
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -8,13 +8,15 @@ from typing import final
 import tokenizers
 from tokenizers import models, trainers
 
-from qkv.data.segments import bare, bpe_splitter, byte_alphabet, join_words, require_text, words
+from qkv.data.segments import bare, bpe_splitter, byte_alphabet, chunks, join_words, require_text, words
 from qkv.data.vocabulary import SPECIALS, Kind, Vocabulary, check_kind
 from qkv.errors import ConfigError, DataError, complaint
 
 _BYTES = byte_alphabet()
 _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
+CHUNK = 1 << 16
+"""How many characters byte pairs are made of at once."""
 
 
 @final
@@ -120,7 +122,8 @@ class Tokenizer:
             text = text.lower()
         if self._byte_pairs is not None:
             # A space before the first word makes it the same piece as in the middle of a text; `decode` takes it away.
-            return self._byte_pairs.encode(" " + text).ids if text else []
+            parts = chunks(" " + text, CHUNK) if text else ()
+            return [number for part in parts for number in self._byte_pairs.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]
         return [self._word_id(word) for word in words(text)]

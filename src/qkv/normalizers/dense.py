@@ -6,9 +6,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.normalizers.base import Normalizer, count, divide, hide
+from qkv.normalizers.base import Normalizer, count, divide, hide, may_decide
 from qkv.parameters import Parameter, spread
 from qkv.pytree import value
+from qkv.shapes import broadcast
 
 
 @final
@@ -39,14 +40,20 @@ class Softmax(Normalizer):
         if visible is None and self.sink is None:
             return torch.softmax(scores, -1)
         s = hide(scores, visible, -torch.inf)
-        top = s.detach().amax(-1, keepdim=True)
-        if self.sink is not None:
-            sink = torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device)
-            top = torch.maximum(top, sink.detach())
-        top = torch.where(top == -torch.inf, torch.zeros_like(top), top)
-        e = torch.exp(s - top)
-        total = e.sum(-1, keepdim=True)
-        return divide(e, total if self.sink is None else total + torch.exp(sink - top))
+        if self.sink is None:
+            return _softmax(s)
+        sink = torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device)
+        rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
+        return _softmax(torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1))[..., :-1]
+
+
+def _softmax(s: Tensor) -> Tensor:
+    """PyTorch's own pass; a row of −inf alone, which it makes NaN, gives 0 and has no gradient."""
+    empty = s.detach().amax(-1, keepdim=True) == -torch.inf
+    if may_decide(s) and not bool(empty.any()):
+        return torch.softmax(s, -1)
+    zero = torch.zeros_like(s[..., :1, :1])
+    return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))
 
 
 @final

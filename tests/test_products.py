@@ -15,6 +15,14 @@ from qkv.products import Linear, linear, product, served
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
 
 
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """What a test finds out of its processor is forgotten with it."""
+    asked = products._favored
+    yield
+    asked.cache_clear()
+
+
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a processor that MKL was not made for."""
@@ -148,4 +156,14 @@ def test_intels_processors_and_machines_that_say_nothing_keep_mkl(
     monkeypatch.setattr(products, "_PROCESSOR", tmp_path / "none")
     products._favored.cache_clear()
     assert not products._favored()
+
+
+def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*_: object) -> Tensor:
+        raise TypeError("one argument more")
+
+    monkeypatch.setattr(products, "_product", other)
     products._favored.cache_clear()
+    assert not products._favored()
+    x, weight, bias = drawn(*SHAPES[0])
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))

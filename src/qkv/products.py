@@ -71,14 +71,19 @@ def served(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache
 def _favored() -> bool:
-    """Whether oneDNN is there, and the processor is none that MKL was made for."""
-    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    """Whether oneDNN answers, and the processor is none that MKL was made for."""
+    one = torch.ones(1, 1)
+    try:
+        with torch.no_grad():
+            answers = bool(_product(one, one, None) == 1)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+        # A private operator: another version of PyTorch may have it in another form, or not at all.
         return False
     try:
         vendors = {line.split(":")[-1].strip() for line in _PROCESSOR.read_text().splitlines() if "vendor_id" in line}
     except OSError:
         return False
-    return bool(vendors) and "GenuineIntel" not in vendors
+    return answers and bool(vendors) and "GenuineIntel" not in vendors
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

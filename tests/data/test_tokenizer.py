@@ -48,7 +48,7 @@ def test_chunks_are_cut_between_pieces_alone(runs: list[tuple[str, int]], size: 
 
 
 def test_chunks_are_short_wherever_there_is_a_place_to_cut() -> None:
-    for text in ("a" * 9999, " " * 9999, "a." * 5000, "\n" * 9999, ("\n" + "x" * 63) * 150, " word" * 2000):
+    for text in ("a" * 9999, " " * 9999, "a." * 5000, "\n" * 9999, ("\n" + "x" * 63) * 150, " word" * 2000, "￭" * 9999):
         assert max(map(len, chunks(text, 1000))) <= 1000
     assert [len(part) for part in chunks("é" * 2000 + " a", 1000)] == [2000, 2]
 

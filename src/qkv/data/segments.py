@@ -21,7 +21,7 @@ JOINER_IN_TEXT = "■"
 """What a joiner that stands in the text itself becomes."""
 
 # The bounded run keeps the work linear: byte pair encoding of one word takes more than linear time in its length.
-_RUN = 64
+_RUN, _NEAR = 64, 256
 _BPE_PIECE = rf" ?[\p{{L}}\p{{M}}]{{1,{_RUN}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]|\s"
 _WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 
@@ -70,11 +70,14 @@ def chunks(text: str, size: int) -> Iterator[str]:
 def _cut(text: str, start: int, stop: int) -> int:
     """A place after `start`, the last up to `stop` if there is one, between two pieces of byte pairs.
 
-    White space only begins a piece, and a full stop only ends one. A run of letters is cut after every `_RUN` of them.
+    White space only begins a piece, a mark or a digit only ends one, and a run of letters is cut after every `_RUN`.
     """
-    cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop), text.rfind(".", start, stop - 1) + 1)
+    cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
     if cut > start:
         return cut
+    for place in range(stop, max(start, stop - _NEAR), -1):
+        if category(text[place - 1])[0] in "PSN":
+            return place
     first = start + (text[start] in " \n")
     whole = first + (stop - first) // _RUN * _RUN
     if whole > first and text[first:stop].isascii() and text[first:stop].isalpha():

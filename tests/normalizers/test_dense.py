@@ -25,3 +25,22 @@ def test_a_row_that_sees_nothing_has_no_weight_and_no_gradient(normalizer: Norma
         weights.square().sum().backward()
         assert (scores.grad[0] == 0).all()
         assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("sink", [None, 0.5])
+@pytest.mark.parametrize("empty", [False, True])
+def test_softmax_gives_the_same_bits_where_no_value_may_decide(sink: float | None, empty: bool) -> None:
+    """Under vmap a row that sees nothing cannot be looked for: every row then takes the longer way."""
+    scores = torch.randn(3, 4, 5, requires_grad=True)
+    visible = torch.rand(3, 4, 5) < 0.6
+    visible[..., 0] = True
+    visible[1, 2] = not empty
+    normalizer = Softmax(sink)
+    eager = normalizer(scores, visible)
+    mapped = torch.func.vmap(normalizer)(scores, visible)
+    assert torch.equal(eager, mapped)
+    upstream = torch.randn(3, 4, 5)
+    found, expected = (torch.autograd.grad(w, scores, upstream)[0] for w in (eager, mapped))
+    assert torch.equal(found, expected)
+    assert bool((found[1, 2] == 0).all()) == empty
+    assert bool((eager[1, 2] == 0).all()) == empty

@@ -124,6 +124,7 @@ ROWS = (
         symbols=str.split,
         errors=True,
         beam=5,
+        seeds=(0, 1, 2),
         note=_WORDS,
     ),
     ShortRow(
@@ -136,6 +137,7 @@ ROWS = (
         symbols=str.split,
         errors=True,
         beam=5,
+        seeds=(0, 1, 2),
         note=_WORDS,
     ),
     ShortRow(
@@ -146,6 +148,7 @@ ROWS = (
         "99.8 (aim 100)",
         lambda data: scan_parts(data / "scan", "simple"),
         symbols=str.split,
+        average=2,
         note=_CORNERS,
     ),
     ShortRow(

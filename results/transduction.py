@@ -269,4 +269,7 @@ def _shown(part: str) -> str:
     path = Path(part)
     if path == QKV:
         return "qkv"
-    return str(path.relative_to(ROOT)) if path.is_absolute() and path.is_relative_to(ROOT) else part
+    if not path.is_absolute():
+        return part
+    # Runs may lie anywhere: they are named as if they lay here.
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"runs/{path.parent.name}/{path.name}"

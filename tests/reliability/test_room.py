@@ -51,7 +51,7 @@ def test_a_real_limit_is_met_by_auto_and_said_of_the_full_matrix(backend: str) -
     assert "[training] tokens in --config" in done.stdout
 
 
-@pytest.mark.parametrize("call", CALLS, ids=repr)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: getattr(call, "__name__", type(call).__name__))
 def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]) -> None:
     """A petabyte of queries, in the inputs one number that is repeated."""
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qkv.backends.cores import CORES, Sides, Slopes, center
 from qkv.backends.dropout import kept
+from qkv.backends.heap import Release
 from qkv.backends.weighing import RULES, Pull, Row, unbend
 from qkv.masks.base import Bounds
 from qkv.masks.lower import Visibility
@@ -175,6 +176,7 @@ class Walk:
         pairs = max(1, size.pairs // max(1, items))
         self.keys = keys
         self.visibility = visibility
+        self.release = Release()
         self.rank = len(leading)
         bounds = visibility.bounds or Bounds(None, None)
         self.bounds = Bounds(*(None if x is None else full_rank(x, self.rank + 1) for x in bounds))
@@ -204,6 +206,8 @@ class Walk:
             return None
         seen = self.visibility.tile(rows, slice(None))
         assert seen is not None
+        if not torch.compiler.is_compiling():
+            self.release.after(seen.numel())
         return full_rank(seen, self.rank + 2)
 
     def _span(self, lead: tuple[slice, ...], rows: slice) -> Span:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter
+from qkv.parameters import Parameter, readable
 
 
 class Normalizer(ABC):
@@ -37,31 +37,9 @@ class Normalizer(ABC):
 
 def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
     """Put a number in place of hidden scores, whatever they hold."""
-    if visible is None or (visible.numel() == 1 and may_decide(visible) and bool(visible)):
+    if visible is None or (visible.numel() == 1 and readable(visible) and bool(visible)):
         return scores
     return torch.where(visible, scores, torch.full_like(scores[..., :1, :1], by))
-
-
-def may_decide(x: Tensor) -> bool:
-    """Say whether a value may decide what is computed: not while anything traces, nor on a GPU, where it would wait.
-
-    Args:
-        x: whose value.
-
-    Returns:
-        Whether `bool(x)` is at hand.
-
-    Example:
-        >>> may_decide(torch.ones(()))
-        True
-    """
-    return (
-        type(x) is Tensor
-        and x.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
 
 
 def divide(numerator: Tensor, total: Tensor) -> Tensor:

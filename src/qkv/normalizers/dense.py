@@ -6,8 +6,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.normalizers.base import Normalizer, count, divide, hide, may_decide
-from qkv.parameters import Parameter, spread
+from qkv.normalizers.base import Normalizer, count, divide, hide
+from qkv.parameters import Parameter, readable, spread
 from qkv.pytree import value
 from qkv.shapes import broadcast
 
@@ -50,7 +50,7 @@ class Softmax(Normalizer):
 def _softmax(s: Tensor) -> Tensor:
     """PyTorch's own pass; a row of −inf alone, which it makes NaN, gives 0 and has no gradient."""
     empty = s.detach().amax(-1, keepdim=True) == -torch.inf
-    if may_decide(s) and not bool(empty.any()):
+    if readable(s) and not bool(empty.any()):
         return torch.softmax(s, -1)
     zero = torch.zeros_like(s[..., :1, :1])
     return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))

@@ -47,7 +47,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """A product of two matrices (R, M) and (M, N), as `left @ right`, without a gradient."""
-    return _product(left, right.mT, None) if served(left, right.mT) else left @ right
+    if not served(left, right.mT):
+        return left @ right
+    # oneDNN takes its first operand by rows and copies it where it lies by columns: the smaller one then comes first.
+    if not left.is_contiguous() and right.numel() < left.numel():
+        return _product(right.mT, left, None).mT
+    return _product(left, right.mT, None)
 
 
 def served(x: Tensor, weight: Tensor) -> bool:

@@ -17,13 +17,16 @@ from qkv.pytree import value
 
 
 class Bias(ABC):
-    """What is added to the score of query i and key j, as a function of j − i.
+    """What is added to the score of query i and key j, as a function of their positions.
 
     Attributes:
         parameters: the fields that may be tensors, per head aligned from the right.
+        relative: whether it is a function of j − i alone, and `parameters` names all that learns: where nothing does, a
+            vector of Q + K − 1 numbers then says all of it, which is faster than tiles.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
+    relative: ClassVar[bool] = False
 
     @abstractmethod
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
@@ -47,6 +50,7 @@ class Alibi(Bias):
     slopes: float | Tensor
     offset: int = 0
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("slopes", 0),)
+    relative: ClassVar[bool] = True
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """A penalty that grows with the distance."""
@@ -64,6 +68,7 @@ class Relative(Bias):
     table: Tensor
     offset: int = 0
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("table", 1),)
+    relative: ClassVar[bool] = True
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """The entries asked about."""

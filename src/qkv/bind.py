@@ -13,7 +13,8 @@ from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
-from qkv.parameters import check_parameters, group, regroup
+from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
+from qkv.parameters import Owner, check_parameters, group, regroup
 from qkv.planner import choose
 from qkv.problem import Call, Problem
 from qkv.scores.base import Core, Score
@@ -65,6 +66,8 @@ def bind(
     query, key, value = _autocast(query, key, value)
     score = as_score(given.score)
     normalizer = _normalizer(given.normalizer, score)
+    if isinstance(given.bias, Owner):
+        given = given._replace(bias=given.bias.value())
     if isinstance(given.bias, Bias):
         return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state, backend)
     groups = _groups(query, key, value) if given.enable_gqa else None
@@ -79,6 +82,9 @@ def bind(
     _check_mask_device(mask, query.device)
     visibility = lower(mask, grid)
     bias = None if given.bias is None else _bias(given.bias, grid, query)
+    if kind_of(normalizer) not in KNOWN and score.core != "tile":
+        # Only its equation is known: its rows are made whole, as those of a function of the caller's own.
+        score = Learned(score if groups is None else repeat_key_heads(score, groups[1]))
     if groups is not None and score.core == "tile":
         # A function of the caller's own expects the heads as the caller laid them out.
         key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
@@ -115,7 +121,7 @@ def _bind_positions(
     learns = torch.is_grad_enabled() and any(
         isinstance(x := getattr(bias, parameter.name), Tensor) and x.requires_grad for parameter in bias.parameters
     )
-    together = Learned(Positioned(score, bias.tile, fixed=not learns))
+    together = Learned(Positioned(score, bias.tile, fixed=bias.relative and not learns))
     given = given._replace(score=together, bias=None)
     return bind(with_positions(query), with_positions(key), value, given, state, backend)
 
@@ -172,12 +178,10 @@ def _autocasts(kind: str) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
-def _normalizer(normalizer: Normalizer | None, score: Score) -> Normalizer:
-    if normalizer is None:
+def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
+    if given is None:
         return _SUM if score.non_negative else _SOFTMAX
-    if not isinstance(normalizer, Normalizer):
-        mend = "Example: qkv.normalizers.Sparsemax()."
-        raise ConfigError(complaint("normalizer", "a value of qkv.normalizers", repr(normalizer), mend))
+    normalizer = as_normalizer(given)
     if normalizer.needs_non_negative and not score.non_negative:
         mend = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
         got = f"{type(score).__name__}, which may be negative"
@@ -262,7 +266,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
     return Problem(
         core=call.score.core,
         pointwise=call.score.pointwise,
-        normalizer=type(call.normalizer).__name__.lower(),
+        normalizer=kind_of(call.normalizer),
         sink=isinstance(call.normalizer, Softmax) and call.normalizer.sink is not None,
         mask=call.visibility.kind,
         bias="none" if call.bias is None else "learned" if learned else "fixed",

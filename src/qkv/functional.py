@@ -9,8 +9,10 @@ from qkv.backends import reference
 from qkv.backends.registry import BACKENDS
 from qkv.biases import Bias
 from qkv.bind import Arguments, bind
+from qkv.errors import UnsupportedError, complaint
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.kinds import KNOWN
 from qkv.planner import choose, plan
 from qkv.problem import Plan
 from qkv.room import within_memory
@@ -167,6 +169,9 @@ def attention_with_state(
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = bind(query, key, value, given, True, backend)
+    if problem.normalizer not in KNOWN:
+        mend = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
+        raise UnsupportedError(complaint("normalizer", "a value of qkv.normalizers", problem.normalizer, mend))
     output, state = BACKENDS[choose(problem, backend)].run(problem, call)
     assert state is not None
     if enable_gqa:

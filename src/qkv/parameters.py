@@ -3,6 +3,7 @@
 A parameter may be a number, a tensor, or a tensor per head: its head dimensions align from the right.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -14,6 +15,14 @@ from qkv.errors import ConfigError, DtypeError, complaint
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
+
+
+class Owner(ABC):
+    """A module that owns the parameters of a score, a normalizer or a bias, and stands for its value."""
+
+    @abstractmethod
+    def value(self) -> object:
+        """The value with the parameters as they are now."""
 
 
 class Parameter(NamedTuple):

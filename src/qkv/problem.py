@@ -19,7 +19,7 @@ class Problem(NamedTuple):
     Attributes:
         core: the function on pairs.
         pointwise: what follows it.
-        normalizer: the normalizer's name, in lower case.
+        normalizer: the normalizer's name, of `normalizers.kinds`.
         sink: whether the softmax has a sink.
         mask: the kind of the lowered mask.
         bias: whether scores get a bias, and whether that needs a gradient.
@@ -31,8 +31,8 @@ class Problem(NamedTuple):
         width, value_width: of the prepared operands (F), and of values (V).
         dtype, device: of query, key and value.
         transformed: whether a transformation of `torch.func`, such as vmap, is at work.
-        positioned: where the core is a tile of scores and of a bias from positions that needs no gradient: the core of
-            those scores.
+        positioned: where the core is a tile of scores and of a bias of j − i that needs no gradient: the core of those
+            scores.
         constant: whether every score is 1.
     """
 

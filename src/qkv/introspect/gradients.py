@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.backends.reference import scores, seen_by
 from qkv.introspect.statistics import Whole
 from qkv.introspect.sweep import WEIGHTS
-from qkv.masks.lower import part
+from qkv.introspect.tiles import whole_rows
 from qkv.problem import Call
 
 
@@ -50,11 +49,7 @@ def _entropy(whole: Whole, rows: slice) -> Tensor:
 
 def _weights(whole: Whole, rows: slice) -> Tensor:
     """Whole rows of weights, by the normalizer itself: the derivative of a row state is in them."""
-    call = whole.call
-    bias = None if call.bias is None else part(call.bias, rows, slice(None))
-    piece = call._replace(query=call.query[..., rows, :], bias=bias)
-    visible = call.visibility.tile(rows, slice(None))
-    w = call.normalizer(scores(piece), seen_by(piece, visible))
+    w = whole_rows(whole.call, rows)
     return w.expand(*whole.shape[:-2], *w.shape[-2:])
 
 

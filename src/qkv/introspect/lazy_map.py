@@ -17,6 +17,7 @@ from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, 
 from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.kinds import KNOWN
 from qkv.planner import choose
 from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
@@ -57,11 +58,15 @@ class AttentionMap:
         """The row state of all rows, as `attention_with_state` returns it.
 
         Raises:
-            UnsupportedError: the normalizer is `Hard`, whose map keeps the winning key of each row instead.
+            UnsupportedError: the normalizer is `Hard`, whose map keeps the winning key of each row instead; or one of
+                the caller's own, of whose rows nothing is kept.
         """
         if self._kind == "hard":
             mend = "attention_with_state gives the largest score of each row."
             raise UnsupportedError(complaint("state", "a normalizer other than Hard", "Hard", mend))
+        if self._kind not in KNOWN:
+            mend = "Its rows are made whole whenever they are looked at."
+            raise UnsupportedError(complaint("state", "a value of qkv.normalizers", self._kind, mend))
         return RowState(self._kind, self._state.reshape(self.shape[:-1]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
@@ -311,6 +316,9 @@ def attention_map(
     places = _positions(key)
     bound = bind(query, key, places, given, state=True)
     hard = bound.problem.normalizer == "hard"
+    if state is None and bound.problem.normalizer not in KNOWN:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        return AttentionMap(bound, query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=wide))
     if state is None or hard:
         result = BACKENDS[choose(bound.problem)].run(bound.problem, bound.call)
         assert result.state is not None

@@ -6,10 +6,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from qkv.backends.reference import scores
+from qkv.backends.reference import scores, seen_by
 from qkv.masks.lower import part
 from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
+from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, clamped_power
 from qkv.parameters import spread
 from qkv.problem import Call
@@ -30,12 +31,12 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> T
     Returns:
         (..., rows, columns).
     """
-    return torch.cat([_piece(call, kind, state, stripe, columns) for stripe in _stripes(call, rows, columns)], -2)
+    return torch.cat([_piece(call, kind, state, stripe, columns) for stripe in _stripes(call, kind, rows, columns)], -2)
 
 
-def _stripes(call: Call, rows: slice, columns: slice) -> list[slice]:
+def _stripes(call: Call, kind: str, rows: slice, columns: slice) -> list[slice]:
     start, stop, _ = rows.indices(call.query.shape[-2])
-    width = len(range(*columns.indices(call.key.shape[-2])))
+    width = len(range(*columns.indices(call.key.shape[-2]))) if kind in KNOWN else call.key.shape[-2]
     depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
     each = max(1, prod(call.visibility.grid.leading) * width * depth)
     height = max(1, LARGEST // each)
@@ -43,6 +44,8 @@ def _stripes(call: Call, rows: slice, columns: slice) -> list[slice]:
 
 
 def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
+    if kind not in KNOWN:
+        return whole_rows(call, rows)[..., columns].to(state.dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
         visible = None  # filling in what is hidden takes longer than the weights
@@ -54,6 +57,13 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
         return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
     w_QK = _WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None])
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
+
+
+def whole_rows(call: Call, rows: slice) -> Tensor:
+    """Some rows of weights on all keys, (..., rows, K), by the normalizer itself."""
+    bias = None if call.bias is None else part(call.bias, rows, slice(None))
+    piece = call._replace(query=call.query[..., rows, :], bias=bias)
+    return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Visibility:
         rows_Q1 = _positions(rows, grid.queries, grid.device)[:, None]
         columns_K = _positions(columns, grid.keys, grid.device)
         if self.mask is not None:
-            seen = self.mask.visible(grid, rows_Q1, columns_K)
+            seen = _table(self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, len(rows_Q1), len(columns_K)))
             return seen if self.groups is None else regroup(seen, 2, *self.groups)
         inside = None if self.dense is None else part(self.dense, rows, columns)
         for bound, compare in zip(self.bounds or (), (torch.ge, torch.lt), strict=False):
@@ -132,6 +132,16 @@ class Visibility:
         for tile in self._stripes():
             seen = seen | tile.any(-2)
         return seen
+
+
+def _table(seen: Tensor, whole: Shape) -> Tensor:
+    """What a mask of the caller's own says, if it may be said."""
+    shape = tuple(seen.shape)
+    if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, whole) != whole):
+        mend = "visible(grid, rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
+        expected = f"bool that broadcasts to (..., Q, K) = {show(whole)} from visible()"
+        raise MaskError(complaint("mask", expected, f"{seen.dtype} of shape {show(shape)}", mend))
+    return seen
 
 
 def _positions(part: slice, size: int, device: torch.device) -> Tensor:

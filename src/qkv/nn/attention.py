@@ -12,6 +12,7 @@ from qkv.errors import ConfigError, complaint
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.kinds import as_normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 
@@ -61,7 +62,7 @@ class Attention(nn.Module):
         if not 0.0 <= dropout < 1.0:
             raise ConfigError(complaint("dropout", "a share in [0, 1)", f"{dropout}", "0 switches it off."))
         self.score = score
-        self.normalizer = normalizer
+        self.normalizer = None if normalizer is None else as_normalizer(normalizer)
         self.dropout = dropout
         self.backend = backend
         self.also: Also | None = also

@@ -1,6 +1,6 @@
 """What positions do to scores, as modules that own the parameters: ALiBi, and learned relative biases."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, complaint, nearest
+from qkv.parameters import Owner
 
 BIASES = ("alibi", "relative")
 
 
-class BiasModule(nn.Module, ABC):
+class BiasModule(nn.Module, Owner):
     """Parameters of a bias; `attention(..., bias=module.value())` learns them."""
 
     @abstractmethod

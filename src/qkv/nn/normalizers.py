@@ -1,7 +1,7 @@
 """Normalizers that own their parameters and build the normalizer's value at each forward."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import final
 
 import torch
@@ -11,9 +11,10 @@ from qkv.errors import ConfigError, complaint
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
+from qkv.parameters import Owner
 
 
-class NormalizerModule(nn.Module, ABC):
+class NormalizerModule(nn.Module, Owner):
     """Parameters of a normalizer; `attention(..., normalizer=module.value())` learns them."""
 
     @abstractmethod

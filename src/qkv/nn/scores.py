@@ -1,21 +1,23 @@
 """Scores that own their parameters and build the score's value at each forward."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint, nearest
+from qkv.parameters import Owner
 from qkv.scores.base import Score
+from qkv.scores.free import as_score
 from qkv.scores.products import Bilinear, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
 
 SCORES = ("additive", "bilinear", "dot", "scaled_dot")
 
 
-class ScoreModule(nn.Module, ABC):
+class ScoreModule(nn.Module, Owner):
     """Parameters of a score.
 
     `value()` relates raw queries and keys. `projected()` relates what `project_query` and `project_key` return, so
@@ -48,7 +50,10 @@ class FixedScore(ScoreModule):
     """Any score's value as a module, for scores that learn nothing.
 
     Args:
-        score: the value.
+        score: the value, or a function of (query, key).
+
+    Raises:
+        ConfigError: something that is neither.
 
     Example:
         >>> FixedScore(Dot()).value()
@@ -57,11 +62,15 @@ class FixedScore(ScoreModule):
 
     def __init__(self, score: Score) -> None:
         super().__init__()
-        self.score = score
+        self.score = as_score(score)
 
     def value(self) -> Score:
         """The value itself."""
         return self.score
+
+    def extra_repr(self) -> str:
+        """Show the value."""
+        return f"{self.score}"
 
 
 @final

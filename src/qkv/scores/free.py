@@ -7,6 +7,7 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.parameters import Owner
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
@@ -68,7 +69,7 @@ class Learned(Score):
 
     def __post_init__(self) -> None:
         if not callable(self.module):
-            mend = "Pass a function of (query, key) that returns the scores (..., Q, K)."
+            mend = "Example: qkv.scores.ScaledDot(); or a function of (query, key) that returns the scores (..., Q, K)."
             raise ConfigError(complaint("score", "a value of qkv.scores or a callable", repr(self.module), mend))
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
@@ -97,6 +98,8 @@ def as_score(score: object) -> Score:
         >>> as_score(lambda query, key: query @ key.mT).core
         'tile'
     """
+    if isinstance(score, Owner):
+        score = score.value()
     if isinstance(score, type):
         name = score.__name__
         raise ConfigError(

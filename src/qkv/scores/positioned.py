@@ -7,8 +7,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from qkv.errors import ShapeError, complaint
 from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
+from qkv.shapes import broadcast, show
 
 
 def with_positions(x: Tensor) -> Tensor:
@@ -42,7 +44,12 @@ class Positioned:
         s_QK = self.score(query[..., :-DIGITS], key[..., :-DIGITS])
         if s_QK.numel() == 0:
             return s_QK
-        return s_QK + self.bias(_positions(query)[:, None], _positions(key)).to(s_QK.dtype)
+        bias_QK = self.bias(_positions(query)[:, None], _positions(key))
+        if broadcast(tuple(bias_QK.shape), tuple(s_QK.shape)) != tuple(s_QK.shape):
+            mend = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
+            expected = f"a shape that broadcasts to (..., Q, K) = {show(tuple(s_QK.shape))}"
+            raise ShapeError(complaint("bias", expected, f"shape {show(tuple(bias_QK.shape))}", mend))
+        return s_QK + bias_QK.to(s_QK.dtype)
 
 
 def _positions(x: Tensor) -> Tensor:

@@ -1,0 +1,47 @@
+"""Which normalizers backends know by name; any other is one of the caller's own, and only its equation is known."""
+
+from qkv.errors import ConfigError, complaint
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.parameters import Owner
+
+_OURS: tuple[type[Normalizer], ...] = (Softmax, Sum, Mean, Identity, Sigmoid, Hard, Sparsemax, Entmax)
+KINDS = {kind: kind.__name__.lower() for kind in _OURS}
+KNOWN = frozenset(KINDS.values())
+
+
+def kind_of(normalizer: Normalizer) -> str:
+    """The name of a normalizer; that of one of the caller's own is in no backend's table, whatever its class is called.
+
+    Example:
+        >>> class Softmax(Normalizer):
+        ...     def __call__(self, scores, visible=None):
+        ...         return scores
+        >>> kind_of(Hard()), kind_of(Softmax())
+        ('hard', 'Softmax of yours')
+    """
+    return KINDS.get(type(normalizer)) or f"{type(normalizer).__name__} of yours"
+
+
+def as_normalizer(normalizer: object) -> Normalizer:
+    """Take a normalizer's value, refuse anything else.
+
+    Raises:
+        ConfigError: something that is none.
+
+    Example:
+        >>> as_normalizer(Hard)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: normalizer: expected a value of qkv.normalizers; got the class Hard. Use Hard().
+    """
+    if isinstance(normalizer, Owner):
+        normalizer = normalizer.value()
+    if isinstance(normalizer, Normalizer):
+        return normalizer
+    got, mend = repr(normalizer), "Example: qkv.normalizers.Sparsemax()."
+    if isinstance(normalizer, type):
+        got, mend = f"the class {normalizer.__name__}", f"Use {normalizer.__name__}()."
+    elif callable(normalizer):
+        mend = "Make it a class: derive from qkv.normalizers.Normalizer, with __call__(scores, visible=None)."
+    raise ConfigError(complaint("normalizer", "a value of qkv.normalizers", got, mend))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from qkv.train import muon
 from qkv.train.muon import Muon, orthogonalized
 from qkv.train.optimizer import build_optimizer, optimizer_state, set_optimizer_state
 from qkv.train.settings import Settings
@@ -22,6 +23,20 @@ def test_singular_vectors_stay_and_values_come_near_one(rows: int, columns: int,
     found = left[:, :rank].mT @ orthogonalized(matrix[None])[0] @ right[:, :rank]
     assert (found - found.diagonal().diag()).abs().max() < 1e-9
     assert ((found.diagonal() > 0.6) & (found.diagonal() < 1.3)).all()
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("shape", [(3, 48, 48), (2, 96, 32), (1, 20, 300)])
+def test_in_bfloat16_too_values_come_near_one(
+    shape: tuple[int, ...], narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muon, "_multiplies_bfloat16", lambda: narrow)
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found, wide = orthogonalized(matrices), orthogonalized(matrices.double())
+    assert found.dtype == torch.float32
+    assert torch.equal(found, found.bfloat16().float()) == narrow
+    apart = torch.linalg.matrix_norm(found - wide, ord=2).max()
+    assert apart < (0.06 if narrow else 1e-4), "the largest change of any vector of length one"
 
 
 def test_a_gradient_of_zero_moves_nothing() -> None:

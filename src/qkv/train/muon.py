@@ -1,6 +1,7 @@
 """Muon: matrices move by their orthogonalized momentum, everything else by AdamW."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, final
 
 import torch
@@ -108,8 +109,11 @@ class Muon(Optimizer):
 def orthogonalized(matrices: Tensor) -> Tensor:
     """Bring the singular values of matrices near one, by Newton-Schulz iteration; singular vectors stay.
 
+    float32 is iterated in bfloat16, as in the source, where the processor multiplies it: a third of the time. The
+    coefficients leave singular values some 20 % from one, the rounding moves them by less than one in a hundred.
+
     Args:
-        matrices: (n, rows, columns), float32 or wider: a CPU without units for bfloat16 would be slower with it.
+        matrices: (n, rows, columns), float32 or wider.
 
     Returns:
         As many; singular values between about 0.7 and 1.2, but for those that were next to nothing.
@@ -125,7 +129,16 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-12)
+    if x.dtype == torch.float32 and x.device.type == "cpu" and _multiplies_bfloat16():
+        x = x.to(torch.bfloat16)
     for _ in range(_ROUNDS):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+@lru_cache
+def _multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products of bfloat16."""
+    found: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))

@@ -74,6 +74,22 @@ def test_far_positions_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
     torch.testing.assert_close(weights[-1] / weights[0], torch.tensor(5.0).double().exp(), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("how", ["reference", "blocked", "autocast"])
+def test_half_precision_is_as_exact_as_with_the_matrix(dtype: torch.dtype, how: str) -> None:
+    query, key, value = (x.to(dtype) for x in 1.5 * torch.randn(3, 4, 64, 64))
+    bias = B.relative(torch.randn(9).to(dtype))
+    dense = matrix(bias, 64, 64)
+    exact = torch.softmax(query.double() @ key.double().mT / 8 + dense.double(), -1) @ value.double()
+    written = qkv.attention(query, key, value, bias=dense, backend="reference") - exact
+    if how == "autocast":
+        with torch.autocast("cpu", dtype):
+            ours = qkv.attention(query.float(), key.float(), value.float(), bias=bias, backend="blocked") - exact
+    else:
+        ours = qkv.attention(query, key, value, bias=bias, backend=how) - exact
+    assert ours.square().mean().sqrt() <= 1.5 * written.square().mean().sqrt()
+
+
 @pytest.mark.parametrize("name", ["alibi", "relative"])
 def test_gradients_reach_the_parameters(name: str) -> None:
     query, key, value = (x[:1, :, :4] for x in inputs())

@@ -1,5 +1,6 @@
 """From the arguments of a call to a problem and its tensors: every check, alignment and default in one place."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from qkv.scores.base import Core, Score
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.pointwise import Linear
 from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
+from qkv.scores.widened import equation
 from qkv.shapes import Shape, broadcast, show
 
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -84,7 +86,7 @@ def bind(
     bias = None if given.bias is None else _bias(given.bias, grid, query)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":
         # Only its equation is known: its rows are made whole, as those of a function of the caller's own.
-        score = Learned(score if groups is None else repeat_key_heads(score, groups[1]))
+        score = Learned(partial(equation, score if groups is None else repeat_key_heads(score, groups[1])))
     if groups is not None and score.core == "tile":
         # A function of the caller's own expects the heads as the caller laid them out.
         key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))

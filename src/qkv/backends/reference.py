@@ -1,7 +1,5 @@
 """Backend `reference`: the equation, full matrix, any dtype. It judges all others and serves small problems."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor
 
@@ -13,6 +11,7 @@ from qkv.normalizers.dense import Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.widened import as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
 """How many numbers may pass from one operation to the next without a way through memory."""
@@ -82,33 +81,16 @@ def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Weights times values, (..., Q, V)."""
-    value = _wide(call.value)
-    with _as_it_is(value):
+    value = wide(call.value)
+    with as_it_is(value):
         out_QV = w_QK.to(value.dtype) @ value
     return out_QV.to(call.value.dtype).expand(*problem.leading, *out_QV.shape[-2:])
 
 
 def scores(call: Call) -> Tensor:
     """The scores with their bias, (..., Q, K)."""
-    if call.score.core == "tile":
-        # A function of the caller's own gets what the caller gave, under the caller's autocast.
-        s_QK = _wide(call.score(call.query, call.key))
-    else:
-        query, key = _wide(call.query), _wide(call.key)
-        with _as_it_is(query):
-            s_QK = call.score(query, key)
+    s_QK = equation(call.score, call.query, call.key)
     return s_QK if call.bias is None else s_QK + call.bias
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _as_it_is(x: Tensor) -> AbstractContextManager[None]:
-    """Keep autocast from narrowing again what was widened."""
-    kind = x.device.type
-    narrows = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if narrows else nullcontext()
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:

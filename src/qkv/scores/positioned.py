@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv.errors import ShapeError, complaint
 from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
+from qkv.scores.widened import equation
 from qkv.shapes import broadcast, show
 
 
@@ -41,7 +42,7 @@ class Positioned:
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores of a tile, (..., Q, K)."""
-        s_QK = self.score(query[..., :-DIGITS], key[..., :-DIGITS])
+        s_QK = equation(self.score, query[..., :-DIGITS], key[..., :-DIGITS])
         if s_QK.numel() == 0:
             return s_QK
         bias_QK = self.bias(_positions(query)[:, None], _positions(key))

@@ -1,0 +1,35 @@
+"""Equations in float32 at least: half precision is widened first, and autocast does not narrow it again."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from qkv.scores.base import Score
+
+
+def equation(score: Score, query: Tensor, key: Tensor) -> Tensor:
+    """The scores of one of ours, (..., Q, K); a function of the caller's own gets what it would get by itself.
+
+    Example:
+        >>> from qkv.scores.products import Dot
+        >>> equation(Dot(), torch.ones(1, 2).half(), torch.ones(3, 2).half()).dtype
+        torch.float32
+    """
+    if score.core == "tile":
+        return wide(score(query, key))
+    query, key = wide(query), wide(key)
+    with as_it_is(query):
+        return score(query, key)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def as_it_is(x: Tensor) -> AbstractContextManager[None]:
+    """Keep autocast from narrowing again what was widened."""
+    kind = x.device.type
+    narrows = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if narrows else nullcontext()

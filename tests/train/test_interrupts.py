@@ -7,7 +7,7 @@ from qkv.train import interrupts
 from qkv.train.interrupts import Interrupted, Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_remembered_and_handlers_are_put_back(number):
     before = signal.getsignal(number)
     with Interrupts() as ours:
@@ -15,6 +15,16 @@ def test_a_signal_is_remembered_and_handlers_are_put_back(number):
         signal.raise_signal(number)
         assert ours.received == number
     assert signal.getsignal(number) is before
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as ours:
+            signal.raise_signal(signal.SIGHUP)
+            assert ours.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_first_signal_counts():

@@ -57,7 +57,7 @@ def test_the_stream_decides():
     for stream, kind in ((StringIO(), Lines), (Terminal(), Bar)):
         listener = screen(stream, 10)
         listener.close()
-        assert isinstance(listener, kind)
+        assert isinstance(listener.shown, kind)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,22 @@ def test_the_stream_decides():
 )
 def test_durations_carry_over(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("kind", [StringIO, Terminal])
+def test_a_terminal_that_has_gone_ends_nothing(kind):
+    class Gone(kind):
+        gone = False
+
+        def write(self, text):
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    stream = Gone()
+    listener = screen(stream, 5000)
+    listener(EVENTS[0])
+    stream.gone = True
+    for event in EVENTS:
+        listener(event)
+    listener.close()

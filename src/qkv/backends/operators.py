@@ -185,7 +185,10 @@ def _no_gradients(ctx: Any, *_: Any) -> Any:
 
 def second_derivative(backend: str) -> UnsupportedError:
     """The error for a derivative of a derivative."""
-    mend = 'Pass backend="reference", which PyTorch differentiates any number of times.'
+    mend = (
+        'Pass backend="reference", which PyTorch differentiates any number of times; '
+        'in a layer set layer.attention.backend = "reference".'
+    )
     return UnsupportedError(complaint("backend", "first derivatives", f"a second derivative through {backend}", mend))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination, taken at a moment when nothing is lost by it."""
+"""Ctrl-C, termination and a closed terminal, taken at a moment when nothing is lost by it."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, final
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # One press can arrive twice: from the terminal, and passed on by a program that started this one.
 _SAME_PRESS_SECONDS = 1.0
 
@@ -19,9 +19,10 @@ class Interrupted(BaseException):
 
 @final
 class Interrupts:
-    """While open, SIGINT and SIGTERM are remembered instead of ending the process; a second one ends it at once.
+    """While open, SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process; a second ends it at once.
 
-    Outside the main thread nothing is changed, as Python allows handlers only there.
+    What was told to be ignored stays so: `nohup` asks for that. Outside the main thread nothing is changed, as Python
+    allows handlers only there.
 
     Example:
         >>> with Interrupts() as interrupts:
@@ -40,7 +41,8 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         """Install the handlers."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._handle) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -47,9 +47,9 @@ def train(
 ) -> Outcome:
     """Train a model, or go on where an earlier call stopped.
 
-    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT and SIGTERM end
-    the training after the current update, with everything saved. A run that was stopped at any moment and gone on with
-    gives the same bits as one that never was, on the same machine with as many threads.
+    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM and SIGHUP
+    end the training after the current update, with everything saved. A run that was stopped at any moment and gone on
+    with gives the same bits as one that never was, on the same machine with as many threads.
 
     Args:
         task: data, objective and judgment.

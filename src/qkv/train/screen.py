@@ -1,6 +1,7 @@
 """Progress on standard error: a bar where someone watches, plain lines where not."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO, final
 
 from rich.console import Console
@@ -19,9 +20,36 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
         unit: what speed is counted in.
 
     Returns:
-        A bar where the stream is a terminal, else lines.
+        A bar where the stream is a terminal, else lines; nothing once the stream has gone.
     """
-    return Bar(stream, steps, unit) if stream.isatty() else Lines(stream, steps, unit)
+    return Watched(Bar(stream, steps, unit) if stream.isatty() else Lines(stream, steps, unit))
+
+
+@final
+class Watched:
+    """Progress as long as someone can read it: a closed terminal or pipe must not end a training, nor its last save.
+
+    Attributes:
+        shown: how it is shown; None once it cannot be.
+    """
+
+    def __init__(self, shown: Listener) -> None:
+        """Begin."""
+        self.shown: Listener | None = shown
+
+    def __call__(self, event: Event) -> None:
+        """Show an event, if there is still a place for it."""
+        try:
+            if self.shown is not None:
+                self.shown(event)
+        except OSError:
+            self.shown = None
+
+    def close(self) -> None:
+        """Leave what was shown as it stands."""
+        with suppress(OSError):
+            if self.shown is not None:
+                self.shown.close()
 
 
 @final

@@ -57,7 +57,7 @@ def test_the_stream_decides():
     for stream, kind in ((StringIO(), Lines), (Terminal(), Bar)):
         listener = screen(stream, 10)
         listener.close()
-        assert isinstance(listener.shown, kind)
+        assert isinstance(listener, kind)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def train(
 ) -> Outcome:
     """Train a model, or go on where an earlier call stopped.
 
-    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM and SIGHUP
+    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM, SIGHUP
     end the training after the current update, with everything saved. A run that was stopped at any moment and gone on
     with gives the same bits as one that never was, on the same machine with as many threads.
 

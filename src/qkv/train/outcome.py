@@ -35,5 +35,5 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with: 0, or 128 + signal: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+        """What the process should end with: 0, or 128 + signal: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 0 if self.signal is None else 128 + self.signal

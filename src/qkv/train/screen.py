@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TextIO, final
+from typing import TextIO, cast, final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -22,34 +22,36 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
     Returns:
         A bar where the stream is a terminal, else lines; nothing once the stream has gone.
     """
-    return Watched(Bar(stream, steps, unit) if stream.isatty() else Lines(stream, steps, unit))
+    lasting = cast(TextIO, Lasting(stream))
+    return Bar(lasting, steps, unit) if stream.isatty() else Lines(lasting, steps, unit)
 
 
 @final
-class Watched:
-    """Progress as long as someone can read it: a closed terminal or pipe must not end a training, nor its last save.
+class Lasting:
+    """A stream that may go away: a closed terminal or pipe must not end a training, nor keep it from its last save.
 
-    Attributes:
-        shown: how it is shown; None once it cannot be.
+    Args:
+        stream: where to, as long as it is there.
     """
 
-    def __init__(self, shown: Listener) -> None:
+    def __init__(self, stream: TextIO) -> None:
         """Begin."""
-        self.shown: Listener | None = shown
+        self._stream = stream
 
-    def __call__(self, event: Event) -> None:
-        """Show an event, if there is still a place for it."""
-        try:
-            if self.shown is not None:
-                self.shown(event)
-        except OSError:
-            self.shown = None
+    def __getattr__(self, name: str) -> object:
+        """What the stream says of itself."""
+        return getattr(self._stream, name)
 
-    def close(self) -> None:
-        """Leave what was shown as it stands."""
+    def write(self, text: str) -> int:
+        """Write, if there is still a place for it."""
         with suppress(OSError):
-            if self.shown is not None:
-                self.shown.close()
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written, likewise."""
+        with suppress(OSError):
+            self._stream.flush()
 
 
 @final

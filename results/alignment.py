@@ -21,8 +21,7 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
-from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.reading import Reading
 from qkv.tasks.translator import Translator
 from results.usage import run as timed
@@ -174,7 +173,7 @@ def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
     one, first = forward.choose(trial.pairs, trial.links)
     two, second = backward.choose(_turned(trial.pairs), _turned_links(trial.links))
     ways = {}
-    for how in SYMMETRIZATIONS:
+    for how in WAYS:
         joined = read_both(forward, backward, trial.pairs, Choice(one, two, how, {})).joined
         ways[how] = alignment_error_rate(joined, trial.links).value
     best = min(ways, key=ways.__getitem__)
@@ -192,9 +191,9 @@ def read_both(forward: Aligner, backward: Aligner, pairs: list[Sentences], choic
     Returns:
         The links, source word first.
     """
-    there = forward.align(pairs, choice.forward)
-    back = [{(i, j) for j, i in links} for links in backward.align(_turned(pairs), choice.backward)]
-    return Found(there, back, [symmetrize(choice.how, *both) for both in zip(there, back, strict=True)])
+    there, back = forward.weights(pairs, choice.forward), backward.weights(_turned(pairs), choice.backward)
+    turned = [{(i, j) for j, i in likeliest(weights)} for weights in back]
+    return Found([likeliest(weights) for weights in there], turned, join(choice.how, there, back))
 
 
 def figures(found: list[set[Link]], gold: list[Links]) -> dict[str, float]:

@@ -53,6 +53,11 @@ def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
     all_of_them = succeeded(run("align", folder / "transformer", *files(folder), *both, "union")).stdout
     for few, many in zip(met.splitlines(), all_of_them.splitlines(), strict=True):
         assert set(few.split()) <= set(many.split())
+    agreed = succeeded(run("align", folder / "transformer", *files(folder), "--reverse", folder / "gru")).stdout
+    assert agreed == succeeded(run("align", folder / "transformer", *files(folder), *both, "mutual")).stdout
+    for line in agreed.splitlines():
+        links = [link.split("-") for link in line.split()]
+        assert all(len(set(words)) == len(links) for words in zip(*links, strict=True)), "one link of each word at most"
 
 
 @pytest.mark.parametrize(

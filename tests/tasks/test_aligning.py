@@ -4,12 +4,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_places import word_places
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
-from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.aligning import Aligner, Sentences, join, likeliest, mutual
 from qkv.tasks.alignment_files import Chosen, Three, align_files
 from qkv.tasks.reading import Reading
 from qkv.tasks.training import load_settings, train
@@ -116,3 +119,32 @@ def test_pieces_know_their_words(kind: str, size: int) -> None:
         for place, character in zip(places, text, strict=True):
             words[place] = words.get(place, "") + character
         assert [words[place] for place in range(len(text.split()))] == text.split()
+
+
+@given(words=st.tuples(st.integers(0, 6), st.integers(0, 6)), seed=st.integers(0, 999))
+def test_words_that_are_each_others_likeliest(words: tuple[int, int], seed: int) -> None:
+    sources, targets = words
+    random = torch.Generator().manual_seed(seed)
+    forward, backward = (torch.rand(shape, generator=random) for shape in ((targets, sources), (sources, targets)))
+    together = forward + backward.T
+    expected = {
+        (s, t)
+        for s in range(sources)
+        for t in range(targets)
+        if together[t, s] == together[t].max() and together[t, s] == together[:, s].max()
+    }
+    assert mutual(forward, backward) == expected
+    assert join("mutual", [forward], [backward]) == [expected]
+    assert join("intersection", [forward], [forward.T]) == [
+        likeliest(forward) & {(s, t) for t, s in likeliest(forward.T)}
+    ]
+
+
+def test_words_that_nothing_attended_to_have_no_link() -> None:
+    assert mutual(torch.zeros(2, 3), torch.zeros(3, 2)) == set()
+    assert mutual(torch.tensor([[0.0, 0.0], [0.2, 0.8]]), torch.zeros(2, 2)) == {(1, 1)}
+
+
+def test_no_such_way_to_join() -> None:
+    with pytest.raises(ConfigError, match=r'--symmetrize: expected one of mutual.*Did you mean "mutual"'):
+        join("mutal", [], [])

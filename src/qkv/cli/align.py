@@ -15,8 +15,8 @@ def align(
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     reverse: Annotated[Path | None, typer.Option(help="A model of the other direction, to agree with.")] = None,
     symmetrize: Annotated[
-        str, typer.Option(help="How two directions become one: grow-diagonal, intersection, union, ...")
-    ] = "grow-diagonal",
+        str, typer.Option(help="How two directions become one: mutual, intersection, union, grow-diagonal, ...")
+    ] = "mutual",
     gold: Annotated[Path | None, typer.Option(help="Links made by hand: tells the error rate.")] = None,
     valid_source: Annotated[Path | None, typer.Option(help="Sentences to choose layer and head on.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,

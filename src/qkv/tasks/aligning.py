@@ -13,12 +13,16 @@ from qkv.decode.numbers import expect_numbers
 from qkv.errors import ConfigError, DataError, complaint, nearest
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
+from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.reading import Reading, attention_layers, default_reading
 from qkv.tasks.translator import Translator
 
 _BATCH_TOKENS = 2048
+MUTUAL = "mutual"
+WAYS = (MUTUAL, *SYMMETRIZATIONS)
+"""How two directions become one: by their weights together, or by the links of each."""
 
 
 class Sentences(NamedTuple):
@@ -80,11 +84,28 @@ class Aligner:
             ConfigError: a layer or head that the model does not have.
             DataError: a pair that is too long; names its number.
         """
+        return [likeliest(weights) for weights in self.weights(pairs, reading)]
+
+    def weights(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[Tensor]:
+        """What each target word attended to.
+
+        Args:
+            pairs: words with spaces between.
+            reading: which weights to read; None for `default`.
+
+        Returns:
+            For each pair (target words, source words): those of a word's source pieces are added up, those of its
+            target pieces averaged.
+
+        Raises:
+            ConfigError: a layer or head that the model does not have.
+            DataError: a pair that is too long; names its number.
+        """
         reading = reading or self.default
         if reading.layer not in self.layers:
             mend = nearest(reading.layer, self.layers)
             raise ConfigError(complaint("--layer", "an attention over the source", f'"{reading.layer}"', mend))
-        return [_links(weights, reading) for weights in self._weights(pairs, [reading.layer])]
+        return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
     def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
         """Find the layer, head and step whose links are nearest to those made by hand.
@@ -98,7 +119,7 @@ class Aligner:
         """
         weights = list(self._weights(pairs, self.layers))
         found = [
-            (reading, alignment_error_rate([_links(each, reading) for each in weights], gold))
+            (reading, alignment_error_rate([likeliest(_read(each, reading)) for each in weights], gold))
             for reading in self._readings(weights)
         ]
         return min(found, key=lambda one: one[1].value)
@@ -150,6 +171,65 @@ class Aligner:
         return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
 
 
+def likeliest(weights_TS: Tensor) -> set[Link]:
+    """The likeliest source word of each target word, source word first.
+
+    Example:
+        >>> sorted(likeliest(torch.tensor([[0.9, 0.1], [0.8, 0.2]])))
+        [(0, 0), (0, 1)]
+    """
+    return {(s, t) for t, s in enumerate(weights_TS.argmax(-1).tolist())} if weights_TS.numel() else set()
+
+
+def mutual(forward_TS: Tensor, backward_ST: Tensor) -> set[Link]:
+    """The words that are each other's likeliest, by the sum of what both directions attend to.
+
+    Args:
+        forward_TS: what each target word attended to, (target words, source words).
+        backward_ST: what each source word attended to in a model of the other direction.
+
+    Returns:
+        The links, source word first: at most one of each word.
+
+    Source: Liang et al. 2006, "Alignment by Agreement" (weights of both directions decide together); Jalili Sabet et
+        al. 2020, "SimAlign", section 3.1, "Argmax".
+
+    Example:
+        >>> forward, backward = torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.7, 0.3], [0.1, 0.9]])
+        >>> sorted(mutual(forward, backward))
+        [(0, 0), (1, 1)]
+    """
+    together = forward_TS + backward_ST.mT
+    if not together.numel():
+        return set()
+    back = together.argmax(0).tolist()
+    return {(s, t) for t, s in enumerate(together.argmax(1).tolist()) if back[s] == t and together[t, s] > 0}
+
+
+def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> list[set[Link]]:
+    """Make links of the weights of both directions.
+
+    Args:
+        how: "mutual", or how the links of each direction become one, see `qkv.metrics.symmetrize`.
+        forward: for each pair (target words, source words).
+        backward: for each pair (source words, target words), from a model of the other direction.
+
+    Returns:
+        For each pair its links, source word first.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if how not in WAYS:
+        raise ConfigError(complaint("--symmetrize", f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS)))
+    if how == MUTUAL:
+        return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
+    return [
+        symmetrize(how, likeliest(there), {(s, t) for t, s in likeliest(back)})
+        for there, back in zip(forward, backward, strict=True)
+    ]
+
+
 def _by_head(weights: Tensor) -> Tensor:
     return weights if weights.ndim == 3 else weights[None]
 
@@ -173,7 +253,5 @@ def _membership(places: Sequence[int]) -> Tensor:
     return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
 
 
-def _links(weights: dict[str, Tensor], reading: Reading) -> set[Link]:
-    """The likeliest source word of each target word."""
-    found = reading.pick(weights[reading.layer][0 if reading.when == "at" else 1])
-    return {(source, target) for target, source in enumerate(found.argmax(-1).tolist())} if found.shape[-1] else set()
+def _read(weights: dict[str, Tensor], reading: Reading) -> Tensor:
+    return reading.pick(weights[reading.layer][0 if reading.when == "at" else 1])

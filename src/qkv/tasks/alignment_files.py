@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from torch import Tensor
+
 from qkv.data.corpus import read_lines, read_pairs
 from qkv.errors import ConfigError, DataError, complaint
 from qkv.metrics.alignment import (
@@ -16,8 +18,7 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
-from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.reading import Reading, When
 from qkv.tasks.translator import Translator
 
@@ -96,18 +97,19 @@ def align_files(
     if chosen.layer is not None and any(valid):
         mend = "Either name the layer, or let these sentences choose it."
         raise ConfigError(complaint("--layer", "no --valid-source beside it", "both", mend))
-    if how not in SYMMETRIZATIONS:
-        symmetrize(how, (), ())
+    if how not in WAYS:
+        join(how, (), ())
     pairs, gold = _read(files, "--")
     trial = _read(valid, "--valid-") if any(valid) else None
-    found, said = _one_direction(Aligner(Translator.load(run, device)), pairs, trial, chosen, "")
-    if reverse is not None:
+    there, said = _one_direction(Aligner(Translator.load(run, device)), pairs, trial, chosen, "")
+    if reverse is None:
+        found = [likeliest(weights) for weights in there]
+    else:
         turned = [Sentences(pair.target, pair.source) for pair in pairs]
         turned_trial = None if trial is None else ([Sentences(t, s) for s, t in trial[0]], _turned(trial[1] or []))
         other = Aligner(Translator.load(reverse, device))
         back, more = _one_direction(other, turned, turned_trial, chosen, "reverse: ")
-        flipped = [{(j, i) for i, j in links} for links in back]
-        found = [symmetrize(how, one, two) for one, two in zip(found, flipped, strict=True)]
+        found = join(how, there, back)
         said += more
     if gold is not None:
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
@@ -121,7 +123,7 @@ def _one_direction(
     trial: tuple[Sequence[Sentences], list[Links] | None] | None,
     chosen: Chosen,
     prefix: str,
-) -> tuple[list[set[Link]], list[str]]:
+) -> tuple[list[Tensor], list[str]]:
     if chosen.layer is not None:
         reading, why = Reading(chosen.layer, chosen.head, cast("When", chosen.when or "at")), "as asked"
     elif trial is not None and trial[1] is not None:
@@ -129,7 +131,7 @@ def _one_direction(
         why = f"{figure.value:.2f} % alignment error on the validation sentences"
     else:
         reading, why = aligner.default, "by default"
-    return aligner.align(pairs, reading), [f"{prefix}read from {reading}: {why}"]
+    return aligner.weights(pairs, reading), [f"{prefix}read from {reading}: {why}"]
 
 
 def _read(files: Three, prefix: str) -> tuple[list[Sentences], list[Links] | None]:

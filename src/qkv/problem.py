@@ -1,6 +1,7 @@
 """The question put to backends: a problem (a value without tensors), the tensors that go with it, and the plan."""
 
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -148,11 +149,11 @@ class Plan:
             ("backend", self.backend),
             ("why", self.why),
             ("operations", f"{self.cost.operations:.3g}"),
-            ("memory beyond inputs and output", _readable(self.cost.bytes)),
+            ("memory", f"{_readable(self.cost.bytes)} beyond inputs and output"),
             *((f"not {name}", reason) for name, reason in self.refusals),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+        width = max(len(name) for name, _ in rows) + 2
+        return "\n".join(fill(f"{name:<{width}}{text}", 80, subsequent_indent=" " * width) for name, text in rows)
 
 
 def _readable(count: float) -> str:

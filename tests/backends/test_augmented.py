@@ -27,7 +27,7 @@ def inputs() -> list[Tensor]:
 
 
 def told(*tensors: Tensor, **given: object) -> str:
-    return str(qkv.explain(*tensors, backend="rowwise", **given))
+    return " ".join(str(qkv.explain(*tensors, backend="rowwise", **given)).split())
 
 
 @pytest.mark.parametrize("mask", MASKS)

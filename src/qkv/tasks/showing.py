@@ -49,5 +49,5 @@ def write_page(scene: Scene, path: Path) -> str:
         replace_file(path, made.text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is none
         raise ConfigError(str(error)) from error
-    rest = f"; {made.left_out:,} more need the running viewer" if made.left_out else ""
-    return f"{path}: {made.carried:,} answers{rest}"
+    rest = f"; {made.left_out:,} of its parts are left out and need the running viewer" if made.left_out else ""
+    return f"{path}: the viewer as one page, for any browser{rest}"

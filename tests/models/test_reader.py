@@ -1,5 +1,7 @@
 """Models that read: padding, batches and equations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -77,6 +79,17 @@ def test_the_learned_query_sees_the_same_as_a_call_of_attention() -> None:
     nn.init.normal_(pool.query)
     direct = attention(pool.query[None, None], h, h, score=Additive(pool.vector, None, pool.key.weight))
     torch.testing.assert_close(pool(h), direct[:, 0])
+
+
+@pytest.mark.parametrize("encoder", ["gru", "lstm", "rnn"])
+def test_a_residual_adds_the_embeddings_to_the_states(encoder: str) -> None:
+    torch.manual_seed(0)
+    plain = TextClassifier(_config(encoder)).eval()
+    model = TextClassifier(replace(plain.config, residual=True)).eval()
+    model.load_state_dict(plain.state_dict())
+    ids, lengths = torch.randint(4, 30, (2, 6)), torch.tensor([6, 4])
+    embedded = model.reader.embed(ids) * (torch.arange(6) < lengths[:, None])[..., None]
+    torch.testing.assert_close(model.reader(ids, lengths)[0], plain.reader(ids, lengths)[0] + embedded)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

@@ -36,6 +36,8 @@ class ReaderConfig:
         heads, feed_forward: of a transformer's blocks.
         dropout: on embeddings, states and what is pooled.
         word_dropout: the share of tokens that training reads as unknown, so that no single word decides.
+        residual: whether an RNN's states have the embeddings added to them, so that what a word says by itself need not
+            pass through the gates. A transformer's blocks do that in any case.
 
     Raises:
         ConfigError: an unknown name, a size below one, a width that heads or directions do not divide, or a share
@@ -52,6 +54,7 @@ class ReaderConfig:
     feed_forward: int = 512
     dropout: float = 0.5
     word_dropout: float = 0.1
+    residual: bool = False
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -122,7 +125,8 @@ class Reader(nn.Module):
         mask = None if padded is None else Lengths(padded)
         x_BSM = self.dropout(self._embed(self._blur(clean)))
         if self.recurrent is not None:
-            x_BSM = self.dropout(self._run(x_BSM, lengths))
+            states = self.dropout(self._run(x_BSM, lengths))
+            x_BSM = states + x_BSM if self.config.residual else states
         for block in self.blocks:
             x_BSM = block(x_BSM, mask)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask

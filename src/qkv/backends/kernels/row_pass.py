@@ -91,7 +91,7 @@ def weigh(mechanism: Mechanism, tile: Tile, products: Array, weights: Array) -> 
         scratch = np.empty(keys, products.dtype), np.empty(64, products.dtype)
         code(*pool.share(chunk, chunks, rows), *head, *given, weights, state, *scratch)
 
-    time = mechanism.cost(products.size)
+    time = pool.between_products(mechanism.cost(products.size))
     chunks = pool.chunks(time, rows)
     pool.run(work, chunks, time)
     return state
@@ -151,7 +151,7 @@ def unweigh(
         kinds = (keys, weights.dtype), (keys, products.dtype), (4, weights.dtype), (1, products.dtype)
         code(*pool.share(chunk, chunks, rows), *head, *given, *(np.empty(size, kind) for size, kind in kinds))
 
-    time = mechanism.cost(products.size)
+    time = pool.between_products(mechanism.cost(products.size))
     chunks = pool.chunks(time, rows)
     pool.run(work, chunks, time)
     return found

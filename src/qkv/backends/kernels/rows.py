@@ -37,7 +37,7 @@ def project(scores: Array, alpha: Doubles) -> Doubles:
     items, height, keys = scores.shape
     tau = np.empty((items, height))
     code = entmax.at(scores.dtype)
-    time = _microseconds(scores, alpha)
+    time = pool.between_products(_microseconds(scores, alpha))
     chunks = pool.chunks(time, tau.size)
 
     def work(chunk: int) -> None:
@@ -74,7 +74,7 @@ def project_back(
     items, height, keys = grads.shape
     d_alpha = np.empty((items, height))
     code = entmax_back.at(grads.dtype)
-    time = _microseconds(grads, alpha)
+    time = pool.between_products(_microseconds(grads, alpha))
     chunks = pool.chunks(time, d_alpha.size)
 
     def work(chunk: int) -> None:

@@ -44,7 +44,10 @@ class Softmax(Normalizer):
             return _softmax(s)
         sink = torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device)
         rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
-        return _softmax(torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1))[..., :-1]
+        whole = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
+        # A sink above -inf leaves no row empty, so that no row needs to be looked at.
+        alive = readable(sink) and bool((sink > -torch.inf).all())
+        return (torch.softmax(whole, -1) if alive else _softmax(whole))[..., :-1]
 
 
 def _softmax(s: Tensor) -> Tensor:

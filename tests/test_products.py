@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv import products
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
-from qkv.products import Linear, linear, product, served
+from qkv.products import Linear, batched, linear, plain, product, served
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
 
@@ -167,3 +167,54 @@ def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert not products._favored()
     x, weight, bias = drawn(*SHAPES[0])
     torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+ITEMS = [
+    ((2, 3, 70, 40), (2, 3, 40, 50)),
+    ((3, 70, 40), (2, 1, 40, 50)),
+    ((70, 40), (40, 50)),
+    ((1, 1, 8, 3000), (1, 1, 3000, 8)),
+]
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("left", "right"), ITEMS)
+def test_products_of_batches_are_pytorchs(
+    left: tuple[int, ...], right: tuple[int, ...], gaps: bool, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_LEAST_ITEM", 1)
+    torch.manual_seed(0)
+    one, other = (_laid_out(torch.randn(shape), gaps, turned) for shape in (left, right))
+    wide = one.double() @ other.double()
+    found = batched(one, other)
+    assert found.shape == wide.shape
+    torch.testing.assert_close(found.double(), wide, rtol=0, atol=1e-6 * float(wide.abs().max()))
+    held = torch.empty(found.numel())
+    assert torch.equal(batched(one, other, held.view), found)
+    assert torch.equal(plain(one), one)
+
+
+def _laid_out(x: Tensor, gaps: bool, turned: bool) -> Tensor:
+    """The same numbers, column by column or with a gap behind each row or column."""
+    x = x.mT.contiguous() if turned else x
+    x = torch.cat([x, torch.full_like(x, torch.nan)], -1)[..., : x.shape[-1]] if gaps else x
+    return x.mT if turned else x
+
+
+@pytest.mark.usefixtures("onednn")
+def test_sums_of_many_terms_round_no_more_than_twice_as_much_as_pytorchs() -> None:
+    torch.manual_seed(0)
+    left, right = torch.rand(64, 8192).softmax(-1), torch.rand(8192, 64) + 1
+    assert products.favored(left, right)
+    wide = left.double() @ right.double()
+    ours, theirs = (float((x - wide).square().mean().sqrt()) for x in (batched(left, right), left @ right))
+    assert ours <= 2 * theirs + 2**-24
+
+
+def test_small_products_of_batches_lie_where_they_should() -> None:
+    left, right, held = torch.randn(2, 3, 4, 5), torch.randn(5, 6), torch.empty(2 * 3 * 4 * 6)
+    found = batched(left, right, held.view)
+    assert found.data_ptr() == held.data_ptr()
+    torch.testing.assert_close(found, left @ right)

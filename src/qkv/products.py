@@ -1,11 +1,13 @@
-"""Products with weight matrices, by the fastest library that PyTorch brings for this processor.
+"""Products of matrices, by the fastest library that PyTorch brings for this processor.
 
 PyTorch hands float32 products to MKL, which takes its wide registers on Intel's processors alone: on others oneDNN,
 which PyTorch brings too, needs about half the time for the same sums. It is reached by one private operator, wrapped
 here and nowhere else; where it cannot serve, the product is PyTorch's own.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, final
 
@@ -14,9 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.parameters import readable
+from qkv.shapes import Shape, broadcast
 
 _LEAST = 2**20
 """Multiplications below which the call itself takes too much of the time."""
+_LEAST_ITEM = 2**21
+"""The same for one item of a batch, whose result is copied beside those of the others."""
+_LONGEST = 1024
+"""How many terms are added up in one product: oneDNN rounds a sum of 4096 twice as much as MKL."""
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
@@ -55,16 +62,89 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return _product(left, right.mT, None)
 
 
+def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None = None) -> Tensor:
+    """Products (..., R, M) · (..., M, N), as `left @ right`, without a gradient.
+
+    Args:
+        left: (..., R, M).
+        right: (..., M, N).
+        room: gives memory of the shape asked for, where the products may lie; without it they get memory of their own.
+
+    Returns:
+        (..., R, N).
+
+    Example:
+        >>> batched(torch.ones(3, 1, 2, 5), torch.ones(4, 5, 6)).shape
+        torch.Size([3, 4, 2, 6])
+    """
+    *heads, rows, terms = left.shape
+    columns = right.shape[-1]
+    lead = broadcast(tuple(heads), tuple(right.shape[:-2]))
+    if lead is None or not favored(left, right):
+        if room is None or lead is None:
+            return left @ right
+        return torch.matmul(left, right, out=room((*lead, rows, columns)))
+    if prod(lead) == 1:
+        found = _long(left.reshape(rows, terms), right.reshape(terms, columns))
+        return torch.ops.aten._unsafe_view.default(found, (*lead, rows, columns))  # type: ignore[no-any-return]
+    shape = (*lead, rows, columns)
+    found = torch.empty(shape) if room is None else room(shape)
+    for own, one, other in zip(_items(found, lead), _items(left, lead), _items(right, lead), strict=True):
+        own.copy_(_long(one, other))
+    return found
+
+
+def favored(left: Tensor, right: Tensor) -> bool:
+    """Whether `batched` takes oneDNN."""
+    return left.shape[-2] * right.shape[-2] * right.shape[-1] >= _LEAST_ITEM and _answered(left, right)
+
+
+def plain(x: Tensor) -> Tensor:
+    """The same numbers, row by row without gaps where `batched` would ask that of them again and again."""
+    return x if x.dtype != torch.float32 or not _answered(x, x) or _gapless(x) else x.contiguous()
+
+
+def _gapless(x: Tensor) -> bool:
+    """Whether oneDNN reads the matrices as they lie; with gaps between rows it takes a thousand times as long."""
+    rows, columns = x.stride()[-2:]
+    return (columns == 1 and rows == x.shape[-1]) or (rows == 1 and columns == x.shape[-2])
+
+
+def _items(x: Tensor, lead: Shape) -> list[Tensor]:
+    parts = [x.expand(*lead, *x.shape[-2:])]
+    for _ in lead:
+        parts = [item for part in parts for item in part.unbind()]
+    return parts
+
+
+def _long(left: Tensor, right: Tensor) -> Tensor:
+    """A product of two matrices whose sums are taken in parts."""
+    right = right if _gapless(right) else right.contiguous()
+    terms = left.shape[-1]
+    if terms <= _LONGEST:
+        return _product(left.contiguous(), right.mT, None)
+    found = None
+    for start in range(0, terms, _LONGEST):
+        part = slice(start, start + _LONGEST)
+        # Rows of a matrix that lies column by column have gaps.
+        own = right[part] if right.stride(-1) == 1 else right[part].contiguous()
+        share = _product(left[:, part].contiguous(), own.mT, None)
+        found = share if found is None else found.add_(share)
+    assert found is not None
+    return found
+
+
 def served(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN takes a product: large ones in float32, called eagerly on a processor that MKL does not favor.
 
     `torch.backends.mkldnn.set_flags(False)` leaves all of them to PyTorch.
     """
+    return weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _LEAST and _answered(x, weight)
+
+
+def _answered(x: Tensor, weight: Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
-        and weight.ndim == 2
-        and x.ndim > 1
-        and x.numel() * weight.shape[0] >= _LEAST
         and readable(x)
         and readable(weight)
         and _favored()

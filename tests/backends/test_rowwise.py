@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv import products
 from qkv.backends import row_tiles, rowwise, stripes
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, documents, lengths, window
@@ -50,13 +51,15 @@ def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 
 
-def same(leaves: list[Tensor], *more: Tensor, tolerance: float = 1e-10, **given: object) -> None:
+def same(
+    leaves: list[Tensor], *more: Tensor, tolerance: float = 1e-10, backend: str = "rowwise", **given: object
+) -> None:
     """Output, row state and gradients are those of `reference` in float64."""
     answers = []
-    for backend in ("reference", "rowwise"):
-        tensors = [x.double() if backend == "reference" else x for x in leaves]
+    for judged in ("reference", backend):
+        tensors = [x.double() if judged == "reference" else x for x in leaves]
         seed = torch.Generator().manual_seed(7)
-        output, state = qkv.attention_with_state(*tensors, backend=backend, generator=seed, **given)
+        output, state = qkv.attention_with_state(*tensors, backend=judged, generator=seed, **given)
         value = torch.where(state.value.isfinite(), state.value, 0)
         pulled = output.square().sum() + (value.sum() if value.requires_grad else 0)
         found = torch.autograd.grad(pulled, (*leaves, *more), allow_unused=True, materialize_grads=True)
@@ -71,6 +74,19 @@ def same(leaves: list[Tensor], *more: Tensor, tolerance: float = 1e-10, **given:
 )
 def test_a_mask_hides_in_every_tile(mask: str, normalizer: qkv.normalizers.Normalizer) -> None:
     same(inputs(), mask=MASKS[mask], normalizer=normalizer, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["rowwise", "blocked"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch._C._has_mkldnn:
+        pytest.skip("PyTorch without oneDNN")
+    monkeypatch.setattr(products, "_favored", lambda: True)
+    monkeypatch.setattr(products, "_LEAST_ITEM", 1)
+    monkeypatch.setattr(products, "_LONGEST", 4)
+    torch.manual_seed(0)
+    for score in (ScaledDot(), Gaussian(1.5)):
+        same(inputs(torch.float32), backend=backend, mask=MASKS[mask], score=score, tolerance=1e-3)
 
 
 @pytest.mark.usefixtures("_products")

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.products import batched
+
 INNER = 1 << 18
 """The most numbers that a chunk of hidden features may hold: one MiB of float32, which stays in the cache."""
 
@@ -55,11 +57,11 @@ class Rule(NamedTuple):
 
 
 def _dot(sides: Sides) -> Tensor:
-    return sides.query @ sides.key.mT
+    return batched(sides.query, sides.key.mT)
 
 
 def _dot_backward(sides: Sides, g: Tensor) -> Slopes:
-    return Slopes(g @ sides.key, g.mT @ sides.query)
+    return Slopes(batched(g, sides.key), batched(sides.query.mT, g).mT)
 
 
 def _relu_sum(sides: Sides) -> Tensor:

@@ -5,6 +5,7 @@ is one pass over each row (`kernels.row_weights`, `kernels.row_slopes`, `kernels
 taken by the products themselves, in place.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.backends.stripes import DIFFERENTIABLE, Buffers, Inputs, Place, Recipe, Size, Span, Walk, take, zeros
+from qkv.backends.scratch import Rooms
+from qkv.backends.stripes import Buffers, Inputs, Place, Recipe, Size, Span, Walk, empty_buffers, take
 from qkv.masks.lower import Visibility
+from qkv.products import batched, favored, plain
 from qkv.scores.pointwise import Box, Bump
-from qkv.shapes import broadcast
+from qkv.shapes import Shape
 
 if TYPE_CHECKING:
     from qkv.backends.kernels.row_pass import Mechanism, Tile
@@ -40,8 +43,9 @@ class Middle(NamedTuple):
 class RowTiles:
     """A problem on its tiles. Query and key may be wider (float64) than the values: products then have their type."""
 
-    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility) -> None:
-        self.recipe, self.inputs = recipe, inputs
+    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility, rooms: Rooms) -> None:
+        self.recipe, self.rooms = recipe, rooms
+        self.inputs = inputs._replace(key=plain(inputs.key), value=plain(inputs.value))
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
         self.walk = Walk(recipe.leading, self.queries, self.keys, visibility, SIZE)
         items = (*recipe.leading, 1, 1)
@@ -49,7 +53,6 @@ class RowTiles:
         self.parameter = _numbers(inputs.parameter, ALPHA.get(recipe.normalizer, -torch.inf), items)
         self.number = torch.arange(prod(recipe.leading)).view(recipe.leading) * self.queries
         self.mechanism = _mechanism(recipe, inputs.seed)
-        self.rooms: dict[str, Tensor] = {}
         self.edges: dict[tuple[int, torch.Size], Any] = {}
         self.numbers: dict[int, tuple[Any, ...]] = {}
 
@@ -69,8 +72,7 @@ class RowTiles:
 
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
-        pairs = zip(self.inputs[:DIFFERENTIABLE], wanted, strict=True)
-        buffers = Buffers(*(None if x is None or not want else zeros(x) for x, want in pairs))
+        buffers = empty_buffers(self.inputs, wanted)
         for span in self.walk.spans():
             g = take(g_output, span.place.lead, span.place.rows)
             of_state = None if g_state is None else take(g_state, span.place.lead, span.place.rows)
@@ -87,7 +89,7 @@ class RowTiles:
             g_weights = self._product("grads", g, take(self.inputs.value, lead, columns).mT)
             self._through(buffers, span.place, middle, g_weights, of_state)
         if buffers.value is not None:
-            _accumulate(take(buffers.value, lead, columns), middle.weights.mT, g)
+            self._accumulate(take(buffers.value, lead, columns), middle.weights.mT, g)
         if learns and not flat:
             for buffer, left, right in (
                 (buffers.query, middle.products, take(self.inputs.key, lead, columns)),
@@ -95,7 +97,7 @@ class RowTiles:
             ):
                 if buffer is not None:
                     own = rows if buffer is buffers.query else columns
-                    _accumulate(take(buffer, lead, own), left, right)
+                    self._accumulate(take(buffer, lead, own), left, right)
 
     def _through(
         self, buffers: Buffers, place: Place, middle: Middle, g_weights: Tensor, of_state: Tensor | None
@@ -143,7 +145,7 @@ class RowTiles:
         products = self._product(
             "products", take(self.inputs.query, lead, own), take(self.inputs.key, lead, columns).mT
         )
-        weights = self._room("weights", products.shape, self.inputs.value.dtype)
+        weights = self.rooms.take("weights", tuple(products.shape), self.inputs.value.dtype)
         tile = self._tile(span, products.shape)
         flat = _flat(weights).numpy()
         state = row_pass.weigh(mechanism, tile, _flat(products).numpy(), flat)
@@ -152,17 +154,10 @@ class RowTiles:
         return Middle(products, weights, state, tile)
 
     def _product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        lead = broadcast(tuple(left.shape[:-2]), tuple(right.shape[:-2])) or ()
-        shape = torch.Size((*lead, left.shape[-2], right.shape[-1]))
-        return torch.matmul(left, right, out=self._room(name, shape, left.dtype))
+        return batched(left, right, lambda shape: self.rooms.take(name, shape, left.dtype))
 
-    def _room(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Memory that tiles use one after another: a new page for each tile would cost as much as its pass."""
-        size = prod(shape)
-        room = self.rooms.get(name)
-        if room is None or room.numel() < size:
-            room = self.rooms[name] = torch.empty(size, dtype=dtype)
-        return room[:size].view(shape)
+    def _accumulate(self, buffer: Tensor, left: Tensor, right: Tensor) -> None:
+        _accumulate(buffer, left, right, lambda shape: self.rooms.take("sum", shape, left.dtype))
 
     def _tile(self, span: Span, shape: torch.Size) -> "Tile":
         from qkv.backends.kernels.row_pass import Tile
@@ -228,10 +223,13 @@ def _table(table: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tenso
     return wide.reshape(prod(wide.shape[:-2]), *wide.shape[-2:]).contiguous()
 
 
-def _accumulate(buffer: Tensor, left: Tensor, right: Tensor) -> None:
+def _accumulate(buffer: Tensor, left: Tensor, right: Tensor, room: Callable[[Shape], Tensor]) -> None:
     """buffer += left @ right, summed over what the buffer broadcasts."""
-    if buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1:
+    single = buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1
+    if single and not favored(left, right):
         buffer.view(buffer.shape[-2:]).addmm_(left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:]))
         return
-    g = left @ right
+    # Weights that lie column by column stand on the right, where they are read as they lie.
+    turned = left.stride(-1) != 1
+    g = batched(right.mT, left.mT, room).mT if turned else batched(left, right, room)
     buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)

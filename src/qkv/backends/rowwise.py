@@ -24,6 +24,7 @@ from qkv.backends.base import Backend, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
 from qkv.backends.row_tiles import RowTiles
+from qkv.backends.scratch import lent
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe
 from qkv.masks.lower import Visibility
 from qkv.problem import Call, Cost, Problem
@@ -168,7 +169,8 @@ class _Rowwise(torch.autograd.Function):
         ctx.recipe, ctx.visibility = recipe, visibility
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
-        return RowTiles(recipe, Inputs(*inputs), visibility).forward()  # type: ignore[arg-type]
+        with lent() as rooms:
+            return RowTiles(recipe, Inputs(*inputs), visibility, rooms).forward()  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
@@ -193,8 +195,9 @@ class _Backward(torch.autograd.Function):
         given = Inputs(*inputs)  # type: ignore[arg-type]
         if g_output is None:
             g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
-        with torch.autocast(given.query.device.type, enabled=False):
-            buffers = RowTiles(recipe, given, visibility).backward(g_output, g_state if recipe.state else None, wanted)
+        of_state = g_state if recipe.state else None
+        with torch.autocast(given.query.device.type, enabled=False), lent() as rooms:
+            buffers = RowTiles(recipe, given, visibility, rooms).backward(g_output, of_state, wanted)
         return tuple(buffers)
 
     @staticmethod

@@ -20,6 +20,7 @@ from qkv.backends.heap import Release
 from qkv.backends.weighing import RULES, Pull, Row, unbend
 from qkv.masks.base import Bounds
 from qkv.masks.lower import Visibility
+from qkv.products import batched, plain
 from qkv.scores.pointwise import Bell, Pointwise, Softcap
 from qkv.shapes import Shape
 
@@ -238,9 +239,16 @@ class Walk:
         return before if after is None else after & before
 
 
-def zeros(x: Tensor) -> Tensor:
-    """Zeros like x, column by column: a product with weights adds to them a quarter faster than row by row."""
-    return torch.zeros(x.mT.shape, dtype=x.dtype, device=x.device).mT if x.ndim > 1 else torch.zeros_like(x)
+def empty_buffers(inputs: Inputs, wanted: list[bool]) -> Buffers:
+    """Zeros like what learns: column by column, where products with weights add up fastest; a bias as its tiles lie."""
+    pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
+    return Buffers(*(None if x is None or not want else _zeros(x, x is not inputs.bias) for x, want in pairs))
+
+
+def _zeros(x: Tensor, columns: bool) -> Tensor:
+    if columns and x.ndim > 1:
+        return torch.zeros(x.mT.shape, dtype=x.dtype, device=x.device).mT
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
 
 
 def full_rank(x: Tensor, rank: int) -> Tensor:
@@ -275,6 +283,7 @@ class Tiles:
         # A number without dimensions stays a double: it does not widen what it meets.
         wide = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
         self.inputs = Inputs(*wide, inputs.seed)  # type: ignore[arg-type, call-arg]
+        self.inputs = self.inputs._replace(key=plain(self.inputs.key), value=plain(self.inputs.value))
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
         self.walk = Walk(recipe.leading, self.queries, self.keys, visibility)
         self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
@@ -289,15 +298,14 @@ class Tiles:
         state = query.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
         for place, visible in self.walk:
             stripe = self.stripe(place, visible)
-            take(output, place.lead, place.rows).copy_(stripe.applied @ take(value, place.lead, place.columns))
+            take(output, place.lead, place.rows).copy_(batched(stripe.applied, take(value, place.lead, place.columns)))
             if self.recipe.state:
                 take(state, place.lead, place.rows).copy_(self.rule.state(stripe.row, stripe.weights))
         return output, state
 
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
-        pairs = zip(self.inputs[:DIFFERENTIABLE], wanted, strict=True)
-        buffers = Buffers(*(None if x is None or not want else zeros(x) for x, want in pairs))
+        buffers = empty_buffers(self.inputs, wanted)
         for place, visible in self.walk:
             g = take(g_output, place.lead, place.rows).to(self.dtype)
             g_row = None if g_state is None else take(g_state, place.lead, place.rows)
@@ -342,8 +350,8 @@ class Tiles:
         """Add a stripe's share to the gradients."""
         lead = place.lead
         if buffers.value is not None:
-            _add(take(buffers.value, lead, place.columns), (g.mT @ stripe.applied).mT)
-        g_weights = g @ take(self.inputs.value, lead, place.columns).mT
+            _add(take(buffers.value, lead, place.columns), batched(g.mT, stripe.applied).mT)
+        g_weights = batched(g, take(self.inputs.value, lead, place.columns).mT)
         if stripe.share is not None:
             g_weights *= stripe.share
         g_scores, g_parameter = self.rule.backward(stripe.row, stripe.weights, Pull(g_weights, g_state))

@@ -13,8 +13,8 @@ Made by `python -m results --data FOLDER`; never typed. Figures, logs and loss c
 Settings were chosen on validation data. BLEU is given twice: as the rival measured it, and detokenized and cased by
 sacreBLEU.
 
-| row | published | ours, measured alike | sacreBLEU, cased | parameters | training | decoding |
-|---|---|---|---|---|---|---|
+| row | published | ours, measured alike | asked | sacreBLEU, cased | parameters | training | decoding |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -35,14 +35,14 @@ def write_table(path: Path) -> None:
 def _line(row: Row) -> str:
     published = f"{row.published:.2f} ({row.by})"
     if not row.record.exists():
-        return f"| {row.what} | {published} | not run | | | | |\n"
+        return f"| {row.what} | {published} | not run | {row.asked:.0f} | | | | |\n"
     record = json.loads(row.record.read_text(encoding="utf-8"))
     alike, cased = (record["figures"][name]["value"] for name in ("tokenized_bleu", "bleu"))
     minutes, seconds = record["training_seconds"] / 60, record["decoding_seconds"]
     size = record["parameters"] / 1e6
     return (
-        f"| {row.what} | {published} | **{alike:.2f}** | {cased:.2f} | {size:.1f} M | {minutes:.0f} min "
-        f"| {seconds:.1f} s |\n"
+        f"| {row.what} | {published} | **{alike:.2f}** | {row.asked:.0f} | {cased:.2f} | {size:.1f} M "
+        f"| {minutes:.0f} min | {seconds:.1f} s |\n"
     )
 
 

@@ -1,6 +1,7 @@
 """Rows of translation: trained by `qkv train translate`, decoded greedily and by a beam, scored in two ways."""
 
 import json
+import os
 import platform
 import shutil
 import sys
@@ -52,8 +53,8 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
         "usage": json.loads((kept / "usage.json").read_text(encoding="utf-8")),
         "training_seconds": _training_seconds(run / "metrics.jsonl"),
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-        "command": " ".join(_shown(part) for part in command),
-        "machine": f"{torch.get_num_threads()} threads, {platform.machine()}, PyTorch {torch.__version__}",
+        "command": " ".join(_shown(part, run) for part in command),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, PyTorch {torch.__version__}",
     }
     row.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shown = translator.translate_fully([pair.source for pair in pairs[:_SHOWN]], attention=True)
@@ -97,11 +98,13 @@ def _command(row: Row, folder: Path, run: Path) -> list[str]:
     return [str(QKV), "train", "translate", *(str(part) for pair in files.items() for part in pair)]
 
 
-def _shown(part: str) -> str:
+def _shown(part: str, run: Path) -> str:
     """Names without this machine's folders."""
     path = Path(part)
     if path == QKV:
         return "qkv"
+    if path == run:
+        return f"runs/{run.name}"
     if not path.is_absolute():
         return part
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"{path.parent.name}/{path.name}"

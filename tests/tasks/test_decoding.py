@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
+from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError
+from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.cut import CutWarning
@@ -143,3 +146,31 @@ def test_coverage_needs_attention() -> None:
 def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         make()
+
+
+def hungry(kind: str) -> Any:
+    """A model that gives the marks which no text has nearly all probability at every step."""
+    made = model("rnn" if kind == "copy" else kind, 0)
+    if kind == "copy":
+        config = RecurrentConfig(TOKENIZER.size, embedding=6, hidden=5, attention=4, copy="mixture")
+        made = RecurrentTranslator(config)
+    with torch.no_grad():
+        made.output.bias[[TOKENIZER.pad, TOKENIZER.bos]] = 50.0
+    return CopyingTranslator(made, TOKENIZER.unk) if kind == "copy" else made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["rnn", "transformer", "copy"])
+def test_no_translation_has_padding_or_a_second_beginning(kind: str, way: str) -> None:
+    spoilt = Translator(hungry(kind), TOKENIZER, 64, [] if kind == "copy" else [hungry(kind)])
+    source, lengths = collate_sources([TOKENIZER.encode("abc")], TOKENIZER.pad)
+    (wanted,) = greedy(spoilt.model, source, lengths, bos=TOKENIZER.bos, eos=TOKENIZER.eos, limit=9)
+    assert {TOKENIZER.pad, TOKENIZER.bos} & {*wanted.ids}
+    shown = [one.target_tokens for found in spoilt.translate_best(LINES, WAYS[way]) for one in found]
+    assert not {"<pad>", "<bos>"} & {token for tokens in shown for token in tokens}
+
+
+def test_byte_pairs_write_no_unknown_piece_either() -> None:
+    assert TOKENIZER.never_written == (TOKENIZER.pad, TOKENIZER.bos)
+    pairs = Tokenizer.learn(["abcdefg "], size=300)
+    assert pairs.never_written == (pairs.pad, pairs.bos, pairs.unk)

@@ -100,6 +100,12 @@ class Tokenizer:
         """How many pieces there are: ids run from 0 to size - 1."""
         return len(self.vocabulary.pieces)
 
+    @property
+    def never_written(self) -> tuple[int, ...]:
+        """The ids that no target ever holds, so that none should be written: padding, the begin mark, and, for "bpe",
+        which knows every text, the unknown piece."""
+        return (self.pad, self.bos, self.unk) if self.kind == "bpe" else (self.pad, self.bos)
+
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without `bos` and `eos`; text that spells a special piece is only text.
 

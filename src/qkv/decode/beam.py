@@ -1,7 +1,7 @@
 """The best sequences that a beam of hypotheses finds, for a whole batch at once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, final, get_args
 
@@ -13,7 +13,7 @@ from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper
 from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
-from qkv.decode.walk import as_limits
+from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, QkvError, complaint
 
 Stop = Literal["proved", "filled"]
@@ -66,6 +66,7 @@ def beam(
     limit: int | Tensor,
     search: Beam = Beam(),
     attended: Callable[[State], Tensor] | None = None,
+    never: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """Keep the W likeliest beginnings at each step, and return the best of those that ended.
 
@@ -85,13 +86,15 @@ def beam(
         limit: the most tokens of a hypothesis, the end mark included; one number, or one for each row (B,).
         search: how wide, how many, how ranked, when to stop.
         attended: reads from a state what the newest token of each row attended to (R, S); for the coverage penalty.
+        never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
+            mark is not among them.
 
     Returns:
         For each row its n best hypotheses, the best first; fewer where the vocabulary allows no more.
 
     Raises:
         ShapeError: `limit` fits neither form.
-        ConfigError: a coverage penalty without `attended`.
+        ConfigError: a coverage penalty without `attended`; the end mark is never to be chosen.
         QkvError: the model's scores are not numbers.
 
     Source: Graves 2012, "Sequence Transduction with Recurrent Neural Networks", algorithm 1; Wu et al. 2016, section 7.
@@ -114,7 +117,7 @@ def beam(
         mend = "Use a model with attention, or coverage=0."
         raise ConfigError(complaint("coverage", "0 where nothing tells what was attended to", "more", mend))
     limits = as_limits(limit, source)
-    run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist())
+    run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
     if sources.numel():
         state = model.start(source, lengths)
@@ -188,6 +191,7 @@ class _Search(Generic[State]):
     attended: Callable[[State], Tensor] | None
     eos: int
     limits: list[int]
+    never: tuple[int, ...]
     trail: Trail = field(default_factory=Trail)
     ended: dict[int, list[_Leaf]] = field(default_factory=dict)
     cut: dict[int, list[_Leaf]] = field(default_factory=dict)
@@ -198,7 +202,7 @@ class _Search(Generic[State]):
             logits_RN, state = self.model.step(front.tokens, front.state)
             covered = front.covered + self.attended(state) if self.attended else front.covered
             front = replace(front, state=state, covered=covered)
-            choice = _choose(logits_RN, front.totals, self.search.width, self.eos)
+            choice = _choose(logits_RN, front.totals, self.search.width, self.eos, self.never)
             _check(choice.totals, front.sources, step)
             self._note_ends(front, choice, step)
             self.trail.note(front.places[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
@@ -277,10 +281,10 @@ class _Search(Generic[State]):
         )
 
 
-def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int) -> _Choice:
+def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: Sequence[int]) -> _Choice:
     """Let all continuations of a source compete: the best ones that go on, and the ends among the best of all."""
     # W beginnings go on, and one of a row's continuations may be the end: no row can give more than W + 1.
-    tokens, parts = likeliest(logits_MN, min(width + 1, logits_MN.shape[-1]))
+    tokens, parts = likeliest(logits_MN, width + 1, never)
     gains = parts.double()
     sources, each = totals_Rw.shape[0], tokens.shape[-1]
     totals = (totals_Rw.view(-1, 1) + gains).view(sources, -1)

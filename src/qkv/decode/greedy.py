@@ -1,17 +1,26 @@
 """The likeliest token at each step, for a whole batch at once."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import State, Stepper
-from qkv.decode.walk import walk
+from qkv.decode.walk import as_never, walk
 
 
 @torch.inference_mode()
 def greedy(
-    model: Stepper[State], source: Tensor, lengths: Tensor, *, bos: int, eos: int, limit: int | Tensor
+    model: Stepper[State],
+    source: Tensor,
+    lengths: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    limit: int | Tensor,
+    never: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Decode each row by its likeliest token at each step; equally likely ones go to the lowest id.
 
@@ -25,12 +34,15 @@ def greedy(
         bos: the begin mark, the first token the model is given.
         eos: the end mark; a row that chooses it is finished.
         limit: the most tokens a row may choose, the end mark included; one number, or one for each row (B,).
+        never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
+            mark is not among them.
 
     Returns:
         One hypothesis per row, in the order of the rows.
 
     Raises:
         ShapeError: `limit` fits neither form.
+        ConfigError: the end mark is never to be chosen.
         QkvError: the model's scores are not numbers.
 
     Example:
@@ -46,10 +58,10 @@ def greedy(
         >>> [found.ids for found in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
         [(5, 6), (3, 4, 5)]
     """
-    return walk(model, source, lengths, _best, bos=bos, eos=eos, limit=limit)
+    barred = as_never(never, eos)
 
+    def best(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        tokens, gains = likeliest(logits_RN, 1, barred)
+        return tokens.squeeze(1), gains.squeeze(1)
 
-def _best(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """The best token of each row and its log-probability, at least in float32."""
-    tokens, gains = likeliest(logits_RN, 1)
-    return tokens.squeeze(1), gains.squeeze(1)
+    return walk(model, source, lengths, best, bos=bos, eos=eos, limit=limit)

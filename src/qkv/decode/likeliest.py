@@ -1,5 +1,7 @@
 """The likeliest tokens of each row, and their log-probabilities."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -10,26 +12,30 @@ _BLOCK = 64
 """Tokens whose maximum is taken first: the k best lie in the k blocks with the greatest maxima."""
 
 
-def likeliest(logits_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Find the likeliest tokens of each row.
 
     Args:
         logits_RN: scores before the softmax (R, N).
-        count: how many of each row, at most N.
+        count: how many of each row.
+        never: ids that are not to be found, whatever their scores; not all there are. Low ones cost least.
 
     Returns:
-        The tokens (R, count), the likeliest first, and their log-probabilities (R, count), at least float32. Where
-        count is 1, equally likely ones go to the lowest id.
+        The tokens (R, C), the likeliest first, and their log-probabilities (R, C) among all N, at least float32; C is
+        the count, or all that may be found where they are fewer. Where the count is 1, equally likely ones go to the
+        lowest id.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
         >>> tokens, gains.exp()
         (tensor([[1, 2]]), tensor([[0.6000, 0.3000]]))
+        >>> likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2, never=[1])[1].exp()
+        tensor([[0.3000, 0.1000]])
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
-        return _of_rows(scores, count)
-    parts = [_of_rows(rows, count) for rows in torch.split(scores, _ROWS)]
+        return _of_rows(scores, count, never)
+    parts = [_of_rows(rows, count, never) for rows in torch.split(scores, _ROWS)]
     return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
 
@@ -51,10 +57,23 @@ def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
     return scores.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def _of_rows(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    tokens = _by_blocks(scores_RN, count)
+def _of_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
+    tokens = _without(scores_RN, count, never) if never else _by_blocks(scores_RN, min(count, scores_RN.shape[-1]))
     # All of them, to keep a few: PyTorch's pass takes less time than maximum, difference, powers and sum on their own.
     return tokens, scores_RN.log_softmax(-1).gather(1, tokens)
+
+
+def _without(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
+    """Search what lies behind the last id that is ruled out as ever, and look at the few others one by one."""
+    size, behind = scores_RN.shape[-1], max(never) + 1
+    few = [number for number in range(min(behind, size)) if number not in never]
+    late = min(count, size - behind)
+    found = [_by_blocks(scores_RN[:, behind:], late) + behind] if late > 0 else []
+    if not few:
+        return found[0]
+    # In the order of ids, so that the lowest of equal ones comes first.
+    tokens = torch.cat([torch.tensor(few, device=scores_RN.device).expand(len(scores_RN), -1), *found], 1)
+    return tokens.gather(1, _top(scores_RN.gather(1, tokens), min(count, tokens.shape[-1]))[1])
 
 
 def _by_blocks(scores_RN: Tensor, count: int) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.likeliest import log_probability
+from qkv.decode.likeliest import likeliest, log_probability
 from qkv.decode.protocol import State, Stepper
-from qkv.decode.walk import walk
+from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, ShapeError, complaint
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -55,16 +55,19 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError(complaint("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
 
-    def filtered(self, logits_RN: Tensor) -> Tensor:
+    def filtered(self, logits_RN: Tensor, never: Sequence[int] = ()) -> Tensor:
         """Scores as the draw sees them: divided by the temperature, −inf where a token is ruled out.
 
         Args:
             logits_RN: scores before the softmax (R, N).
+            never: ids that are ruled out before anything else.
 
         Returns:
             (R, N), at least float32; not normalized.
         """
         scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+        if never:
+            scores = scores.index_fill(-1, torch.tensor(never, device=scores.device), -torch.inf)
         if self.temperature == 0:
             return _at_least(scores, scores.amax(-1, keepdim=True))
         if self.temperature != 1:
@@ -75,7 +78,7 @@ class Sampling:
             scores = _at_least(scores, _nucleus(scores, self.top_p))
         return scores
 
-    def pick(self, logits_RN: Tensor, keys: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def pick(self, logits_RN: Tensor, keys: Tensor, step: int, never: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Draw one token for each row.
 
         What a row gets follows from its scores, its key, the step and the seed, never from other rows: from one
@@ -85,6 +88,7 @@ class Sampling:
             logits_RN: scores before the softmax (R, N).
             keys: what tells rows apart (R,), int64; see `row_keys`.
             step: counts the draws of a row.
+            never: ids that are not drawn, whatever their scores; not all there are.
 
         Returns:
             The tokens (R,), and their log-probabilities under the model as it is, before any filter (R,).
@@ -96,14 +100,17 @@ class Sampling:
             (True, -1.0986)
         """
         scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-        filtered = self.filtered(logits_RN)
         if self.temperature == 0:
-            tokens = filtered.argmax(-1)
+            tokens = likeliest(scores, 1, never)[0].squeeze(-1)
         else:
-            reached = filtered.double().softmax(-1).cumsum(-1)
+            reached = self.filtered(logits_RN, never).double().softmax(-1).cumsum(-1)
             drawn = uniform(self.seed, keys, step)[:, None] * reached[:, -1:]
             # Rows that are no numbers reach nothing: the journal names them.
             tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
+            if never:
+                # Where nothing that may be drawn has any probability, it is the lowest id, as for the likeliest.
+                lowest = next(number for number in range(scores.shape[-1]) if number not in never)
+                tokens = torch.where(reached[:, -1] > 0, tokens, lowest)
         return tokens, log_probability(scores, tokens)
 
 
@@ -164,6 +171,7 @@ def sample(
     limit: int | Tensor,
     sampling: Sampling,
     keys: Tensor,
+    never: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Decode each row by drawing token after token. Finished rows leave the batch.
 
@@ -176,12 +184,14 @@ def sample(
         limit: the most tokens a row may draw, the end mark included; one number, or one for each row (B,).
         sampling: how tokens are drawn.
         keys: what tells rows apart (B,), int64; see `row_keys`.
+        never: ids that are never drawn, whatever the model gives them; the end mark is not among them.
 
     Returns:
         One hypothesis per row; scores are the model's own, before any filter.
 
     Raises:
         ShapeError: `limit` or `keys` fit no row.
+        ConfigError: the end mark is never to be drawn.
         QkvError: the model's scores are not numbers.
 
     Example:
@@ -202,8 +212,10 @@ def sample(
         got = f"shape {tuple(keys.shape)}"
         raise ShapeError(complaint("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
 
+    barred = as_never(never, eos)
+
     def draw(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        return sampling.pick(logits_RN, keys[rows], step)
+        return sampling.pick(logits_RN, keys[rows], step, barred)
 
     return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit)
 

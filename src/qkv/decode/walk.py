@@ -1,6 +1,6 @@
 """One token after another for each row, however it is chosen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, complaint
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
@@ -94,3 +94,26 @@ def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
             "Give an int, or a tensor of shape (B,).",
         )
     )
+
+
+def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
+    """Check the ids that are never chosen: something must be left, at least the end.
+
+    Args:
+        never: the ids.
+        eos: the end mark.
+
+    Returns:
+        The ids, each once.
+
+    Raises:
+        ConfigError: the end mark is among them, or a number below 0.
+
+    Example:
+        >>> as_never([1, 0, 1], eos=2)
+        (0, 1)
+    """
+    if eos in never or min(never, default=0) < 0:
+        mend = "Leave it out: a text must be able to end."
+        raise ConfigError(complaint("never", f"ids from 0 on without the end mark {eos}", f"{list(never)}", mend))
+    return tuple(sorted(set(never)))

@@ -107,6 +107,7 @@ def decode(
     bos: int,
     eos: int,
     limit: Tensor,
+    never: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """Decode a batch.
 
@@ -118,6 +119,7 @@ def decode(
         how: the settings.
         bos, eos: the marks.
         limit: the most tokens of each row (B,).
+        never: ids that are never written.
 
     Returns:
         For each row its hypotheses, the best first.
@@ -128,7 +130,7 @@ def decode(
     """
     steppers = [_stepper(model, watch=how.coverage > 0) for model in models]
     model = steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), how.mean)
-    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit}
+    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never}
     if how.sampling is not None:
         drawn = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
         samples = [sample(model, source, lengths, sampling=how.sampling, keys=each, **marks) for each in drawn]

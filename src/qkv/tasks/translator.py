@@ -260,7 +260,8 @@ class Translator:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
         marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
-        return decode(self.models, source_BS, lengths_B, keys, how, limit=how.limit(lengths_B), **marks)
+        limit, never = how.limit(lengths_B), self.tokenizer.never_written
+        return decode(self.models, source_BS, lengths_B, keys, how, limit=limit, never=never, **marks)
 
     def _translation(
         self, line: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding

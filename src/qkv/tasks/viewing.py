@@ -116,7 +116,9 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
-    hypothesis = greedy(stepper, source, lengths, bos=tokenizer.bos, eos=tokenizer.eos, limit=usual_limit(lengths))[0]
+    limit, never = usual_limit(lengths), tokenizer.never_written
+    marks = {"bos": tokenizer.bos, "eos": tokenizer.eos}
+    hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, **marks)[0]
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)

@@ -1,13 +1,17 @@
-"""Does tokenization take time in proportion to the length? `python -m benchmarks.tokenizing`
+"""Does tokenization take time in proportion to the length, and how much memory? `python -m benchmarks.tokenizing`
 
 Long runs that are hard for one tokenizer or another, at n, 2n and 4n characters, in turn; the least processor time of
-several rounds, and its growth: 2 is linear, 4 quadratic. Writes `benchmarks/results/tokenizing.json`.
+several rounds, and its growth: 2 is linear, 4 quadratic. Memory is what the process takes at most beyond what it had
+before (Linux), over the bytes of the text in UTF-8; the ids alone are a list of eight bytes each. Writes
+`benchmarks/results/tokenizing.json`, in which rows that were not measured stay.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -15,6 +19,9 @@ from qkv.data.tokenizer import Tokenizer
 
 RESULTS = Path(__file__).parent / "results" / "tokenizing.json"
 LEARNT = ["the cat sat on the mat , a.a. aaaa abab" * 4, "abcdefghij" * 9]
+KINDS = ("bpe", "word", "char")
+SCRIPTS = ("word", "λόγος", "слово", "כתב", "शब्द", "漢字", "e\u0301te\u0301", "kelime!", "٤٢", "🙂")
+SIZES = 3
 
 
 def texts(size: int) -> dict[str, str]:
@@ -22,40 +29,69 @@ def texts(size: int) -> dict[str, str]:
     random = Random(0)
     return {
         "one letter": "a" * size,
+        "one letter of two bytes": "é" * size,
         "one space": " " * size,
         "one mark": "." * size,
         "letters and marks in turn": "a." * (size // 2),
         "joiners": "￭" * size,
         "combining marks": "e" + "\u0301" * (size - 1),
+        "digits": "7" * size,
         "random letters": "".join(random.choices("abcdefghij", k=size)),
+        "words of many scripts": " ".join(random.choices(SCRIPTS, k=size // 5)),
         "random characters": "".join(chr(random.randrange(32, 0xD7FF)) for _ in range(size)),
     }
 
 
-def measure(size: int, rounds: int) -> list[dict[str, object]]:
-    """For each tokenizer and run the seconds at three sizes, and the growth between them."""
+def resident(most: bool) -> int:
+    """Bytes that the process has in memory, now or at most since the last reset."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(rf"^{'VmHWM' if most else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def once(tokenizer: Tokenizer, text: str) -> tuple[float, float]:
+    """Seconds of processor time, and bytes taken at most for each byte of the text."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the most so far
+    before, begun = resident(most=False), time.process_time()
+    tokenizer.encode(text)
+    seconds = time.process_time() - begun
+    return seconds, (resident(most=True) - before) / len(text.encode())
+
+
+def measure(kinds: list[str], size: int, rounds: int) -> list[dict[str, object]]:
+    """For each tokenizer and run the seconds at three sizes, the growth between them, and the memory of the longest."""
     found = []
-    for kind in ("bpe", "word", "char"):
+    sizes = [size * 2**step for step in range(SIZES)]
+    runs = [texts(n) for n in sizes]
+    for kind in kinds:
         tokenizer = Tokenizer.learn(LEARNT, kind=kind, size=300, minimum=1)
-        sizes = [size, 2 * size, 4 * size]
-        runs = [texts(n) for n in sizes]
         for name in runs[0]:
-            least = [float("inf")] * 3
+            least, memory = [float("inf")] * SIZES, 0.0
             for _ in range(rounds):
                 for place, run in enumerate(runs):
-                    begun = time.process_time()
-                    tokenizer.encode(run[name])
-                    least[place] = min(least[place], time.process_time() - begun)
-            growth = [least[1] / least[0], least[2] / least[1]]
-            found.append({"tokenizer": kind, "run": name, "characters": sizes, "seconds": least, "growth": growth})
-            print(f"{kind:5} {name:26} {least[2]:7.3f} s at {sizes[2]:,}  grows {growth[0]:.2f}, {growth[1]:.2f}")
+                    seconds, memory = once(tokenizer, run[name])
+                    least[place] = min(least[place], seconds)
+            growth = [round(later / sooner, 2) for sooner, later in pairwise(least)]
+            row = {"tokenizer": kind, "run": name, "characters": sizes, "seconds": [round(s, 3) for s in least]}
+            found.append(row | {"growth": growth, "bytes_for_each_byte": round(memory, 1)})
+            print(f"{kind:5} {name:26} {least[-1]:7.3f} s at {sizes[-1]:,}  grows {growth}  {memory:.1f} bytes a byte")
             sys.stdout.flush()
     return found
+
+
+def kept(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The rows of the file, those measured now in place of what they were."""
+    measured = {(row["tokenizer"], row["run"]): row for row in rows}
+    before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    return [row for row in before if (row["tokenizer"], row["run"]) not in measured] + rows
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=2_500_000, help="n; the longest run has 4n characters")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokenizer", choices=KINDS, action="append", help="only these")
     given = parser.parse_args()
-    RESULTS.write_text(json.dumps(measure(given.size, given.rounds), indent=1) + "\n", encoding="utf-8")
+    rows = kept(measure(given.tokenizer or list(KINDS), given.size, given.rounds))
+    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

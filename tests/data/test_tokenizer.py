@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.data import segments
 from qkv.data import tokenizer as tokenizer_module
 from qkv.data.segments import bpe_splitter, chunks
 from qkv.data.tokenizer import Tokenizer
@@ -50,7 +51,8 @@ def test_chunks_are_cut_between_pieces_alone(runs: list[tuple[str, int]], size: 
 def test_chunks_are_short_wherever_there_is_a_place_to_cut() -> None:
     for text in ("a" * 9999, " " * 9999, "a." * 5000, "\n" * 9999, ("\n" + "x" * 63) * 150, " word" * 2000, "￭" * 9999):
         assert max(map(len, chunks(text, 1000))) <= 1000
-    assert [len(part) for part in chunks("é" * 2000 + " a", 1000)] == [2000, 2]
+    for text in ("é" * 9999, "e" + "\u0301" * 9999, "漢" * 9999, "é" * 999 + " a" + "\u0301" * 2000):
+        assert max(map(len, chunks(text, 1000))) <= 1000
 
 
 @given(TEXT)
@@ -59,6 +61,27 @@ def test_a_text_in_chunks_has_the_ids_of_the_whole(text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer_module, "CHUNK", 7)
         assert BPE.encode(text * 3) == whole
+
+
+def words_at_once(text: str) -> list[str]:
+    """What `words` promises, from all pieces of the text together."""
+    pieces, last_end = list[str](), -1
+    for piece, (start, end) in segments._WORD_SPLIT.pre_tokenize_str(text.replace("￭", "■")):
+        touches, is_mark = start == last_end, segments._is_mark(piece)
+        if touches and not is_mark:
+            pieces[-1] += "￭"
+        pieces.append("￭" + piece if touches and is_mark else piece)
+        last_end = end
+    return pieces
+
+
+@given(st.lists(RUNS, max_size=8).map(lambda runs: "".join(part * count for part, count in runs)) | TEXT)
+def test_words_do_not_depend_on_where_their_chunks_end(text: str) -> None:
+    whole = words_at_once(text)
+    for size in (1, 2, 7, 64, 1 << 14):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(segments, "_WORD_CHUNK", size)
+            assert list(segments.words(text)) == whole
 
 
 @given(TEXT)

@@ -107,5 +107,5 @@ def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[in
     if tokenizer.kind == "bpe" or tokenizer.unk not in ids:
         return [(number, "") for number in ids]
     text = text.lower() if tokenizer.vocabulary.lowercase else text
-    pieces: Sequence[str] = words(text) if tokenizer.kind == "word" else text
+    pieces: Iterable[str] = words(text) if tokenizer.kind == "word" else text
     return list(zip(ids, pieces, strict=True))

@@ -22,9 +22,12 @@ JOINER_IN_TEXT = "■"
 
 # The bounded run keeps the work linear: byte pair encoding of one word takes more than linear time in its length.
 _RUN, _NEAR = 64, 256
+_WORD_CHUNK = 1 << 14
+"""How many characters words are made of at once: the library takes some 450 bytes for each piece that it finds."""
 _BPE_PIECE = rf" ?[\p{{L}}\p{{M}}]{{1,{_RUN}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]|\s"
 _WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 
+_BPE_SPLIT = pre_tokenizers.Split(Regex(_BPE_PIECE), "isolated")
 _WORD_SPLIT = pre_tokenizers.Split(Regex(_WORD_PIECE), "removed", invert=True)
 
 
@@ -38,10 +41,9 @@ def bpe_splitter() -> pre_tokenizers.PreTokenizer:
         >>> [piece for piece, _ in bpe_splitter().pre_tokenize_str(" on 3 May")]
         ['Ġon', 'Ġ3', 'ĠMay']
     """
-    split = pre_tokenizers.Split(Regex(_BPE_PIECE), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # The library's stub types the argument as a list of the union, which a literal of two subclasses is not.
-    stages: list[pre_tokenizers.PreTokenizer] = [split, bytes_]
+    stages: list[pre_tokenizers.PreTokenizer] = [_BPE_SPLIT, bytes_]
     return pre_tokenizers.Sequence(stages)
 
 
@@ -50,7 +52,7 @@ def chunks(text: str, size: int) -> Iterator[str]:
 
     Args:
         text: any text.
-        size: of a chunk, in characters; more where no such place is near.
+        size: of a chunk, in characters; a little more where it is less than two pieces may have.
 
     Returns:
         The text in parts.
@@ -70,7 +72,8 @@ def chunks(text: str, size: int) -> Iterator[str]:
 def _cut(text: str, start: int, stop: int) -> int:
     """A place after `start`, the last up to `stop` if there is one, between two pieces of byte pairs.
 
-    White space only begins a piece, a mark or a digit only ends one, and a run of letters is cut after every `_RUN`.
+    White space only begins a piece, and a mark or a digit only ends one. Where neither is near, the library tells:
+    what it finds from one cut on is what it finds in the whole, but for the last piece, which may go on.
     """
     cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
     if cut > start:
@@ -78,12 +81,9 @@ def _cut(text: str, start: int, stop: int) -> int:
     for place in range(stop, max(start, stop - _NEAR), -1):
         if category(text[place - 1])[0] in "PSN":
             return place
-    first = start + (text[start] in " \n")
-    whole = first + (stop - first) // _RUN * _RUN
-    if whole > first and text[first:stop].isascii() and text[first:stop].isalpha():
-        return whole
-    later = [text.find(" ", stop), text.find("\n", stop), text.find(".", stop) + 1]
-    return min((place for place in later if place > 0), default=len(text))
+    found = _BPE_SPLIT.pre_tokenize_str(text[start : max(stop, start + 2 * _RUN)])
+    last, (begin, _) = found[-1]
+    return start + (begin or len(last))
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -102,8 +102,10 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-def words(text: str) -> list[str]:
+def words(text: str) -> Iterator[str]:
     """Divide text into words and marks, with joiners where a mark touches its neighbor.
+
+    Takes time in proportion to the text, and room for its longest word.
 
     Args:
         text: any text.
@@ -112,22 +114,33 @@ def words(text: str) -> list[str]:
         The pieces in order; white space itself leaves none.
 
     Example:
-        >>> words("(A t-shirt.)")
+        >>> list(words("(A t-shirt.)"))
         ['(￭', 'A', 't', '￭-￭', 'shirt', '￭.', '￭)']
     """
-    spans = _WORD_SPLIT.pre_tokenize_str(text.replace(JOINER, JOINER_IN_TEXT))
-    pieces: list[str] = []
-    last_end = -1
-    for piece, (start, end) in spans:
-        if start != last_end:
-            pieces.append(piece)
-        elif _is_mark(piece):
-            pieces.append(JOINER + piece)
-        else:
-            pieces[-1] += JOINER
-            pieces.append(piece)
-        last_end = end
-    return pieces
+    # The last piece waits, as what follows may join it or, of a word that a chunk ends in, go on with it.
+    waiting, begun, last_end = "", list[str](), -1
+    for place in range(0, len(text), _WORD_CHUNK):
+        goes_on = place > 0 and _is_one_word(text[place - 1 : place + 1])
+        spans = _WORD_SPLIT.pre_tokenize_str(text[place : place + _WORD_CHUNK].replace(JOINER, JOINER_IN_TEXT))
+        for piece, (start, end) in spans:
+            if goes_on:
+                begun.append(waiting)
+                waiting, goes_on, last_end = piece, False, end
+                continue
+            touches, is_mark = start == last_end, _is_mark(piece)
+            if waiting:
+                ending = JOINER if touches and not is_mark else ""
+                yield "".join((*begun, waiting, ending)) if begun else waiting + ending
+                begun.clear()
+            waiting, last_end = JOINER + piece if touches and is_mark else piece, end
+        last_end -= _WORD_CHUNK
+    if waiting:
+        yield "".join((*begun, waiting))
+
+
+def _is_one_word(two: str) -> bool:
+    spans = _WORD_SPLIT.pre_tokenize_str(two)
+    return len(spans) == 1 and spans[0][0] == two
 
 
 def _is_mark(piece: str) -> bool:

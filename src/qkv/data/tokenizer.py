@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import final
 
 import tokenizers
@@ -16,7 +17,7 @@ _BYTES = byte_alphabet()
 _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
 CHUNK = 1 << 16
-"""How many characters byte pairs are made of at once."""
+"""How many characters byte pairs are made of at once, and how many words are kept together."""
 
 
 @final
@@ -132,7 +133,11 @@ class Tokenizer:
             return [number for part in parts for number in self._byte_pairs.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]
-        return [self._word_id(word) for word in words(text)]
+        ids = (self._word_id(word) for word in words(text))
+        # Together only at the end: one list that grows is read anew by each run of the garbage collector, which makes
+        # the time quadratic; tuples of numbers are not.
+        parts = list(iter(lambda: tuple(islice(ids, CHUNK)), ()))
+        return list(chain.from_iterable(parts))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn ids into text; special pieces leave nothing, but for the unknown one.

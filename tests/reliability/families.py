@@ -55,7 +55,7 @@ class Family:
 
     def command(self, data: Path, out: Path, **changes: Any) -> list[str]:
         config = out.with_suffix(".toml")
-        config.write_text(to_toml(_texts(self.tables(data, **changes))), encoding="utf-8")
+        config.write_text(to_toml(as_texts(self.tables(data, **changes))), encoding="utf-8")
         return [str(QKV), "train", self.task, "--config", str(config), "--out", str(out)]
 
 
@@ -63,7 +63,8 @@ def _recipe(task: str) -> Any:
     return {"translate": training, "generate": language_training}.get(task) or LabelRecipe(task)  # type: ignore[arg-type]
 
 
-def _texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tables as a TOML file can hold them."""
     return {
         name: {key: str(item) if isinstance(item, Path) else item for key, item in table.items()}
         for name, table in tables.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.reliability.families import FAMILIES, STEPS
+from torch.nn.modules.module import register_module_forward_pre_hook, register_module_full_backward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from qkv.checkpoint.folder import verify
@@ -68,6 +69,47 @@ def test_a_run_stopped_at_any_of_these_updates_ends_with_the_same_bits(
             outcome = FAMILIES[name].train(data, tmp_path / "parts")
         assert (outcome.step, outcome.exit_code) == (point, CODES[number])
         before = point
+    outcome = FAMILIES[name].train(data, tmp_path / "parts")
+    assert (outcome.step, outcome.digest) == (STEPS, whole.digest)
+
+
+HOOKS = {"forward": register_module_forward_pre_hook, "backward": register_module_full_backward_pre_hook}
+
+
+@contextmanager
+def signal_within(way: str, modules: int, number: signal.Signals) -> Iterator[None]:
+    """Send this process a signal when the n-th module from here is about to compute, or its gradient is."""
+    done = 0
+
+    def count(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done == modules:
+            signal.raise_signal(number)
+
+    handle = HOOKS[way](count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [("tagger", [23, 80]), *(pytest.param(name, [3, 23, 80, 150], marks=pytest.mark.slow) for name in FAMILIES)],
+)
+@pytest.mark.parametrize("way", HOOKS)
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_a_run_stopped_within_an_update_or_a_validation_ends_with_the_same_bits(
+    name: str, way: str, points: list[int], data: Path, tmp_path: Path
+) -> None:
+    """What the signal came into leaves nothing behind: no gradient, no draw, no batch that is passed over."""
+    whole = FAMILIES[name].train(data, tmp_path / "whole")
+    for place, point in enumerate(points):
+        number = (signal.SIGTERM, signal.SIGINT)[place % 2]
+        with signal_within(way, point, number):
+            outcome = FAMILIES[name].train(data, tmp_path / "parts")
+        assert (outcome.reason, outcome.exit_code) == ("interrupted", CODES[number])
     outcome = FAMILIES[name].train(data, tmp_path / "parts")
     assert (outcome.step, outcome.digest) == (STEPS, whole.digest)
 

@@ -92,7 +92,8 @@ def test_saving_and_judging_more_often_changes_no_weight(whole, tmp_path):
 @pytest.mark.parametrize("at", [1, 5, 6, 10, 11, 19, 20])
 def test_stopped_and_gone_on_with_is_as_never_stopped(whole, tmp_path, at):
     outcome = run_training(tmp_path, task=stopping(at))
-    assert (outcome.reason, outcome.exit_code, outcome.step) in [("interrupted", 130, at), ("finished", 0, 20)]
+    # The update that the signal came into is broken off, and made again.
+    assert (outcome.reason, outcome.exit_code, outcome.step) == ("interrupted", 130, at - 1)
     outcome = run_training(tmp_path)
     assert (outcome.reason, outcome.step) == ("finished", 20)
     assert outcome.digest == whole[1].digest
@@ -109,13 +110,13 @@ def compare_journals(first, second):
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_stopped_at_every_update_is_as_never_stopped(tmp_path, accumulate):
+@pytest.mark.parametrize(("accumulate", "at"), [(1, 2), (3, 4), (3, 5), (3, 6)])
+def test_stopped_in_every_update_is_as_never_stopped(tmp_path, accumulate, at):
+    """In any of the batches that it is made of."""
     settings = replace(SETTINGS, steps=8, accumulate=accumulate)
     expected = run_training(tmp_path / "whole", settings)
-    for step in range(1, 9):
-        assert run_training(tmp_path / "parts", settings, task=stopping(1)).step == step
-    # The last signal came before the last validation, which is still to be made.
+    for step in range(1, 8):
+        assert run_training(tmp_path / "parts", settings, task=stopping(at)).step == step
     outcome = run_training(tmp_path / "parts", settings)
     assert (outcome.step, outcome.digest) == (8, expected.digest)
     compare_journals(tmp_path / "whole", tmp_path / "parts")
@@ -153,11 +154,11 @@ def test_what_auto_chose_is_kept_for_going_on(tmp_path):
 def test_how_to_go_on_is_said(tmp_path):
     stream = Quiet()
     run_training(tmp_path, task=stopping(3), stream=stream)
-    assert f"Stopped at step 3 of 20; everything is saved in {tmp_path / 'step-00000003'}." in stream.text
+    assert f"Stopped at step 2 of 20; everything is saved in {tmp_path / 'step-00000002'}." in stream.text
     assert "Give the same command again to go on from there." in stream.text
     stream = Quiet()
     run_training(tmp_path, stream=stream)
-    assert "Going on from step-00000003" in stream.text
+    assert "Going on from step-00000002" in stream.text
 
 
 def test_a_signal_before_the_first_update_saves_too(tmp_path):
@@ -211,7 +212,7 @@ def test_other_data_are_refused(tmp_path):
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_and_made_again(whole, tmp_path):
-    run_training(tmp_path, task=stopping(15))
+    run_training(tmp_path, task=stopping(16))
     (tmp_path / "step-00000015" / "model.safetensors").write_bytes(b"")
     stream = Quiet()
     outcome = run_training(tmp_path, stream=stream)
@@ -379,7 +380,7 @@ def test_another_error_of_the_task_passes_unchanged_and_the_run_can_go_on(whole,
 
 def test_another_number_of_threads_is_said(tmp_path):
     settings = replace(SETTINGS, steps=4)
-    run_training(tmp_path, settings, task=stopping(3))
+    run_training(tmp_path, settings, task=stopping(4))
     numbers = load(tmp_path / "step-00000003").trainer.numbers
     threads = torch.get_num_threads()
     stream = Quiet()

@@ -48,8 +48,8 @@ def train(
     """Train a model, or go on where an earlier call stopped.
 
     The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM, SIGHUP
-    end the training after the current update, with everything saved. A run that was stopped at any moment and gone on
-    with gives the same bits as one that never was, on the same machine with as many threads.
+    end the training at once, with everything saved up to the last whole update. A run that was stopped at any moment
+    and gone on with gives the same bits as one that never was, on the same machine with as many threads.
 
     Args:
         task: data, objective and judgment.
@@ -156,10 +156,12 @@ class _Loop:
 
     def _update(self) -> None:
         start, step = time.monotonic(), self._state.step + 1
-        batches = self._session.feed.take(self._settings.accumulate)
-        self._job.model.zero_grad(set_to_none=True)
         with room(step, self._settings.tokens):
-            loss, count = self._accumulate(batches, step)
+            # However long an update takes, no signal waits for it: before the optimizer's step nothing is left behind.
+            with self._session.put_back_if(Interrupted), self._interrupts.breakable():
+                batches = self._session.feed.take(self._settings.accumulate)
+                self._job.model.zero_grad(set_to_none=True)
+                loss, count = self._accumulate(batches, step)
             scale_gradient(self._parameters, 1 / count)
             norm = clip_gradient(self._parameters, self._settings.clip)
             if not math.isfinite(norm):
@@ -228,6 +230,10 @@ class _Loop:
         self._save(figures, better)
 
     def _save(self, figures: Sequence[Figure], better: bool) -> None:
+        saved = self._store(figures, better)
+        self._tell(saved)
+
+    def _store(self, figures: Sequence[Figure], better: bool) -> Saved:
         step = self._state.step
         fault = weights_not_finite(self._job.model, step)
         if fault is not None:
@@ -235,16 +241,18 @@ class _Loop:
         contents = self._session.contents(figures)
         self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest
         self._saved = step_folder(self._run, step)
-        self._tell(Saved(step, self._saved))
+        return Saved(step, self._saved)
 
     def _save_interrupted(self) -> None:
         step = self._state.step
-        if self._saved != step_folder(self._run, step):
-            self._save((), better=False)
+        saved = self._store((), better=False) if self._saved != step_folder(self._run, step) else None
         self._say(
             f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
             "Give the same command again to go on from there."
         )
+        # After the message: a picture of the loss may follow, which takes longer than the save.
+        if saved is not None:
+            self._tell(saved)
 
     def _outcome(self, reason: Literal["finished", "patience", "interrupted"]) -> Outcome:
         assert self._saved is not None

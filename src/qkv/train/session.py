@@ -1,6 +1,7 @@
 """Everything that a training consists of at one moment: begun anew, or put back from a checkpoint."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -80,6 +81,26 @@ class Session:
         weights = self.job.model.state_dict()
         return Contents(weights, self.job.config, self.job.tokenizer, trainer, tuple(figures))
 
+    @contextmanager
+    def put_back_if(self, broken: type[BaseException]) -> Iterator[None]:
+        """Where what happens inside is broken off, let all stand where it stood before: the data, every generator, and
+        what the model itself counts while it computes.
+
+        Args:
+            broken: what it is broken off by; it goes on from here.
+        """
+        epoch, place, kept = self.feed.epoch, self.feed.place, generators()
+        buffers = [(buffer, buffer.clone()) for buffer in _kept_buffers(self.job.model)]
+        try:
+            yield
+        except broken:
+            self.feed.go_to(epoch, place)
+            set_generators(kept)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            raise
+
 
 def begin(job: Job, run: Path, say: Callable[[str], None]) -> Session:
     """Go on with a run from its newest complete checkpoint, or begin it.
@@ -140,6 +161,14 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
     except RuntimeError as error:
         mend = "Build the same model that was trained, or give another --out."
         raise CheckpointError(complaint(str(folder), "the weights of this model", str(error), mend)) from error
+
+
+def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
+    """What a checkpoint keeps beside the parameters; tables that are made anew are none of it."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield buffer
 
 
 def _point_to_best(run: Path, state: State) -> None:

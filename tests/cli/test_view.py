@@ -41,7 +41,7 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=restore_interrupts,
+        preexec_fn=restore_interrupts,  # noqa: PLW1509 - it takes no lock
     ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()

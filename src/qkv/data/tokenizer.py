@@ -136,8 +136,8 @@ class Tokenizer:
         ids = (self._word_id(word) for word in words(text))
         # Together only at the end: one list that grows is read anew by each run of the garbage collector, which makes
         # the time quadratic; tuples of numbers are not.
-        parts = list(iter(lambda: tuple(islice(ids, CHUNK)), ()))
-        return list(chain.from_iterable(parts))
+        runs = list(iter(lambda: tuple(islice(ids, CHUNK)), ()))
+        return list(chain.from_iterable(runs))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Turn ids into text; special pieces leave nothing, but for the unknown one.

@@ -43,7 +43,7 @@ class Stopped:
 
     Args:
         saved: seconds from the signal until it said that everything is saved.
-        ended: and to the end of the process; a picture of the loss is drawn between.
+        ended: and to the end of the process.
         code: its exit code.
         step: of the newest complete checkpoint.
         said: its last message.
@@ -80,7 +80,12 @@ def stop(arguments: list[str], out: Path, number: signal.Signals, delay: float) 
     """Train until something was logged and so many seconds more, then send the signal."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True
+        arguments,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        preexec_fn=hear,  # noqa: PLW1509 - it takes no lock
     ) as training:
         log = out / "metrics.jsonl"
         while training.poll() is None and not (log.exists() and log.stat().st_size):
@@ -96,6 +101,11 @@ def stop(arguments: list[str], out: Path, number: signal.Signals, delay: float) 
         ended = time.monotonic() - begun
     found = latest_complete(out, lambda _: None)
     return Stopped(saved, ended, training.returncode, "none" if found is None else found.name, said)
+
+
+def hear() -> None:
+    """In the child: jobs in the background of a shell without job control start with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -114,10 +114,21 @@ def test_a_run_stopped_within_an_update_or_a_validation_ends_with_the_same_bits(
     assert (outcome.step, outcome.digest) == (STEPS, whole.digest)
 
 
+def hear() -> None:
+    """In the child: jobs in the background of a shell without job control start with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[int, str, float]:
     """Start the real command, send a signal once it has logged; its exit code, messages, and seconds to its end."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    training = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        preexec_fn=hear,  # noqa: PLW1509 - it takes no lock
+    )
     log, deadline = out / "metrics.jsonl", time.monotonic() + 300
     while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline and training.poll() is None:
         time.sleep(0.02)

@@ -245,14 +245,13 @@ class _Loop:
 
     def _save_interrupted(self) -> None:
         step = self._state.step
-        saved = self._store((), better=False) if self._saved != step_folder(self._run, step) else None
+        if self._saved != step_folder(self._run, step):
+            # Nobody is told of it: a picture of the loss takes longer than the save. It is drawn once it goes on.
+            self._store((), better=False)
         self._say(
             f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
             "Give the same command again to go on from there."
         )
-        # After the message: a picture of the loss may follow, which takes longer than the save.
-        if saved is not None:
-            self._tell(saved)
 
     def _outcome(self, reason: Literal["finished", "patience", "interrupted"]) -> Outcome:
         assert self._saved is not None

@@ -69,15 +69,26 @@ def _write(path: Path, pairs: Sequence[Pair]) -> None:
     replace_file(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode("utf-8"))
 
 
+def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
+    """The percentage of dates that are read without a fault.
+
+    Example:
+        >>> pairs = [Pair("3 May", "2011-05-03", 1), Pair("5 May", "2011-05-05", 2), Pair("4 May", "2011-05-04", 3)]
+        >>> round(read_exactly(["2011-05-03", "2011-05-04", "2011-05-04"], pairs), 1)
+        66.7
+    """
+    return next(figure.value for figure in judge(texts, pairs) if figure.name == "exact_match")
+
+
 def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
     console = Console()
     found = translator.translate_fully([pair.source for pair in unseen])
-    exact = judge([each.text for each in found], unseen)[-1]
+    exact = read_exactly([each.text for each in found], unseen)
     shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
     for each, pair in zip(shown, unseen, strict=False):
         _print_one(console, each, pair)
     draw(shown, page, terminal=False)
-    console.print(f"[bold]{exact.value:.1f}%[/bold] of {len(unseen):,} dates never seen are read exactly.")
+    console.print(f"[bold]{exact:.1f}%[/bold] of {len(unseen):,} dates never seen are read exactly.")
     console.print(f"What it attends to, to explore: {page}", highlight=False)
     console.print(f'Yours: echo "Friday, the 13th of June 2031" | qkv translate {run} --show', highlight=False)
 

@@ -55,7 +55,8 @@ def attention(
         dropout: the probability with which a weight is dropped; the others are divided by 1 − dropout.
         generator: draws the seed of dropout; None for PyTorch's own.
         enable_gqa: query has H heads, key and value have G, where G divides H (grouped-query attention).
-        backend: "auto" for the fastest that is exact and linear in memory, or the name of one (see `explain`).
+        backend: "auto" for the fastest that is exact and linear in memory, or the name of one (see `explain`); name one
+            for `torch.export` with a length that varies, as "auto" chooses by the sizes.
 
     Returns:
         The output, (..., Q, V), in the type of the query.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qkv.errors import MaskError
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, window
@@ -242,3 +243,8 @@ KINDS = {
 def test_a_mask_is_lowered_to_the_cheapest_form_that_is_exact(kind: str) -> None:
     """Backends take shortcuts by the kind: PyTorch's kernel has one for causal masks alone."""
     assert lower(KINDS[kind], grid_of((2,), 4, 5)).kind == kind
+
+
+def test_lengths_in_a_list_are_told_what_to_be() -> None:
+    with pytest.raises(MaskError, match=r"got \[6, 3\]. Example: torch.tensor"):
+        lengths([6, 3])  # type: ignore[arg-type]

@@ -300,7 +300,8 @@ def _integer(item: int | Tensor, argument: str) -> int | Tensor:
     plain = isinstance(item, int) and not isinstance(item, bool)
     if plain or (isinstance(item, Tensor) and not _fractional(item)) or isinstance(item, torch.SymInt):
         return item
-    raise MaskError(complaint(argument, "an integer or an integer tensor per item", _kind(item), "Use .long()."))
+    mend = "Use .long()." if isinstance(item, Tensor) else "Example: torch.tensor([20, 13])."
+    raise MaskError(complaint(argument, "an integer or an integer tensor per item", _kind(item), mend))
 
 
 def _fractional(tensor: Tensor) -> bool:

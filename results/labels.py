@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from qkv.data.labeled import read_labeled
+from qkv.data.labeled import hold_out_some, read_labeled
 from qkv.metrics.matches import accuracy
 from qkv.tasks.drawing import draw_labels
 from qkv.tasks.labeler import Classifier
@@ -34,6 +34,7 @@ class LabelRow:
         source: where they are from.
         asked: what is to be reached, in words.
         seeds: of the trainings.
+        held_out: how many training texts each seed holds out, others each.
         note: what else a reader should know.
     """
 
@@ -45,6 +46,7 @@ class LabelRow:
     source: str
     asked: str
     seeds: tuple[int, ...]
+    held_out: int
     note: str
 
     @property
@@ -74,8 +76,16 @@ ROWS = (
         "the 6,920 sentences alone, without phrases or vectors learnt elsewhere, on the test part",
         "80 (aim 82)",
         (0, 1, 2),
-        "Each seed holds out another tenth of the training sentences, on which the checkpoint is chosen; the 872 "
-        "development sentences are scored once.",
+        200,
+        "Settings were chosen with a tenth of the training sentences held out. Then each seed holds out 200 others, "
+        "only to watch the training by: the weights after the last update are scored, once, on the 872 development "
+        "sentences.\n"
+        "- tried on the tenth of seed 0 (accuracy, loss of the best checkpoint): width 128, dropout 0.5, word dropout "
+        "0.3 79.9, 0.439; the same lower-cased 79.5, 0.448, or with an LSTM 80.5, 0.443; width 256, dropout 0.6, word "
+        "dropout 0.4 81.1, 0.428; the same with the embeddings added to the states 81.6, 0.427 (taken). One such "
+        "accuracy is uncertain by 1.5 points. Linear models of the same sentences, five-fold: words 78.5, byte pairs "
+        "(8,000) 78.3, both 78.9; words with runs of 3 to 6 characters 79.3, with pairs of words too 80.7; words "
+        "weighted by naive Bayes 78.9, pairs of words too 79.5.",
     ),
 )
 
@@ -89,9 +99,11 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
         run: the folder of the run folders.
         train: whether to train, or to score finished runs again.
     """
-    commands = [_command(row, data, run, seed) for seed in row.seeds]
     if train and not run.exists():
         (row.kept / "usage.json").unlink(missing_ok=True)
+    for seed in row.seeds:
+        divide(data / row.train, _parts(run, seed), row.held_out, seed)
+    commands = [_command(row, run, seed) for seed in row.seeds]
     for command in commands if train else ():
         timed(command, row.kept / "usage.json")
     row.kept.mkdir(parents=True, exist_ok=True)
@@ -111,6 +123,20 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
     texts = [each.text for each in read_labeled(data / row.test)[:_SHOWN]]
     draw_labels(classifiers[0].classify_fully(texts, attention=True), row.kept / "attention.png", terminal=False)
     print(json.dumps(record["figures"], indent=1))
+
+
+def divide(whole: Path, parts: tuple[Path, Path], count: int, seed: int) -> None:
+    """Write the texts to train on and those held out.
+
+    Args:
+        whole: label<TAB>text on each line.
+        parts: the two files to write.
+        count: how many to hold out.
+        seed: decides which.
+    """
+    for texts, path in zip(hold_out_some(read_labeled(whole), count, seed), parts, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{text.label}\t{text.text}\n" for text in texts), encoding="utf-8")
 
 
 def judge(classifiers: list[Classifier], test: Path) -> dict[str, Any]:
@@ -133,8 +159,19 @@ def _folder(run: Path, seed: int) -> Path:
     return run / f"seed-{seed}"
 
 
-def _command(row: LabelRow, data: Path, run: Path, seed: int) -> list[str]:
-    flags = {"--data": data / row.train, "--config": row.config, "--seed": seed, "--out": _folder(run, seed)}
+def _parts(run: Path, seed: int) -> tuple[Path, Path]:
+    return run / f"train-{seed}.tsv", run / f"valid-{seed}.tsv"
+
+
+def _command(row: LabelRow, run: Path, seed: int) -> list[str]:
+    train, valid = _parts(run, seed)
+    flags = {
+        "--data": train,
+        "--valid-data": valid,
+        "--config": row.config,
+        "--seed": seed,
+        "--out": _folder(run, seed),
+    }
     return [str(QKV), "train", "classify", *(str(part) for pair in flags.items() for part in pair)]
 
 
@@ -186,7 +223,8 @@ def _details(row: LabelRow) -> str:
 - published figures: {row.published}, {row.source}
 - {row.note}
 - seeds {", ".join(map(str, row.seeds))}: {each}
-- command: `python -m results --data FOLDER --row {row.name}`, which runs
+- command: `python -m results --data FOLDER --row {row.name}`, which writes the files and
+  runs
 {commands}- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)
 - machine: {record["machine"]}, {usage["threads"]} thread
 - logs: {logs}

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.backends import step
 from qkv.backends.base import Backend, Result
+from qkv.backends.hidden import without_hidden
 from qkv.backends.operators import second_derivative
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Linear
@@ -69,8 +71,19 @@ def cost(problem: Problem) -> Cost:
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """Attend with the operands of the score."""
-    return attend(problem, call, *_operands(call), "sdpa")
+    """Attend with the operands of the score: by a pass of our own where queries are few."""
+    few = step.serves(problem)
+    # That pass reads only what is seen; all other ways need zeros in place of the rest.
+    call = call if few else without_hidden(call)
+    query, key, scale = _operands(call)
+    if few:
+        return step.run(problem, call, query, key, scale)
+    return attend(problem, call, query, key, scale, "sdpa")
+
+
+def tells(problem: Problem, _: Call) -> str:
+    """Which kernel it is."""
+    return "a compiled pass over the keys of few queries" if step.serves(problem) else "PyTorch's own"
 
 
 def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, backend: str) -> Result:
@@ -228,4 +241,4 @@ def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) ->
     return Result(output, None if lse is None else torch.where(seeing, lse, -torch.inf))
 
 
-BACKEND = Backend("sdpa", "PyTorch's fused kernel", refuses, cost, run)
+BACKEND = Backend("sdpa", "PyTorch's fused kernel", refuses, cost, run, tells=tells, shields=True)

@@ -1,0 +1,105 @@
+"""The pass over the keys of few queries: exact, blind to what is hidden, and taken only where it serves."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.backends import step
+from qkv.masks import causal, lengths
+
+ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 8, 3, 37, 20, 12
+BY_ITEM = lengths(torch.arange(ITEMS) * 4)
+BY_HEAD = torch.arange(HEADS * KEYS).view(1, HEADS, 1, KEYS) % 5 > 1
+BY_QUERY = torch.arange(ITEMS * QUERIES * KEYS).view(ITEMS, 1, QUERIES, KEYS) % 7 < 3
+MASKS = {"all": None, "padding": BY_ITEM, "heads": BY_HEAD, "queries": BY_QUERY, "causal": causal(offset=30)}
+
+
+def drawn(seed: int = 0, keys: int = KEYS) -> list[Tensor]:
+    torch.manual_seed(seed)
+    return [torch.randn(ITEMS, HEADS, *sizes) for sizes in ((QUERIES, WIDTH), (keys, WIDTH), (keys, VALUE))]
+
+
+def served(*tensors: Tensor, **given: object) -> bool:
+    return step.serves(qkv.explain(*tensors, **given).problem)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_output_and_state_are_as_exact_as_the_equation(name: str, scale: float) -> None:
+    tensors, mask = drawn(), MASKS[name]
+    tensors[0] *= scale
+    assert served(*tensors, mask=mask)
+    wide, wide_state = qkv.attention_with_state(*(x.double() for x in tensors), mask=mask, backend="reference")
+    plain, _ = qkv.attention_with_state(*tensors, mask=mask, backend="reference")
+    ours, state = qkv.attention_with_state(*tensors, mask=mask, backend="sdpa")
+    error, usual = ours.double() - wide, plain.double() - wide
+    slack = 2 * 2**-24 * float(tensors[2].abs().max())
+    assert error.square().mean().sqrt() <= 1.5 * usual.square().mean().sqrt() + slack
+    assert error.abs().max() <= 3 * usual.abs().max() + slack
+    torch.testing.assert_close(state.value.double(), wide_state.value, rtol=1e-5, atol=1e-5)
+    assert torch.equal(qkv.attention(*tensors, mask=mask, backend="sdpa"), ours)
+
+
+@pytest.mark.parametrize("name", ["padding", "queries", "causal"])
+@pytest.mark.parametrize("filled", [math.nan, math.inf, 3e38])
+def test_what_is_hidden_is_not_read(name: str, filled: float) -> None:
+    query, key, value = drawn()
+    mask = MASKS[name]
+    clean = qkv.attention(query, key, value, mask=mask)
+    weights = qkv.attention_with_weights(query, key, value, mask=mask)[1]
+    unseen = (weights == 0).all(-2)[..., None]
+    assert torch.equal(qkv.attention(query, key.masked_fill(unseen, filled), value, mask=mask), clean)
+    assert torch.equal(qkv.attention(query, key, value.masked_fill(unseen, filled), mask=mask), clean)
+
+
+def test_a_row_that_sees_nothing_gives_zero() -> None:
+    query, key, value = drawn()
+    query[0] = math.nan
+    output, state = qkv.attention_with_state(query, key, value, mask=BY_ITEM, backend="sdpa")
+    assert torch.equal(output[0], torch.zeros_like(output[0]))
+    assert (state.value[0] == -math.inf).all()
+
+
+def test_what_is_seen_and_no_number_stays_visible() -> None:
+    query, key, value = drawn()
+    value[1, 2, 4, 5] = math.inf
+    key[3, 1, 0, 0] = math.nan
+    output = qkv.attention(query, key, value)
+    assert (output[1, 2, :, 5] == math.inf).all()
+    assert output[3, 1].isnan().all()
+    assert int((~output.isfinite()).sum()) == QUERIES + QUERIES * VALUE
+
+
+@pytest.mark.parametrize("keys", [1, 2, 15, 16, 17, 64, 67])
+def test_any_number_of_keys_and_any_strides(keys: int) -> None:
+    query, key, value = drawn(1, keys)
+    expected = qkv.attention(query, key, value, backend="reference")
+    key = torch.empty(ITEMS, keys + 3, HEADS, WIDTH).transpose(1, 2)[:, :, 1:-2].copy_(key)
+    value = value.mT.contiguous().mT
+    torch.testing.assert_close(qkv.attention(query.mT.contiguous().mT, key, value), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_heads_that_share_keys_and_other_leading_dimensions() -> None:
+    query, key, value = drawn()
+    grouped = {"enable_gqa": True, "mask": BY_ITEM}
+    shared = key[:, :2], value[:, :2]
+    expected = qkv.attention(query, *shared, **grouped, backend="reference")
+    torch.testing.assert_close(qkv.attention(query, *shared, **grouped), expected, rtol=1e-5, atol=1e-5)
+    flat = [x.flatten(0, 1) for x in (query, key, value)]
+    assert served(*flat)
+    expected = qkv.attention(query, key, value).flatten(0, 1)
+    torch.testing.assert_close(qkv.attention(*flat), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_it_serves_few_queries_of_many_rows_without_a_gradient() -> None:
+    query, key, value = drawn()
+    assert served(query, key, value)
+    assert "few queries" in qkv.explain(query, key, value).why
+    assert not served(query.requires_grad_(), key, value)
+    assert not served(*(x.double() for x in drawn()))
+    assert not served(*(x[:1] for x in drawn()))
+    assert not served(query.detach().repeat(1, 1, 3, 1), key, value)
+    assert not served(*drawn(), bias=torch.zeros(KEYS))

@@ -66,11 +66,14 @@ class TransformerState(NamedTuple):
         caches: of each decoder block.
         lengths: real source positions, (B,); None where there is no padding.
         position: of the next target token.
+        seen: after `fork`, which of the keys kept for a source each of its W futures continues: bool (B/W, W, K). All
+            of a source's futures keep their keys side by side, so that a beam copies none when it drops one of them.
     """
 
     caches: tuple[DecoderCache, ...]
     lengths: Tensor | None
     position: int
+    seen: Tensor | None = None
 
 
 @final
@@ -188,36 +191,35 @@ class TransformerTranslator(nn.Module):
         Returns:
             (B, T, M), and the state that includes the tokens.
         """
-        x_BTM = self._embed(target, state.position)
-        caches = []
+        x_BTM, seen, caches = self._embed(target, state.position), state.seen, []
+        if seen is not None:
+            seen = _with_themselves(seen)
+            x_BTM = x_BTM.view(*seen.shape[:2], -1)
         for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
-            x_BTM, grown = block.step(x_BTM, cache, _mask(state.lengths))
+            x_BTM, grown = block.step(x_BTM, cache, _mask(state.lengths), seen)
             caches.append(grown)
         h_BTM: Tensor = self.decoder_norm(x_BTM)
-        return h_BTM, TransformerState(tuple(caches), state.lengths, state.position + target.shape[1])
+        after = TransformerState(tuple(caches), state.lengths, state.position + target.shape[1], seen)
+        return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Take rows of a state: fewer, repeated, or in another order."""
-        rows = self.rows(rows)
-        caches = tuple(cache.select(rows) for cache in state.caches)
-        lengths = None if state.lengths is None else state.lengths.index_select(0, rows)
-        return TransformerState(caches, lengths, state.position)
+        return _of_sources(state, self.rows(rows))
 
     def fork(self, state: TransformerState, rows: Tensor, width: int) -> TransformerState:
-        """Take rows, and let each become `width` rows beside each other that share their source."""
-        return self._apart(state, rows.repeat_interleave(width), rows)
+        """Take rows, and let each become `width` rows beside each other that share their source and their past."""
+        self.rows(rows.repeat_interleave(width))
+        seen = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
+        return _of_sources(state, rows)._replace(seen=seen)
 
     def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Take rows of a forked state, in groups that share a source."""
-        sources, width = _groups(state)
-        kept = None if rows.numel() == sources * width else rows[::width] // width
-        return self._apart(state, rows, kept)
-
-    def _apart(self, state: TransformerState, rows: Tensor, sources: Tensor | None) -> TransformerState:
-        rows = self.rows(rows)
-        caches = tuple(cache.select_apart(rows, sources) for cache in state.caches)
-        lengths = state.lengths if state.lengths is None or sources is None else state.lengths.index_select(0, sources)
-        return TransformerState(caches, lengths, state.position)
+        assert state.seen is not None
+        rows, width = self.rows(rows), state.seen.shape[1]
+        seen = state.seen.flatten(0, 1).index_select(0, rows).view(-1, width, state.seen.shape[2])
+        if rows.numel() < state.seen.shape[0] * width:
+            state = _of_sources(state, rows[::width] // width)
+        return state._replace(seen=seen)
 
     def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
         ids, real = clean_source(source, lengths, self.config.size)
@@ -240,11 +242,18 @@ class TransformerTranslator(nn.Module):
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
 
-def _groups(state: TransformerState) -> tuple[int, int]:
-    """How many sources a forked state has, and how many rows each."""
-    cache = state.caches[0]
-    sources = cache.memory.key.shape[0]
-    return sources, 1 if cache.past is None else cache.past.key.shape[0] // sources
+def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
+    """What is kept of some sources."""
+    caches = tuple(cache.select(sources) for cache in state.caches)
+    lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
+    return state._replace(caches=caches, lengths=lengths)
+
+
+def _with_themselves(seen_SWK: Tensor) -> Tensor:
+    """What each of W futures sees once its own newest key follows, beside those of the others."""
+    sources, width, _ = seen_SWK.shape
+    own = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)
+    return torch.cat([seen_SWK, own.expand(sources, width, width)], -1)
 
 
 def _mask(lengths: Tensor | None) -> Lengths | None:

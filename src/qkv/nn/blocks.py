@@ -161,16 +161,6 @@ class DecoderCache:
         """Take rows of the batch."""
         return DecoderCache(None if self.past is None else self.past.select(rows), self.memory.select(rows))
 
-    def select_apart(self, rows: Tensor, sources: Tensor | None) -> "DecoderCache":
-        """Take rows of the past, and others of the memory: several rows in a row may share one source.
-
-        Args:
-            rows: of the past (R·W,).
-            sources: of the memory (R,); None for all, as they are.
-        """
-        memory = self.memory if sources is None else self.memory.select(sources)
-        return DecoderCache(None if self.past is None else self.past.select(rows), memory)
-
 
 @final
 class DecoderBlock(nn.Module):
@@ -221,26 +211,31 @@ class DecoderBlock(nn.Module):
         """Project the source once, for all steps."""
         return DecoderCache(None, self.cross_attention.project_memory(memory))
 
-    def step(self, x: Tensor, cache: DecoderCache, memory_mask: Mask | None = None) -> tuple[Tensor, DecoderCache]:
+    def step(
+        self, x: Tensor, cache: DecoderCache, memory_mask: Mask | None = None, seen: Tensor | None = None
+    ) -> tuple[Tensor, DecoderCache]:
         """The newest positions, each seeing itself and those before.
 
         Args:
-            x: (B, N, M); the memory may have fewer rows, B/W: then W rows beside each other share one.
+            x: (B, N, M).
             cache: what was kept of the positions before.
             memory_mask: hides source padding.
+            seen: which positions each sees, bool (B, N, K) with K those kept and N more, where they are no sequence.
 
         Returns:
             (B, N, M), and the cache that includes them.
         """
         query, past = self.self_attention.extend(self.around_self.before(x), cache.past)
-        # A single newest position sees everything there is.
-        mask = causal(offset=past.length - x.shape[1]) if x.shape[1] > 1 else None
-        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=mask))
-        # Rows that share a source are queries beside each other: its memory need not be repeated.
-        together, sources = self.around_cross.before(x), cache.memory.key.shape[0]
-        if sources != x.shape[0]:
-            together = together.reshape(sources, -1, x.shape[-1])
-        query = self.cross_attention.project_query(together)
-        update = self.cross_attention.attend(query, cache.memory, mask=memory_mask).view_as(x)
+        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=_past(seen, past, x.shape[1])))
+        query = self.cross_attention.project_query(self.around_cross.before(x))
+        update = self.cross_attention.attend(query, cache.memory, mask=memory_mask)
         x = self.around_cross.after(x, update)
         return self.around_feed(x, self.feed_forward), DecoderCache(past, cache.memory)
+
+
+def _past(seen: Tensor | None, past: Memory, count: int) -> Mask | Tensor | None:
+    """What the newest positions see of all of them."""
+    if seen is not None:
+        return seen[:, None]
+    # A single newest position sees everything there is.
+    return causal(offset=past.length - count) if count > 1 else None

@@ -86,7 +86,7 @@ class _Room:
         size = max(2 * (length + more), _LEAST_ROOM)
         tensors = []
         for part in (memory.key, memory.value):
-            tensors.append(part.new_empty(*part.shape[:-2], size, part.shape[-1]))
+            tensors.append(_empty(part, part.shape[0], size))
             tensors[-1][..., :length, :] = part
         return cls(tensors[0], tensors[1], memory.first, length)
 
@@ -95,7 +95,7 @@ class _Room:
         """Rows of a memory, with room for one more key: a beam chooses rows before each, and copies them once."""
         length, tensors = memory.length, []
         for part in (memory.key, memory.value):
-            tensors.append(part.new_empty(rows.shape[0], *part.shape[1:-2], length + 1, part.shape[-1]))
+            tensors.append(_empty(part, rows.shape[0], length + 1))
             torch.index_select(part, 0, rows, out=tensors[-1][..., :length, :])
         room = _Room(tensors[0], tensors[1], memory.first, length)
         return Memory(room.key[..., :length, :], room.value[..., :length, :], memory.first, room)
@@ -112,6 +112,13 @@ class _Room:
         self.filled = end
         kept = slice(memory.first - self.start, end)
         return Memory(self.key[..., kept, :], self.value[..., kept, :], memory.first, self)
+
+
+def _empty(part: Tensor, rows: int, length: int) -> Tensor:
+    """Room of a part's kind, all heads of a position beside each other: so projections give them, so a step reads."""
+    if part.ndim < 4:
+        return part.new_empty(rows, *part.shape[1:-2], length, part.shape[-1])
+    return part.new_empty(rows, *part.shape[1:-3], length, part.shape[-3], part.shape[-1]).transpose(-3, -2)
 
 
 @final

@@ -65,8 +65,12 @@ class Call:
         column = self.value[..., :1] if self.value.shape[-1] else self.value
         return attention_with_weights(self.query, self.key, column, **self.options)[1]
 
-    def of_query(self, query: int) -> "Call":
+    def of_query(self, query: int, item: int) -> "Call":
         """The same with one query of each item: rows that share their keys are queries beside each other.
+
+        Args:
+            query: which.
+            item: whose; where a table tells each query's keys apart, those that this item's query sees are kept alone.
 
         Raises:
             UnsupportedError: as `check`.
@@ -75,7 +79,15 @@ class Call:
         one = slice(query, query + 1)
         state = None if self.state is None else replace(self.state, value=self.state.value[..., one])
         given = None if self.given is None else self.given._replace(query=self.given.query[:, one])
-        return replace(self, query=self.query[..., one, :], state=state, given=given)
+        if self.own and given is not None:
+            given = given._replace(key=given.key[:, one], value=given.value[:, one])
+        part = replace(self, query=self.query[..., one, :], state=state, given=given)
+        mask = self.options.get("mask")
+        if not isinstance(mask, Tensor) or mask.shape[-2] == 1:
+            return part
+        seen = mask[item].flatten(0, -3)[0, query] if mask.ndim > 3 else mask[item, query]
+        options = {name: option for name, option in self.options.items() if name != "mask"}
+        return replace(part, key=self.key[..., seen, :], value=self.value[..., seen, :], options=options)
 
     def check(self) -> None:
         """See that nothing that was recorded has changed: tensors and parameters are not copied.

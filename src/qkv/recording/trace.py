@@ -204,7 +204,7 @@ class Trace:
             source = place if call.given is None else self._place(call.given.moment, row, path)
             one, item = _apart(call, place, self.lineage.rows(call.moment))
             if item < call.query.shape[0]:
-                parts.append(Part(one, item, source))
+                parts.append(Part(one, item, item if one is not call and call.own else source))
         if not parts:
             mend = "Rows count from 0, in the order of the batch."
             raise ShapeError(complaint("row", f"a row that ran through {layer}", str(row), mend))
@@ -250,7 +250,7 @@ def _apart(call: Call, place: int, rows: Sequence[int] | None) -> tuple[Call, in
     if rows is None or not 0 < items < len(rows) or len(rows) % items:
         return call, place
     width = len(rows) // items
-    return call.of_query(place % width), place // width
+    return call.of_query(place % width, place // width), place // width
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -218,3 +218,32 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
     found = batched(left, right, held.view)
     assert found.data_ptr() == held.data_ptr()
     torch.testing.assert_close(found, left @ right)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_weights_that_are_kept_are_those_of_now() -> None:
+    (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
+    with torch.inference_mode(), products.weights_kept():
+        before = [linear(x, weight, bias) for _ in range(3)]
+        weight.mul_(more)
+        after = [linear(x, weight, bias) for _ in range(3)]
+    for found in before:
+        torch.testing.assert_close(found, F.linear(x, weight / more, bias), rtol=1e-4, atol=1e-4)
+    for found in after:
+        torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    weight.data.zero_()
+    assert torch.equal(linear(x, weight), torch.zeros(len(x), len(weight)))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    true = products._product
+    monkeypatch.setattr(products, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+    x, weight, _ = drawn(*SHAPES[0])
+    with torch.inference_mode(), products.weights_kept():
+        for _ in range(2):
+            linear(x, weight[:])
+            linear(x, weight * 2)
+    linear(x.detach(), weight.detach())
+    assert given == [False, False, True, False, False]

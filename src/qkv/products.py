@@ -5,7 +5,9 @@ which PyTorch brings too, needs about half the time for the same sums. It is rea
 here and nowhere else; where it cannot serve, the product is PyTorch's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -49,7 +51,50 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return found
-    return _product(x, weight, bias)
+    return _product(x, _kept(weight), bias)
+
+
+_Place = tuple[int, int, torch.Size, tuple[int, ...]]
+_KEPT: ContextVar[dict[_Place, tuple[Tensor, Tensor | None]] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def weights_kept() -> Iterator[None]:
+    """Lay each weight out as oneDNN reads it when it is met a second time, and keep that until the end of the block.
+
+    For a decoding, whose every step takes the same products. Nothing outlives the block, and a weight that changes
+    within it is laid out anew.
+
+    Example:
+        >>> with weights_kept(), torch.inference_mode():
+        ...     linear(torch.ones(1, 3), torch.ones(2, 3))
+        tensor([[3., 3.]])
+    """
+    if _KEPT.get() is not None:
+        yield
+        return
+    before = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
+def _kept(weight: Tensor) -> Tensor:
+    """The weight as oneDNN reads it, where it is kept so; only of what was not itself computed in this decoding."""
+    kept = _KEPT.get()
+    if kept is None or weight.is_inference() or torch.is_grad_enabled():
+        return weight
+    place = (weight.data_ptr(), weight._version, weight.shape, weight.stride())
+    met = kept.get(place)
+    if met is None:
+        # Held here, so that no other weight comes to lie in its place.
+        kept[place] = (weight, None)
+        return weight
+    if met[1] is None:
+        met = kept[place] = (weight, torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None))
+    assert met[1] is not None
+    return met[1]
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
 from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.products import weights_kept
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
@@ -51,16 +52,17 @@ def walk(
     if rows.numel() < source.shape[0]:
         state = model.select(state, rows)
     tokens = torch.full_like(rows, bos)
-    for step in range(int(limits.max())):
-        logits, state = model.step(tokens, state)
-        tokens, gains = choose(logits, rows, step)
-        journal.note(rows, tokens, gains)
-        going = ((tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
-        if going.numel() == 0:
-            break
-        if going.numel() < rows.numel():
-            state = model.select(state, going)
-            rows, tokens = rows[going], tokens[going]
+    with weights_kept():
+        for step in range(int(limits.max())):
+            logits, state = model.step(tokens, state)
+            tokens, gains = choose(logits, rows, step)
+            journal.note(rows, tokens, gains)
+            going = ((tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
+            if going.numel() == 0:
+                break
+            if going.numel() < rows.numel():
+                state = model.select(state, going)
+                rows, tokens = rows[going], tokens[going]
     return journal.hypotheses(eos)
 
 

@@ -5,8 +5,8 @@ One process, two threads, float32: a Transformer of width 256, feed-forward 1024
 impossible, so that all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a
 change of the machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its
 spread the quartiles. Before each there is a pause, in which the threads of the one before cease to wait for work. The
-floor is the matrix products alone, with nothing between them. CTranslate2 runs with one thread too: here that is no
-slower.
+floor is the matrix products alone, with nothing between them. CTranslate2 runs with one thread too: greedily that may
+be faster.
 
     python -m benchmarks.decode            # needs the extras export and bench
     python -m benchmarks.decode --busy     # one thread, processor time: for a machine that others use

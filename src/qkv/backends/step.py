@@ -46,13 +46,13 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
         scale: multiplies the products.
     """
     seen = call.visibility.matrix()
-    tensors = [_by_head(x, problem.leading) for x in (query, key, call.value)]
+    query, key, value = (_by_head(x, problem.leading) for x in (query, key, call.value))
     if seen is not None:
         seen = _by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
         if seen.shape[1] > 1 and seen.stride(1):
             # Each head sees other keys: an item of its own.
-            *tensors, seen = (x.reshape(-1, 1, *x.shape[2:]) for x in (*tensors, seen))
-    output, lse = _attend(*tensors, seen, scale, problem.state)
+            query, key, value, seen = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, seen))
+    output, lse = _attend(query, key, value, seen, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
     return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import qkv
-from qkv.backends import step
 from qkv.masks import causal, lengths
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 8, 3, 37, 20, 12
@@ -23,7 +24,8 @@ def drawn(seed: int = 0, keys: int = KEYS) -> list[Tensor]:
 
 
 def served(*tensors: Tensor, **given: object) -> bool:
-    return step.serves(qkv.explain(*tensors, **given).problem)  # type: ignore[arg-type]
+    plan = qkv.explain(*tensors, **given)  # type: ignore[arg-type]
+    return plan.backend == "sdpa" and "keys of few queries" in plan.why
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -103,3 +105,18 @@ def test_it_serves_few_queries_of_many_rows_without_a_gradient() -> None:
     assert not served(*(x[:1] for x in drawn()))
     assert not served(query.detach().repeat(1, 1, 3, 1), key, value)
     assert not served(*drawn(), bias=torch.zeros(KEYS))
+
+
+def test_who_traces_sees_operations_of_pytorch() -> None:
+    tensors, others = drawn(), drawn(seed=1)
+    assert served(*tensors)
+    expected = qkv.attention(*others)
+    for traced in (make_fx(_Attention())(*tensors), torch.export.export(_Attention(), tuple(tensors)).module()):
+        torch.testing.assert_close(traced(*others), expected)
+    with FakeTensorMode() as fake:
+        assert qkv.attention(*map(fake.from_tensor, tensors)).shape == expected.shape
+
+
+class _Attention(nn.Module):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value)

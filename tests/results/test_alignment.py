@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy
 import pytest
+import torch
 from results.alignment import Choice, Gold, choose, figures, read_both, read_gold
+from torch import Tensor
 
-from qkv.metrics.alignment import Link, Links, alignment_error_rate, parse_links
+from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
-from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.aligning import Aligner, Sentences, likeliest
 from qkv.tasks.reading import Reading
 from results import alignment
 
@@ -19,38 +22,41 @@ _READING = Reading("decoder.0")
 
 
 class _Fixed:
-    """Finds the same links whatever it is asked."""
+    """Attends to the same words whatever it is asked."""
 
-    def __init__(self, links: set[Link]) -> None:
-        self.links = links
+    def __init__(self, weights: list[list[float]]) -> None:
+        self.fixed = torch.tensor(weights)
 
-    def align(self, pairs: Sequence[Sentences], reading: Reading) -> list[set[Link]]:
-        return [self.links for _ in pairs]
+    def weights(self, pairs: Sequence[Sentences], reading: Reading) -> list[Tensor]:
+        return [self.fixed for _ in pairs]
 
     def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
-        return _READING, alignment_error_rate(self.align(pairs, _READING), gold)
+        return _READING, alignment_error_rate([likeliest(self.fixed) for _ in pairs], gold)
 
 
-def _models(forward: set[Link], backward: set[Link]) -> tuple[Aligner, Aligner]:
+def _models(forward: list[list[float]], backward: list[list[float]]) -> tuple[Aligner, Aligner]:
     return cast("Aligner", _Fixed(forward)), cast("Aligner", _Fixed(backward))
 
 
 def test_links_of_the_other_direction_are_turned_before_they_are_joined() -> None:
-    forward, backward = _models({(0, 0), (1, 2)}, {(2, 1), (1, 2)})
+    forward, backward = _models([[0.9, 0.1, 0.0], [0.1, 0.2, 0.7], [0.0, 0.4, 0.6]], numpy.eye(3)[[0, 2, 1]].tolist())
     found = read_both(forward, backward, _PAIRS, Choice(_READING, _READING, "union", {}))
-    assert found.backward == [{(1, 2), (2, 1)}]
-    assert found.joined == [{(0, 0), (1, 2), (2, 1)}]
-    assert figures(found.joined, _GOLD) == {"error": 0, "precision": 100, "recall": 100}
+    assert found.forward == [{(0, 0), (2, 1), (2, 2)}]
+    assert found.backward == [{(0, 0), (1, 2), (2, 1)}]
+    assert found.joined == [{(0, 0), (2, 1), (1, 2), (2, 2)}]
+    assert figures(found.backward, [parse_links("0-0 1-2 2-1")]) == {"error": 0, "precision": 100, "recall": 100}
 
 
 def test_the_way_to_join_is_the_one_with_the_least_error_on_other_sentences() -> None:
-    trial = Gold(_PAIRS, _GOLD)
-    assert choose(*_models({(0, 0), (1, 2)}, {(1, 2)}), trial).how == "union"
-    wrong = choose(*_models({(0, 0), (1, 2), (2, 1), (2, 0)}, {(0, 0), (2, 1), (1, 2), (2, 2)}), trial)
-    assert wrong.how == "intersection"
-    assert wrong.errors["intersection"] == 0
-    assert wrong.errors["forward"] > 0
-    assert wrong.errors["backward"] > 0
+    """Weights of both directions know what neither knows by its likeliest words."""
+    there = [[0.6, 0.0, 0.4], [0.5, 0.1, 0.4], [0.0, 0.9, 0.1]]
+    back = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.4, 0.6]]
+    chosen = choose(*_models(there, back), Gold(_PAIRS, [parse_links("0-0 1-2 2-1")]))
+    assert chosen.how == "mutual"
+    assert chosen.errors["mutual"] == 0
+    assert all(error > 0 for name, error in chosen.errors.items() if name != "mutual")
+    known = choose(*_models([[1, 0, 0], [1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]), Gold(_PAIRS, _GOLD))
+    assert known.errors["union"] == 0
 
 
 def test_gold_is_read_from_three_files_beside_each_other(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def cost(problem: Problem) -> Cost:
 
 def run(problem: Problem, call: Call) -> Result:
     """Attend with the operands of the score: by a pass of our own where queries are few."""
-    few = step.serves(problem)
+    few = step.serves(problem, call)
     # That pass reads only what is seen; all other ways need zeros in place of the rest.
     call = call if few else without_hidden(call)
     query, key, scale = _operands(call)
@@ -81,9 +81,9 @@ def run(problem: Problem, call: Call) -> Result:
     return attend(problem, call, query, key, scale, "sdpa")
 
 
-def tells(problem: Problem, _: Call) -> str:
+def tells(problem: Problem, call: Call) -> str:
     """Which kernel it is."""
-    return "a compiled pass over the keys of few queries" if step.serves(problem) else "PyTorch's own"
+    return "a compiled pass over the keys of few queries" if step.serves(problem, call) else "PyTorch's own"
 
 
 def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, backend: str) -> Result:

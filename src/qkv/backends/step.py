@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.backends import tanh_operators
 from qkv.backends.base import Result
+from qkv.parameters import readable
 from qkv.problem import Call, Problem
 from qkv.shapes import Shape
 
@@ -22,16 +23,20 @@ LEAST = 64
 """The fewest rows of heads: below, a call takes what it saves, and a process that decodes little needs no Numba."""
 
 
-def serves(problem: Problem) -> bool:
+def serves(problem: Problem, call: Call) -> bool:
     """Whether this pass computes a problem that `sdpa` does not refuse."""
+    # Asked first: who traces or counts operations must see PyTorch's, and not only for the sizes asked about below.
     return (
-        0 < problem.queries <= MOST
+        not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
+        and not torch._C._len_torch_dispatch_stack()
+        and all(map(readable, (call.query, call.key, call.value)))
+        and 0 < problem.queries <= MOST
         and problem.rows >= LEAST
         and problem.dtype == torch.float32
         and problem.device == "cpu"
         and problem.bias == "none"
         and not problem.gradient
-        and not torch.compiler.is_compiling()
         and tanh_operators.trouble() is None
     )
 

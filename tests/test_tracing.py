@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import qkv
 from qkv.errors import UnsupportedError
@@ -280,3 +281,17 @@ def test_a_forked_child_computes_as_its_parent(backend: str) -> None:
         same = all(torch.equal(x, y) for x, y in zip(with_gradients(function, inputs), expected, strict=True))
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("score", "normalizer"),
+    [(Additive(torch.linspace(-1, 1, D)), None), (Gaussian(3.0), None), (Boxcar(6.0), None), (ScaledDot(), Hard())],
+)
+def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: Any) -> None:
+    """What kernels of our own compute is no operator: a graph made of what was seen would lack it."""
+
+    def attends(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, score=score, normalizer=normalizer)
+
+    others = tuple(x + 1 for x in tensors(gradient=False))
+    torch.testing.assert_close(make_fx(attends)(*tensors(gradient=False))(*others), attends(*others))

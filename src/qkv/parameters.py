@@ -107,6 +107,19 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
         raise ConfigError(complaint(argument, f"a number above {limit:g}", got, mend))
 
 
+def transformed() -> bool:
+    """Whether calls of PyTorch are rewritten on their way: by vmap or grad, or for who traces or counts operations.
+
+    What is computed outside PyTorch's operators would be lost there.
+
+    Example:
+        >>> transformed()
+        False
+    """
+    stack: int = torch._C._len_torch_dispatch_stack()
+    return stack > 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether a tensor's values can be read without waiting: on the CPU, outside tracing and transformations.
 
@@ -114,6 +127,6 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

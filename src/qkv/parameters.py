@@ -33,6 +33,9 @@ class Parameter(NamedTuple):
     of_key: bool = False
 
 
+_TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
+
+
 def check_parameters(
     owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
 ) -> None:
@@ -108,7 +111,7 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
 
 
 def transformed() -> bool:
-    """Whether calls of PyTorch are rewritten on their way: by vmap or grad, or for who traces or counts operations.
+    """Whether calls of PyTorch are rewritten on their way: by vmap or grad, or where a graph is made of them.
 
     What is computed outside PyTorch's operators would be lost there.
 
@@ -116,8 +119,12 @@ def transformed() -> bool:
         >>> transformed()
         False
     """
-    stack: int = torch._C._len_torch_dispatch_stack()
-    return stack > 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    return _traced() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _traced() -> bool:
+    """Whether `make_fx` or fake tensors are at work; who only looks on changes nothing."""
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 
 def readable(tensor: Tensor) -> bool:
@@ -127,6 +134,6 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or _traced():
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

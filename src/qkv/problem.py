@@ -31,7 +31,7 @@ class Problem(NamedTuple):
         queries, keys: Q and K.
         width, value_width: of the prepared operands (F), and of values (V).
         dtype, device: of query, key and value.
-        transformed: whether vmap, grad or who traces or counts operations rewrites them on their way.
+        transformed: whether a transformation of `torch.func`, such as vmap, or a tracer such as `make_fx` is at work.
         positioned: where the core is a tile of scores and of a bias of j − i that needs no gradient: the core of those
             scores.
         constant: whether every score is 1.

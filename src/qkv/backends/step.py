@@ -25,17 +25,16 @@ LEAST = 64
 
 def serves(problem: Problem, call: Call) -> bool:
     """Whether this pass computes a problem that `sdpa` does not refuse."""
-    # Asked first: who traces or counts operations must see PyTorch's, and not only for the sizes asked about below.
+    # Asked first: a program that is traced must not be cut to the sizes that are asked about below.
     return (
         not torch.compiler.is_compiling()
         and torch._C._get_tracing_state() is None
-        and all(map(readable, (call.query, call.key, call.value)))
         and 0 < problem.queries <= MOST
         and problem.rows >= LEAST
         and problem.dtype == torch.float32
-        and problem.device == "cpu"
         and problem.bias == "none"
         and not problem.gradient
+        and all(map(readable, (call.query, call.key, call.value)))
         and tanh_operators.trouble() is None
     )
 

@@ -2,26 +2,16 @@
 
 Where a score is a polynomial of the key on each side of a boundary (a rectified sum, a kernel of bounded support), the
 weighted sum over all keys is a difference of prefix sums over the sorted keys: O((N + M) log M) instead of O(N·M).
-
-| score | on keys sorted by b | sums kept |
-|---|---|---|
-| relu or leaky relu of a + b, under Mean or Identity | b > −a: a + b; else slope·(a + b) | v, b·v |
-| leaky relu of a + b, under Softmax | b > −a: eᵃeᵇ; else e^(slope·a) e^(slope·b) | eᵇ·(v, 1), e^(slope·b)·(v, 1) |
-| boxcar of |q − k|/h | within: 1 | (v, 1) |
-| Epanechnikov of |q − k|/h, power 2 | within: 1 − (q − k)²/h² | (v, 1), k·(v, 1), k²·(v, 1) |
-| Epanechnikov of |q − k|/h, power 1 | k ≤ q: 1 − (q − k)/h; k > q: 1 − (k − q)/h | (v, 1), k·(v, 1) |
-
-Sums are kept in float64: in float32 differences of prefix sums lose everything. Keys are centered first. Boundaries are
-found by bisection with the score's own predicate on the original numbers, because `searchsorted(q ± h)` rounds q ± h.
+Eager calls on the CPU walk along sorted queries and keys in compiled loops (`sweeps`); all else writes the prefix sums
+(`sorted_sums`). Both keep sums in float64 and decide boundaries by the score's own predicate.
 """
-
-from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from qkv.backends import sorted_sums, sweeps
 from qkv.backends.base import Backend, Result
+from qkv.backends.sorted_sums import Operands
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Box, Bump, Leaky
 
@@ -47,221 +37,71 @@ def refuses(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """A sort, sums over the keys, and a bisection for each query."""
+    """A sort and walks along queries and keys; or a sort, prefix sums, and a bisection for each query.
+
+    Walks fitted to processor time of one thread, 8 heads × 16 to 2,048: a side of a bend, a window, its moments.
+    """
     depth = max(problem.keys, 2).bit_length()
     span = problem.rows * (problem.queries + problem.keys)
     operations = span * (depth + 8 * (problem.value_width + 1)) * (3 if problem.gradient else 1)
+    if sweeps.compiled(problem):
+        start, each = _walks(problem)
+        return Cost(operations, span * 48, start + span * (depth * 0.001 + each * (problem.value_width + 8)))
     memory = span * (problem.value_width + 1) * 8 * 6
     return Cost(operations, memory, 250 + span * (depth * 4 + 12 * (problem.value_width + 1)) / 1000)
 
 
+def _walks(problem: Problem) -> tuple[float, float]:
+    """Microseconds of a call, and of a column of a query or key."""
+    if problem.core == "distance":
+        box = isinstance(problem.pointwise, Box)
+        if problem.gradient:
+            return (450.0, 4.3e-3) if box else (700.0, 1.15e-2)
+        return 190.0, 2.5e-3 if box else 3.5e-3
+    both = problem.normalizer == "softmax" or (isinstance(problem.pointwise, Leaky) and problem.pointwise.slope > 0)
+    if problem.gradient:
+        return (900.0, 5.7e-3) if both else (700.0, 3.9e-3)
+    return 200.0, 2.4e-3 if both else 1.5e-3
+
+
 def run(problem: Problem, call: Call) -> Result:
-    """Sort the keys, sum along them, read the sums at each query's boundaries."""
-    keys = _sorted_keys(problem, call)
-    family = _family(problem)
-    sums_QC, shift = family(problem, keys)
-    output, total = sums_QC[..., :-1], sums_QC[..., -1:]
-    count = call.visibility.count().expand(*problem.leading, problem.queries)
-    if problem.normalizer in ("sum", "softmax"):
-        empty = total == 0
-        safe = torch.where(empty, torch.ones_like(total), total)
-        output = torch.where(empty, torch.zeros_like(output), output / safe)
-    elif problem.normalizer == "mean":
-        output = output / count.clamp(min=1)[..., None]
-    # NaN has no place in an order: rows that have one, or see one, say so.
-    lost = (keys.a_Q.isnan() | (keys.b_K.isnan() & keys.visible_K).any(-1, keepdim=True)) & (count > 0)
-    # What is NaN comes from the operands, so that they have a gradient, of zero elsewhere, where a boxcar gives none.
-    own = keys.wide_a_Q + keys.wide_b_K.sum(-1, keepdim=True) + keys.scale
-    output = torch.where(lost[..., None], own[..., None], output)
-    state = _state(problem, total[..., 0], count, shift).masked_fill(lost, torch.nan) if problem.state else None
-    return Result(output.to(call.query.dtype), state)
+    """By compiled sweeps where they serve, else by prefix sums."""
+    operands = _operands(problem, call)
+    output, state = (sweeps if sweeps.serve(problem, operands) else sorted_sums).run(problem, operands)
+    return Result(output.to(call.query.dtype), _state(problem, operands, state) if problem.state else None)
 
 
-class _Keys(NamedTuple):
-    """Queries and sorted keys of a problem.
-
-    Attributes:
-        a_Q, b_K: the numbers in their own type, keys ascending; boundaries are decided on them.
-        wide_a_Q, wide_b_K: the same in float64, for sums and gradients.
-        v_KC: values with a last column of ones, hidden keys all zero, in the keys' order; float64.
-        scale: multiplies the core's result; float64.
-        visible_K: which keys count.
-    """
-
-    a_Q: Tensor
-    b_K: Tensor
-    wide_a_Q: Tensor
-    wide_b_K: Tensor
-    v_KC: Tensor
-    scale: Tensor
-    visible_K: Tensor
+def tells(problem: Problem, call: Call) -> str:
+    """Which of the two it is."""
+    swept = sweeps.serve(problem, _operands(problem, call))
+    return "a compiled walk along sorted queries and keys" if swept else "prefix sums written by PyTorch"
 
 
-def _sorted_keys(problem: Problem, call: Call) -> _Keys:
+def _operands(problem: Problem, call: Call) -> Operands:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     leading = problem.leading
+    # Half precision is decided and summed as float32, as the full matrix is.
+    query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, call.value))
     a, b = (x[..., 0].expand(*leading, x.shape[-2]) for x in (query, key))
     seen = call.visibility.keys_with_queries()
-    visible = torch.ones_like(b, dtype=torch.bool) if seen is None else seen.expand_as(b)
-    value = call.value.expand(*leading, *call.value.shape[-2:]).double()
-    v_KC = torch.cat([value, visible.double()[..., None]], -1)
-    order = b.detach().argsort(-1)
-    b, visible = b.gather(-1, order), visible.gather(-1, order)
-    v_KC = v_KC.gather(-2, order[..., None].expand_as(v_KC))
     scale = torch.as_tensor(scale, dtype=torch.float64, device=a.device)
-    scale = scale[..., 0] if scale.ndim else scale
-    return _Keys(a.detach(), b.detach(), a.double(), b.double(), v_KC, scale, visible)
+    return Operands(
+        a,
+        b,
+        value.expand(*leading, *value.shape[-2:]),
+        scale[..., 0] if scale.ndim else scale,
+        None if seen is None else seen.expand_as(b),
+        call.visibility.count(),
+    )
 
 
-def _first(keys: _Keys, holds: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The first sorted key for which a predicate, false and then true along the keys, holds: (..., Q), up to K."""
-    count = keys.b_K.shape[-1]
-    low = torch.zeros_like(keys.a_Q, dtype=torch.int64)
-    high = torch.full_like(low, count)
-    for _ in range(count.bit_length()):
-        middle = (low + high) // 2
-        inside = holds(keys.a_Q, keys.b_K.gather(-1, middle.clamp(max=count - 1)))
-        open_ = low < high
-        high = torch.where(open_ & inside, middle, high)
-        low = torch.where(open_ & ~inside, middle + 1, low)
-    return low
-
-
-def _before(x_KC: Tensor, place_Q: Tensor) -> Tensor:
-    """The sum of the keys before a place."""
-    sums = x_KC.cumsum(-2)
-    read = sums.gather(-2, (place_Q - 1).clamp(min=0)[..., None].expand(*place_Q.shape, x_KC.shape[-1]))
-    return torch.where((place_Q > 0)[..., None], read, torch.zeros_like(read))
-
-
-def _from(x_KC: Tensor, place_Q: Tensor) -> Tensor:
-    """The sum of the keys from a place on, added from the far end, so that the others leave no rounding in it."""
-    return _before(x_KC.flip(-2), x_KC.shape[-2] - place_Q)
-
-
-_Sums = tuple[Tensor, Tensor | None]
-
-
-def _family(problem: Problem) -> Callable[[Problem, _Keys], _Sums]:
-    if problem.core == "distance":
-        return _box if isinstance(problem.pointwise, Box) else _bump
-    return _exponential if problem.normalizer == "softmax" else _rectified
-
-
-def _bend(problem: Problem, keys: _Keys) -> tuple[float, Tensor]:
-    assert isinstance(problem.pointwise, Leaky)
-    return problem.pointwise.slope, _first(keys, lambda a, b: a + b > 0)
-
-
-def _rectified(problem: Problem, keys: _Keys) -> _Sums:
-    """Σ max(a + b, slope·(a + b)) (v, 1)."""
-    slope, place = _bend(problem, keys)
-    a_Q1, bv_KC = keys.wide_a_Q[..., None], keys.wide_b_K[..., None] * keys.v_KC
-    sums = a_Q1 * _from(keys.v_KC, place) + _from(bv_KC, place)
-    if slope:
-        sums = sums + slope * (a_Q1 * _before(keys.v_KC, place) + _before(bv_KC, place))
-    return sums, None
-
-
-def _exponential(problem: Problem, keys: _Keys) -> _Sums:
-    """Σ exp(leaky(a + b) − m) (v, 1) and m, the row's largest score."""
-    slope, place = _bend(problem, keys)
-    hidden = torch.full_like(keys.wide_b_K, -torch.inf)
-    top = torch.where(keys.visible_K, keys.wide_b_K, hidden).amax(-1, keepdim=True).detach()
-    top = torch.where(top == -torch.inf, torch.zeros_like(top), top)
-    below = torch.where(keys.visible_K, keys.wide_b_K - top, torch.zeros_like(top))
-    best = keys.wide_a_Q + top
-    m = torch.where(best > 0, best, slope * best).detach()
-    upper = torch.exp(best - m)[..., None] * _from(torch.exp(below)[..., None] * keys.v_KC, place)
-    lower = torch.exp(slope * best - m)[..., None] * _before(torch.exp(slope * below)[..., None] * keys.v_KC, place)
-    # Where every key lies on one side, the other's factor may overflow beside its empty sum.
-    upper = torch.where((place < keys.b_K.shape[-1])[..., None], upper, torch.zeros_like(upper))
-    lower = torch.where((place > 0)[..., None], lower, torch.zeros_like(lower))
-    return upper + lower, m
-
-
-def _window(problem: Problem, keys: _Keys) -> tuple[Tensor, Tensor]:
-    """The sorted keys first ≤ j < last within the kernel's support around each query."""
-    scale = keys.scale.to(keys.a_Q.dtype).detach()
-    closed = isinstance(problem.pointwise, Box)
-
-    def inside(a: Tensor, b: Tensor) -> Tensor:
-        x = scale * (a - b).square()
-        return x <= 1 if closed else x < 1
-
-    first = _first(keys, lambda a, b: (b >= a) | inside(a, b))
-    return first, _first(keys, lambda a, b: (b > a) & ~inside(a, b))
-
-
-def _box(problem: Problem, keys: _Keys) -> _Sums:
-    """Σ (v, 1) within the support."""
-    first, last = _window(problem, keys)
-    return _before(keys.v_KC, last) - _before(keys.v_KC, first), None
-
-
-def _bump(problem: Problem, keys: _Keys) -> _Sums:
-    """Σ (1 − |q − k|^power / h^power) (v, 1) within the support, in coordinates of cells as wide as the support.
-
-    A key's coordinate is counted from the center of its cell, so that no far key enters a sum with a large factor; a
-    window lies in at most two cells, three when their edges round.
-    """
-    assert isinstance(problem.pointwise, Bump)
-    inverse_h = keys.scale.sqrt()
-    cell_K = torch.floor(keys.wide_b_K.detach() * inverse_h.detach() / 2)
-    center_K = (2 * cell_K + 1) / inverse_h.detach()
-    u_K1 = ((keys.wide_b_K - center_K) * inverse_h)[..., None]
-    moments = [keys.v_KC, u_K1 * keys.v_KC, u_K1.square() * keys.v_KC]
-    first, last = _window(problem, keys)
-    piece = _parabola if problem.pointwise.power == 2 else _triangle(keys)
-    sums = torch.zeros(*keys.a_Q.shape, keys.v_KC.shape[-1], dtype=torch.float64, device=keys.a_Q.device)
-    start = first
-    for _ in range(3):
-        own = cell_K.gather(-1, start.clamp(max=cell_K.shape[-1] - 1))
-        end = torch.minimum(_end_of_cell(cell_K, own), last)
-        end = torch.maximum(end, start)
-        center = (2 * own + 1) / inverse_h.detach()
-        u_Q1 = ((keys.wide_a_Q - center) * inverse_h)[..., None]
-        u_Q1 = torch.where((end > start)[..., None], u_Q1, torch.zeros_like(u_Q1))
-        sums = sums + piece(moments, u_Q1, start, end)
-        start = end
-    return sums, None
-
-
-def _end_of_cell(cell_K: Tensor, own_Q: Tensor) -> Tensor:
-    return torch.searchsorted(cell_K.contiguous(), own_Q.contiguous(), right=True)
-
-
-def _between(moment: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    return _before(moment, end) - _before(moment, start)
-
-
-def _parabola(moments: list[Tensor], u: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """1 − (u_q − u_k)²."""
-    s0, s1, s2 = (_between(moment, start, end) for moment in moments)
-    return (1 - u.square()) * s0 + 2 * u * s1 - s2
-
-
-def _triangle(keys: _Keys) -> Callable[[list[Tensor], Tensor, Tensor, Tensor], Tensor]:
-    """1 − |u_q − u_k|: keys before the query, keys at it (where the kernel has no slope), and keys after it."""
-    at, after = _first(keys, lambda a, b: b >= a), _first(keys, lambda a, b: b > a)
-
-    def piece(moments: list[Tensor], u: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        peak, turn = (torch.minimum(torch.maximum(place, start), end) for place in (at, after))
-        left0, left1 = (_between(moment, start, peak) for moment in moments[:2])
-        right0, right1 = (_between(moment, turn, end) for moment in moments[:2])
-        return (1 - u) * left0 + left1 + _between(moments[0], peak, turn) + (1 + u) * right0 - right1
-
-    return piece
-
-
-def _state(problem: Problem, total: Tensor, count: Tensor, shift: Tensor | None) -> Tensor:
+def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
-    if problem.normalizer == "softmax":
-        assert shift is not None
-        return (total.log() + shift).to(wide)
-    if problem.normalizer == "sum":
-        return total.to(wide)
-    return count.to(wide) if problem.normalizer == "mean" else torch.zeros_like(total, dtype=wide)
+    if problem.normalizer in ("sum", "softmax"):
+        return state.to(wide)
+    count = operands.seen.to(wide).expand(state.shape)
+    own = count if problem.normalizer == "mean" else torch.zeros_like(count)
+    return torch.where(state.isnan(), torch.nan, own)
 
 
-BACKEND = Backend("sorted", "sorted keys and their running sums", refuses, cost, run)
+BACKEND = Backend("sorted", "sorted keys and their running sums", refuses, cost, run, tells=tells)

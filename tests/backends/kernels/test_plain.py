@@ -9,7 +9,7 @@ from torch import Tensor
 import qkv
 from qkv.masks import causal, lengths
 from qkv.normalizers import Entmax, Identity, Mean, Sigmoid, Softmax, Sparsemax
-from qkv.scores import Additive, Boxcar, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
+from qkv.scores import Additive, Boxcar, Concat, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
 
 # The counters of dropout are multiplied modulo 2^32 on purpose, and NaN has no exponent; Numba does it without a word,
 # NumPy warns.
@@ -189,3 +189,24 @@ def test_sums_over_weights() -> None:
     torch.testing.assert_close(ours.topk(3)[0], weights.topk(3).values, check_dtype=False, rtol=1e-5, atol=1e-6)
     entropy = torch.special.entr(weights).sum(-1)
     torch.testing.assert_close(ours.entropy(), entropy, check_dtype=False, rtol=1e-5, atol=1e-6)
+
+
+ON_A_LINE: dict[str, dict[str, Any]] = {
+    "a box": {"score": Boxcar(0.5)},
+    "a parabola": {"score": Epanechnikov(0.5), "mask": lengths(7)},
+    "a triangle": {"score": Epanechnikov(0.5, power=1)},
+    "a parabola under mean": {"score": Epanechnikov(0.5), "normalizer": Mean()},
+}
+BENT: dict[str, dict[str, Any]] = {
+    "a rectified sum": {"score": Concat(VECTOR, VECTOR), "normalizer": Mean()},
+    "a leaky sum": {"score": Concat(VECTOR, VECTOR, "leaky_relu"), "normalizer": Identity(), "mask": lengths(7)},
+    "a leaky sum under softmax": {"score": Concat(VECTOR, VECTOR, "leaky_relu")},
+}
+
+
+@pytest.mark.parametrize("name", [*ON_A_LINE, *BENT])
+def test_sorted_numbers(name: str) -> None:
+    query, key, value = inputs()
+    if name in ON_A_LINE:
+        query, key = query[..., :1], key[..., :1]
+    assert_served("sorted", [query, key, value], **(ON_A_LINE | BENT)[name])

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import qkv
 from qkv.backends import sweeps
+from qkv.backends.kernels import sweep
 from qkv.masks import lengths
 from qkv.normalizers import Identity, Mean, Normalizer, Softmax, Sum
 from qkv.scores import Boxcar, Concat, Epanechnikov, Score
@@ -189,6 +191,25 @@ def test_what_no_one_sees_may_hold_anything() -> None:
     clean = qkv.attention(query, key, value, score=score, mask=mask, backend="sorted")
     key[1, 11:], value[1, 11:] = torch.nan, torch.inf
     assert torch.equal(qkv.attention(query, key, value, score=score, mask=mask, backend="sorted"), clean)
+
+
+def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may come back with anything in it."""
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=np.float64: np.full(shape, 7, dtype))
+    query, key, value = inputs("a triangle", (2,))
+    numbers = [query[..., 0], key[..., 0]]
+    visible = torch.arange(KEYS) < torch.tensor([[30], [11]])
+    line, keys = sweeps._line(numbers[0], None), sweeps._line(numbers[1], visible)
+    rows = sweep.Rows(torch.ones(2 * QUERIES * VALUES, dtype=torch.float64).numpy(), np.ones(2 * QUERIES))
+    own = sweep.Rows(value.reshape(-1).numpy(), np.ones(2 * KEYS))
+    support = sweep.Support(2, np.ones(2), np.ones(2))
+    near = sweep.windows(support, keys, line, rows, np.ones(2 * QUERIES), own, True)
+    ones = np.ones(2 * QUERIES)
+    factors = sweep.Factors(np.ones(2 * KEYS), np.ones(2 * KEYS), np.ones(2 * KEYS))
+    above = sweep.sides((True,), keys, line, rows, ((ones, ones),), (factors,), own, True)
+    for found in (near, above):
+        assert (found.values.reshape(2, KEYS, VALUES)[~visible.numpy()] == 0).all()
+        assert (found.dots.reshape(2, KEYS)[~visible.numpy()] == 0).all()
 
 
 def test_forward_mode_goes_through_prefix_sums() -> None:

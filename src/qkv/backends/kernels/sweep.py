@@ -105,9 +105,9 @@ def sides(
     """
     columns = given.rows.size // sources.numbers.size
     dtype, n = targets.numbers.dtype, targets.numbers.size
-    values, totals = np.empty(n * columns if valued else 0, dtype), np.empty(n)
+    values, totals = _room(targets, n * columns if valued else 0, dtype), np.empty(n)
     blocks = _blocks(columns, targets.members.size)
-    dots = np.empty((len(blocks), n if own is not None else 0))
+    dots = _room(targets, len(blocks) * (n if own is not None else 0)).reshape(len(blocks), -1)
     rows, nothing = (np.empty(0, dtype) if own is None else own.rows), np.zeros(n if own is not None else 0)
     code = _side.at(dtype)
 
@@ -173,9 +173,9 @@ def windows(
     """
     columns = given.rows.size // sources.numbers.size
     dtype, n = targets.numbers.dtype, targets.numbers.size
-    values, totals = np.empty(n * columns if valued else 0, dtype), np.empty(n)
+    values, totals = _room(targets, n * columns if valued else 0, dtype), np.empty(n)
     blocks = _blocks(columns, targets.members.size)
-    dots, bends = np.empty((2, len(blocks), n if own is not None else 0))
+    dots, bends = _room(targets, 2 * len(blocks) * (n if own is not None else 0)).reshape(2, len(blocks), -1)
     rows, nothing = (np.empty(0, dtype) if own is None else own.rows), np.zeros(n if own is not None else 0)
     cells, code = _cells(support, sources), _window.at(dtype)
 
@@ -205,6 +205,12 @@ def _cells(support: Support, sources: Line) -> tuple[Doubles, Doubles, NDArray[n
     number = np.zeros(place.shape, np.uint64)
     np.cumsum(place[:, 1:] != place[:, :-1], -1, out=number[:, 1:], dtype=np.uint64)
     return ((ordered - center) * per_width).reshape(-1), center.reshape(-1), number.reshape(-1)
+
+
+def _room(targets: Line, size: int, dtype: Any = np.float64) -> Numbers:
+    """Memory for a number of numbers: 0 where no walk comes by."""
+    everywhere = int(targets.members.sum()) == targets.numbers.size
+    return np.empty(size, dtype) if everywhere else np.zeros(size, dtype)
 
 
 def _blocks(columns: int, items: int) -> list[tuple[int, int]]:

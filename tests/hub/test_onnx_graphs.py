@@ -157,6 +157,13 @@ def test_an_encoder_without_a_graph_is_refused(encoder: Any, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_wide_part_is_refused(tmp_path: Path) -> None:
+    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, encoder="none", wide=16))
+    with pytest.raises(UnsupportedError, match="--to: expected a model that reads tokens alone; got one with a wide"):
+        to_onnx(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
     model = LanguageModel(DecoderConfig(SIZE, **SMALL, window=4))
     with pytest.raises(UnsupportedError, match="--to: expected attention to all that came before; got a sliding"):

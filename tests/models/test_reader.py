@@ -8,7 +8,7 @@ from torch import nn
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.functional import attention
-from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger, WideScores
 from qkv.nn.pooling import Pool
 from qkv.recording import record
 from qkv.scores.sums import Additive
@@ -110,6 +110,57 @@ def test_every_parameter_learns(encoder: str) -> None:
         assert parameter.grad.isfinite().all(), name
 
 
+def _wide(buckets: int = 40) -> TextClassifier:
+    model = TextClassifier(replace(_config("none"), wide=buckets)).double().eval()
+    assert model.wide is not None
+    nn.init.normal_(model.wide.weights.weight)
+    return model
+
+
+def test_the_wide_part_is_its_equation() -> None:
+    torch.manual_seed(0)
+    wide = WideScores(9, labels=2, dropout=0.5).double().eval()
+    nn.init.normal_(wide.weights.weight)
+    s = wide.weights.weight
+    found = wide(torch.tensor([[1, 4, 8], [5, 0, 0]]), torch.tensor([3, 1]))
+    torch.testing.assert_close(found, torch.stack([(s[1] + s[4] + s[8]) * 2 / 3**0.5, s[5] * 2]))
+
+
+def test_the_wide_part_adds_its_scores_and_begins_with_none() -> None:
+    torch.manual_seed(0)
+    model = _wide()
+    ids, lengths = torch.randint(4, 30, (2, 6)), torch.tensor([6, 4])
+    features, counts = torch.randint(0, 40, (2, 5)), torch.tensor([5, 2])
+    assert model.wide is not None
+    parts = model(ids, lengths) + model.wide(features, counts)
+    torch.testing.assert_close(model(ids, lengths, features, counts), parts)
+    assert not TextClassifier(model.config).wide.weights.weight.any()  # type: ignore[union-attr]
+
+
+def test_what_stands_after_a_texts_features_changes_no_bit() -> None:
+    model, ids, lengths = _wide(), torch.randint(4, 30, (2, 3)), torch.tensor([3, 2])
+    features, counts = torch.tensor([[7, 3, 1], [2, 0, 0]]), torch.tensor([3, 1])
+    other = features.clone()
+    other[1, 1:] = torch.tensor([39, 10**6])
+    assert torch.equal(model(ids, lengths, features, counts), model(ids, lengths, other, counts))
+    alone = model(ids[1:, :2], lengths[1:], features[1:, :1], counts[1:])
+    torch.testing.assert_close(model(ids, lengths, features, counts)[1:], alone)
+
+
+def test_a_text_without_features_has_the_scores_of_the_network_alone() -> None:
+    model, ids, lengths = _wide(), torch.randint(4, 30, (2, 3)), torch.tensor([3, 2])
+    none = torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    torch.testing.assert_close(model(ids, lengths, *none), model(ids, lengths))
+
+
+def test_features_that_fit_no_wide_part_are_named() -> None:
+    ids, lengths = torch.randint(4, 30, (1, 3)), torch.tensor([3])
+    with pytest.raises(ShapeError, match="features: expected none for a model without a wide part; got some"):
+        TextClassifier(_config("none"))(ids, lengths, ids, lengths)
+    with pytest.raises(ShapeError, match=r"features: .*expected numbers from 0 to 39; got 40"):
+        _wide()(ids, lengths, torch.tensor([[40]]), torch.tensor([1]))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -118,6 +169,7 @@ def test_every_parameter_learns(encoder: str) -> None:
         ({"encoder": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
         ({"word_dropout": 1.0}, "model.word_dropout: expected a share in [0, 1)"),
         ({"labels": 0}, "model.labels: expected at least 1"),
+        ({"wide": 0}, "model.wide: expected at least 1 bucket; got 0"),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:

@@ -76,6 +76,25 @@ def test_a_classifier_learns_which_words_decide(classifier: Path, tmp_path: Path
     assert found.tokens[int(found.weights.argmax())] == "lovely"
 
 
+def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path: Path) -> None:
+    rows = [f"{label}\t{word}{end}\n" for end in "abcdefgh" for label, word in (("bad", "dull"), ("good", "fine"))]
+    (tmp_path / "films.tsv").write_text("".join(rows), encoding="utf-8")
+    unseen = ["dullx", "finex", "Dullness"]
+    for wide, told in ((4096, ["bad", "good", "bad"]), (None, None)):
+        model = {**_MODEL, **({} if wide is None else {"wide": wide})}
+        files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
+        tables = {"data": files, "model": model, "training": _TRAINING, "tokenizer": {"lowercase": True}}
+        train_labels("classify", load_label_settings("classify", tables), tmp_path / f"{wide}")
+        found = Classifier.load(tmp_path / f"{wide}").classify_fully(unseen, attention=True)
+        scores = {each.probabilities["bad"] for each in found}
+        assert [each.label for each in found] == told if told else len(scores) == 1
+
+
+def test_tagging_has_no_wide_part() -> None:
+    with pytest.raises(ConfigError, match=r"model\.wide: expected none where words are tagged; got 9"):
+        load_label_settings("tag", {"model": {"wide": 9}})
+
+
 def test_a_tagger_learns_from_neighbors(tagger: Path, tmp_path: Path) -> None:
     figures = evaluate_labels("tag", tagger, _numbers(tmp_path / "unseen.conll", seed=1), out=tmp_path / "out")
     assert [figure.name for figure in figures] == ["span_f1", "accuracy", "macro_f1"]

@@ -57,7 +57,7 @@ def to_onnx(model: Exportable, out: Path) -> None:
 
     Raises:
         ConfigError: a library is not installed.
-        UnsupportedError: a part that has no graph: an RNN encoder, or a sliding window.
+        UnsupportedError: a part that has no graph: an RNN encoder, a wide part, or a sliding window.
     """
     _check_libraries()
     _check_parts(model)
@@ -163,6 +163,9 @@ def _check_parts(model: Exportable) -> None:
     if isinstance(model, TextClassifier | TextTagger) and model.reader.recurrent is not None:
         mend = "Train with --model transformer or none."
         raise UnsupportedError(complaint("--to", "an encoder that ONNX can hold", config.encoder, mend))
+    if isinstance(model, TextClassifier) and model.wide is not None:
+        mend = "Train without wide under [model]."
+        raise UnsupportedError(complaint("--to", "a model that reads tokens alone", "one with a wide part", mend))
     if isinstance(model, LanguageModel) and config.window is not None:
         mend = "Train without --window."
         raise UnsupportedError(complaint("--to", "attention to all that came before", "a sliding window", mend))

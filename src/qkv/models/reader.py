@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, ShapeError, complaint
 from qkv.masks.patterns import Lengths
 from qkv.models.checks import check_config, clean_source, padding_of
 from qkv.nn.blocks import EncoderBlock
@@ -38,6 +38,9 @@ class ReaderConfig:
         word_dropout: the share of tokens that training reads as unknown, so that no single word decides.
         residual: whether an RNN's states have the embeddings added to them, so that what a word says by itself need not
             pass through the gates. A transformer's blocks do that in any case.
+        wide: buckets of a linear model beside the encoder, which reads words, pairs of words and runs of characters,
+            those of words that training never saw too, see `qkv.data.features`; None for none. 2**17 suit some
+            thousand sentences. Only where a text has one label.
 
     Raises:
         ConfigError: an unknown name, a size below one, a width that heads or directions do not divide, or a share
@@ -55,9 +58,12 @@ class ReaderConfig:
     dropout: float = 0.5
     word_dropout: float = 0.1
     residual: bool = False
+    wide: int | None = None
 
     def __post_init__(self) -> None:
         check_config(self)
+        if self.wide is not None and self.wide < 1:
+            raise ConfigError(complaint("model.wide", "at least 1 bucket", f"{self.wide}", "Leave it out for none."))
         parts = self.heads if self.encoder == "transformer" else 2 if self.encoder in _CELLS else 1
         if self.width % parts:
             name = "model.heads" if self.encoder == "transformer" else "model.width"
@@ -156,8 +162,49 @@ class Reader(nn.Module):
 
 
 @final
+class WideScores(nn.Module):
+    """A linear model of the features of a text: s_l = (2 / √n) Σ_f W_fl over its n features.
+
+    AdamW moves every weight at about the same pace; the 2 lets this part learn about as fast as a network beside it.
+
+    Args:
+        buckets: how many features there are.
+        labels: how many labels.
+        dropout: the share of a text's features that training leaves out.
+
+    Source: Cheng et al. 2016, "Wide & Deep Learning for Recommender Systems", section 3.
+
+    Example:
+        >>> WideScores(8, labels=3, dropout=0.5)(torch.tensor([[7, 2], [1, 0]]), torch.tensor([2, 1])).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, buckets: int, labels: int, dropout: float) -> None:
+        super().__init__()
+        self.weights = nn.Embedding(buckets, labels)
+        self.dropout = Dropout(dropout)
+        nn.init.zeros_(self.weights.weight)
+
+    def forward(self, features: Tensor, counts: Tensor) -> Tensor:
+        """Score the labels of texts.
+
+        Args:
+            features: (B, F), int64; what stands at or after a row's count is never read.
+            counts: (B,), int64.
+
+        Returns:
+            Scores (B, labels).
+        """
+        real_BF = torch.arange(features.shape[1], device=features.device) < counts[:, None]
+        pace_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(self.weights.weight.dtype)
+        share_BF = self.dropout(real_BF * pace_B1)
+        scores_BL: Tensor = (self.weights(torch.where(real_BF, features, 0)) * share_BF[..., None]).sum(1)
+        return scores_BL
+
+
+@final
 class TextClassifier(nn.Module):
-    """One label for a text: its states are pooled, and a linear layer scores the labels.
+    """One label for a text: its states are pooled, and a linear layer scores the labels; a wide part adds its scores.
 
     Args:
         config: its sizes.
@@ -176,6 +223,7 @@ class TextClassifier(nn.Module):
         self.pool = Pool(config.width, config.pool)
         self.output = nn.Linear(config.width, config.labels)
         self.dropout = Dropout(config.dropout)
+        self.wide = None if config.wide is None else WideScores(config.wide, config.labels, config.dropout)
         nn.init.zeros_(self.output.bias)
         xavier_uniform(self.output.weight)
 
@@ -184,22 +232,39 @@ class TextClassifier(nn.Module):
         """The name of the attention that pools the tokens."""
         return "pool.attention"
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def forward(
+        self, ids: Tensor, lengths: Tensor, features: Tensor | None = None, counts: Tensor | None = None
+    ) -> Tensor:
         """Score the labels of texts.
 
         Args:
             ids: tokens (B, S), int64.
             lengths: (B,), int64.
+            features: what a wide part reads of the same texts (B, F), int64; None for a text without any.
+            counts: how many features each text has (B,), int64.
 
         Returns:
             Scores before the softmax, (B, labels).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: shapes, types or ids that are not these; features for a model that has no wide part.
         """
         states, mask = self.reader(ids, lengths)
         scores: Tensor = self.output(self.dropout(self.pool(states, mask)))
-        return scores
+        if features is None or counts is None:
+            return scores
+        if self.wide is None:
+            mend = "Leave them out, or make the model with wide=BUCKETS."
+            raise ShapeError(complaint("features", "none for a model without a wide part", "some", mend))
+        wide: Tensor = self.wide(*_clean_features(features, counts, self.wide.weights.num_embeddings))
+        return scores + wide
+
+
+def _clean_features(features: Tensor, counts: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
+    try:
+        return clean_source(features, counts, buckets)[0], counts
+    except ShapeError as error:
+        raise ShapeError(f"features: {error}") from None
 
 
 @final

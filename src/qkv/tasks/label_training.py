@@ -78,6 +78,9 @@ def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> 
         if name in model:
             mend = "The vocabulary and the labels are learnt from the text."
             raise ConfigError(complaint(f"model.{name}", "a known setting", "one that follows from others", mend))
+    if kind == "tag" and "wide" in model:
+        mend = "Leave it out: it reads a text as a whole."
+        raise ConfigError(complaint("model.wide", "none where words are tagged", f"{model['wide']}", mend))
     return LabelSettings(
         build(LabeledFiles, tables.get("data", {}), "data"),
         build(Words, {**_WORDS[kind], **tables.get("tokenizer", {})}, "tokenizer"),
@@ -119,7 +122,8 @@ def train_labels(
     folder = run_folder(out)
     place = as_device(device)
     seed = settings.training.seed
-    text = read_for_training(kind, settings.data, settings.tokenizer, seed, first_tokenizer(folder, origin))
+    begun, wide = first_tokenizer(folder, origin), settings.model.wide
+    text = read_for_training(kind, settings.data, settings.tokenizer, seed, begun, wide)
     _expect_labels(text.labels, origin)
     table, marks = _model_table(settings.model), text.tokenizer
     model = first_model(lambda: build_reader(kind, table, marks.size, text.labels, marks.unk), seed, place, origin)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from qkv.data.features import text_features
 from qkv.data.fingerprints import fingerprint
 from qkv.data.labeled import hold_out_some, labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
@@ -53,12 +54,14 @@ class Item(NamedTuple):
         begins: the place of each word's first piece; (0,) for a text to classify.
         labels: the number of each word's label.
         line: of the file, from 1 on.
+        features: what else a wide model reads of a text to classify, see `qkv.data.features`; None for other models.
     """
 
     ids: tuple[int, ...]
     begins: tuple[int, ...]
     labels: tuple[int, ...]
     line: int
+    features: tuple[int, ...] | None = None
 
 
 class LabeledText(NamedTuple):
@@ -101,7 +104,12 @@ def read_texts(kind: Kind, path: Path | None, flag: str = "--data") -> list[Text
 
 
 def read_for_training(
-    kind: Kind, files: LabeledFiles, words: Words, seed: int, tokenizer: Tokenizer | None = None
+    kind: Kind,
+    files: LabeledFiles,
+    words: Words,
+    seed: int,
+    tokenizer: Tokenizer | None = None,
+    wide: int | None = None,
 ) -> LabeledText:
     """Read and tokenize the texts to train and validate on.
 
@@ -111,6 +119,7 @@ def read_for_training(
         words: how to tokenize.
         seed: decides what is held out, where no validation file is given.
         tokenizer: one that was learnt before, to go on with; None to learn it.
+        wide: buckets of the features of a wide model; None for other models.
 
     Returns:
         The texts, ready.
@@ -132,14 +141,16 @@ def read_for_training(
     return LabeledText(
         tokenizer,
         labels,
-        [numbered(text, tokenizer, labels, files.longest, names[0]) for text in train],
-        [numbered(text, tokenizer, labels, files.longest, names[1]) for text in valid],
+        [numbered(text, tokenizer, labels, files.longest, names[0], wide) for text in train],
+        [numbered(text, tokenizer, labels, files.longest, names[1], wide) for text in valid],
         _digest(train),
         _digest(valid),
     )
 
 
-def numbered(text: Text, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str) -> Item:
+def numbered(
+    text: Text, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
+) -> Item:
     """Turn a labeled text into numbers.
 
     Args:
@@ -148,6 +159,7 @@ def numbered(text: Text, tokenizer: Tokenizer, labels: Sequence[str], longest: i
         labels: the names of the labels.
         longest: the most pieces.
         name: of the file, for errors.
+        wide: buckets of the features of a wide model; None for other models.
 
     Returns:
         The numbers.
@@ -169,7 +181,15 @@ def numbered(text: Text, tokenizer: Tokenizer, labels: Sequence[str], longest: i
     if len(ids) > longest:
         mend = f"Shorten or divide it, or allow longer ones with --longest {len(ids)}."
         raise DataError(complaint(f"{name}:{text.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
-    return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line)
+    features = None if wide is None else features_of(text.words[0], tokenizer, wide)
+    return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
+
+
+def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
+    """The features of a text to classify, lower-cased where its tokens are; None without buckets."""
+    if wide is None:
+        return None
+    return text_features(text.lower() if tokenizer.vocabulary.lowercase else text, wide)
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

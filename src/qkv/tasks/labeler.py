@@ -13,7 +13,7 @@ from qkv.models.reader import TextClassifier
 from qkv.recording import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
-from qkv.tasks.labeled_text import Item, Kind, encode_words
+from qkv.tasks.labeled_text import Item, Kind, encode_words, features_of
 from qkv.tasks.labeling import LabelModel, predict
 from qkv.tasks.runs import Trained, expect_task, open_run, rebuild
 
@@ -128,7 +128,8 @@ class Classifier:
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
 
     def _item(self, text: str, number: int) -> Item:
-        return _item(tuple(self.tokenizer.encode(text)), (0,), self.longest, number)
+        item = _item(tuple(self.tokenizer.encode(text)), (0,), self.longest, number)
+        return item._replace(features=features_of(text, self.tokenizer, self.model.config.wide))
 
     def _classification(self, text: str, item: Item, scores: Tensor, attention: bool) -> Classification:
         shares = scores.double().softmax(-1)

@@ -30,12 +30,16 @@ class LabelBatch(NamedTuple):
         lengths: (B,), int64.
         begins: first pieces of words (B, W), int64, 0 in the padding.
         labels: of words (B, W), int64, −100 in the padding.
+        features: what a wide model reads besides (B, F), int64; None for other models.
+        counts: how many features each text has (B,), int64; None likewise.
     """
 
     ids: Tensor
     lengths: Tensor
     begins: Tensor
     labels: Tensor
+    features: Tensor | None = None
+    counts: Tensor | None = None
 
 
 @final
@@ -150,11 +154,17 @@ def stack(items: Sequence[Item], padding: int, device: torch.device) -> LabelBat
     ids, lengths = collate_sources([item.ids for item in items], padding)
     begins, _ = collate_sources([item.begins for item in items], 0)
     labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
-    return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels)))
+    # All texts have features or none has.
+    wide = collate_sources([item.features for item in items if item.features is not None], 0) if _wide(items) else ()
+    return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
+
+
+def _wide(items: Sequence[Item]) -> bool:
+    return items[0].features is not None
 
 
 def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
     """Scores before the softmax (B, W, labels); a text to classify counts as one word."""
     if isinstance(model, TextClassifier):
-        return model(batch.ids, batch.lengths)[:, None]  # type: ignore[no-any-return]
+        return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]
     return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

@@ -2,11 +2,12 @@
 
 One process, two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary
 8,000, norms after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end mark is made
-impossible, so that all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a
-change of the machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its
+impossible, so that all do the same work). It counts how many of the ids are the same. Contenders take turns, so that
+a change of the machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its
 spread the quartiles. Before each there is a pause, in which the threads of the one before cease to wait for work. The
-floor is the matrix products alone, with nothing between them. CTranslate2 runs with one thread too: greedily that may
-be faster.
+floor is the matrix products alone, with nothing between them. Weights are laid out for their products once and kept
+for all rounds, by all: as a translator does for all batches of a call, and CTranslate2 when it loads a model.
+CTranslate2 runs with one thread too: greedily that may be faster.
 
     python -m benchmarks.decode            # needs the extras export and bench
     python -m benchmarks.decode --busy     # one thread, processor time: for a machine that others use
@@ -30,7 +31,7 @@ from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
-from qkv.products import linear
+from qkv.products import linear, weights_kept
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BATCH, SOURCE, STEPS, BEAM = 8000, 64, 16, 20, 5
@@ -219,7 +220,7 @@ def main() -> None:
     report: dict[str, Any] = {"torch": torch.__version__, "threads": threads, "dtype": "float32"}
     report |= {"rounds": given.rounds, "clock": "processor time" if given.busy else "wall clock"}
     for what, width in (("greedy", 1), ("beam 5", BEAM)):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, weights_kept():
             calls = {
                 "qkv": ours(made, source, width),
                 "CTranslate2": ctranslate2(made, source, folder, width, threads),

@@ -247,3 +247,18 @@ def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monke
             linear(x, weight * 2)
     linear(x.detach(), weight.detach())
     assert given == [False, False, True, False, False]
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    true = products._product
+    monkeypatch.setattr(products, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+    x, weight, _ = drawn(*SHAPES[0])
+    with torch.inference_mode(), products.weights_kept():
+        for _ in range(3):
+            with products.weights_kept():
+                linear(x, weight)
+    with torch.inference_mode(), products.weights_kept():
+        linear(x, weight)
+    assert given == [False, True, True, False]

@@ -63,8 +63,8 @@ _KEPT: ContextVar[dict[_Place, tuple[Tensor, Tensor | None]] | None] = ContextVa
 def weights_kept() -> Iterator[None]:
     """Lay each weight out as oneDNN reads it when it is met a second time, and keep that until the end of the block.
 
-    For a decoding, whose every step takes the same products. Nothing outlives the block, and a weight that changes
-    within it is laid out anew.
+    For a decoding, whose every step takes the same products, and for several of them: a block within another one shares
+    what that one keeps. Nothing outlives the outermost block, and a weight that changes within it is laid out anew.
 
     Example:
         >>> with weights_kept(), torch.inference_mode():

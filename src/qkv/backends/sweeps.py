@@ -126,7 +126,8 @@ class _Sweeps(torch.autograd.Function):
         ctx.problem, ctx.left = problem, left
         ctx.save_for_backward(visible, count, a, b, value, scale, output)
         ctx.set_materialize_grads(False)
-        return output, torch.from_numpy(left.state).view(a.shape)
+        # A copy: the backward pass reads its own, whatever becomes of this one.
+        return output, torch.from_numpy(left.state.copy()).view(a.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:

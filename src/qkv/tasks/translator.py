@@ -15,6 +15,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
 from qkv.models.copying import CopyingTranslator
+from qkv.products import weights_kept
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
@@ -247,9 +248,10 @@ class Translator:
             # A beam holds its sources that many times.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
-            for batch in batches:
-                drawn = [[row[place] for place in batch] for row in keys]
-                results.append(self._decode_batch([kept[place] for place in batch], drawn, how))
+            with weights_kept():  # for all batches together
+                for batch in batches:
+                    drawn = [[row[place] for place in batch] for row in keys]
+                    results.append(self._decode_batch([kept[place] for place in batch], drawn, how))
             for place, found in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[place] = found
         return hypotheses

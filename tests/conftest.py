@@ -1,4 +1,7 @@
-"""What every test starts from: one thread, one seed, and hypothesis without wall time."""
+"""What every test starts from: one thread, one seed, ears for Ctrl-C, and hypothesis without wall time."""
+
+import signal
+import threading
 
 import pytest
 import torch
@@ -10,6 +13,10 @@ settings.load_profile("qkv")
 
 # Workers of pytest-xdist share the cores; more threads than cores make every small product slower.
 torch.set_num_threads(1)
+
+# Jobs in the background of a shell start with SIGINT ignored, and whatever they start would ignore it as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

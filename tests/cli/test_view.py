@@ -28,12 +28,6 @@ def test_one_page_that_needs_no_server(model: Path, tmp_path: Path) -> None:
     assert "api/tile?" in page
 
 
-def restore_interrupts() -> None:
-    """In the child: a job in the background of a shell without job control starts with SIGINT ignored, and passes that
-    on to what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.slow
 def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> None:
     with subprocess.Popen(
@@ -41,7 +35,6 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=restore_interrupts,  # noqa: PLW1509 - it takes no lock
     ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()

@@ -7,6 +7,9 @@ and how to mend it; `complaint` builds it in that order.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# All that a terminal obeys, but tabs and line feeds: C0, DEL, C1, and what turns the direction of writing.
+_OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
+_SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 
 
@@ -71,6 +74,22 @@ def exhausted(error: BaseException) -> str | None:
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
 
 
+def harmless(text: str) -> str:
+    """Show what a terminal would obey: names and texts of files must not color, erase or retitle it.
+
+    Args:
+        text: any; tabs and line feeds stay.
+
+    Returns:
+        It, with every control character written out.
+
+    Example:
+        >>> print(harmless("\\x1b[31mred\\ttoo"))
+        \\x1b[31mred	too
+    """
+    return text.translate(_SHOWN)
+
+
 def complaint(argument: str, expected: str, got: str, mend: str) -> str:
     """Build the one form of message that all errors have.
 
@@ -81,13 +100,13 @@ def complaint(argument: str, expected: str, got: str, mend: str) -> str:
         mend: one sentence that says what to do.
 
     Returns:
-        The message.
+        The message, in characters that no terminal obeys.
 
     Example:
         >>> complaint("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
         'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
     """
-    return f"{argument}: expected {expected}; got {got}. {mend}"
+    return harmless(f"{argument}: expected {expected}; got {got}. {mend}")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

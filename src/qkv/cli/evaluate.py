@@ -37,9 +37,9 @@ def evaluate(
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.parallel import Files
+    from qkv.tasks.streams import write_lines
 
     files = Files(source=source, target=target, data=data)
     how = Decoding(beam, length_penalty, max_tokens=max_tokens)
     figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
-    for figure in figures:
-        typer.echo(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}")
+    write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}" for figure in figures)

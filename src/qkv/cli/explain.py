@@ -29,6 +29,7 @@ def explain(
     Example: qkv explain --score additive --queries 4096 --keys 4096 --gradient
     """
     from qkv.tasks.explaining import Question, answer
+    from qkv.tasks.streams import write_lines
 
     question = Question(score, normalizer, mask, batch, heads, queries, keys, width, dropout, dtype, gradient, backend)
-    typer.echo(str(answer(question)))
+    write_lines(str(answer(question)).splitlines())

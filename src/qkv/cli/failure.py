@@ -15,8 +15,8 @@ R = TypeVar("R")
 BAD_INPUT = 2
 INTERRUPTED = 130
 _LESS = (
-    "Take less at once: fewer tokens in a batch ([training] tokens in --config), a smaller --beam, shorter texts; "
-    "`qkv explain` tells what attention takes."
+    "Take less at once: fewer tokens in a batch ([training] tokens in --config), a smaller model, a smaller --beam, "
+    "shorter texts; `qkv explain` tells what attention takes."
 )
 
 
@@ -41,14 +41,12 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except QkvError as error:
-            sys.stdout.flush()
             print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except (MemoryError, RuntimeError) as error:
             said = exhausted(error)
             if said is None:
                 raise
-            sys.stdout.flush()
             print(f"qkv: {complaint('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:

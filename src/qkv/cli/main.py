@@ -1,5 +1,7 @@
 """The command `qkv`: its subcommands, each in a file of its own."""
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -61,4 +63,7 @@ def root(
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # help has characters that not every locale has
     app()

@@ -53,6 +53,7 @@ def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> No
     """Train as flags and files say: flags win over the file, the file over the run that training starts from."""
     from qkv.tasks.origin import expect_tokenizer, open_origin, origin_tables
     from qkv.tasks.settings import merge, read_toml, to_toml
+    from qkv.tasks.streams import write_lines
 
     written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
     origin = open_origin(given.start, recipe.TASK, given.tokens)
@@ -61,7 +62,7 @@ def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> No
     expect_tokenizer(origin, tables)
     settings = recipe.load_settings(tables)
     if given.print_config:
-        typer.echo(to_toml(recipe.show_settings(settings)))
+        write_lines(to_toml(recipe.show_settings(settings)).splitlines())
         return
     outcome = recipe.train(settings, given.out, given.device, tensorboard=given.tensorboard, origin=origin)
     if outcome.exit_code:

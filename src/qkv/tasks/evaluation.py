@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, complaint, harmless
 from qkv.metrics.figure import Figure
 from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
@@ -151,11 +151,11 @@ def _tell_unseen(texts: Sequence[Text], labels: Sequence[str], data: Path | None
     unseen = [(text.line, label) for text in texts for label in text.labels if label not in labels]
     if unseen:
         line, label = unseen[0]
-        print(  # noqa: T201
+        told = (
             f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
-            f"{sum(len(text.labels) for text in texts):,}, count as wrong.",
-            file=sys.stderr,
+            f"{sum(len(text.labels) for text in texts):,}, count as wrong."
         )
+        print(harmless(told), file=sys.stderr)  # noqa: T201
 
 
 def _labels(model: Tagger | Classifier, texts: Sequence[Text]) -> list[tuple[str, ...]]:

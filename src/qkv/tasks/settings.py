@@ -229,7 +229,12 @@ def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
         [model]
         kind = "gru"
     """
-    lines = [f"{key} = {json.dumps(item, ensure_ascii=False)}" for key, item in settings.items() if not _table(item)]
+    # TOML has no DEL in a text; JSON has.
+    lines = [
+        f"{key} = {json.dumps(item, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, item in settings.items()
+        if not _table(item)
+    ]
     for key, item in settings.items():
         if _table(item):
             name = _dotted(where, key)

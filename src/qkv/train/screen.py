@@ -7,6 +7,7 @@ from typing import TextIO, cast, final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from qkv.errors import harmless
 from qkv.metrics.figure import Figure
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
 
@@ -164,7 +165,7 @@ def _line(event: Event, steps: int, unit: str) -> str:
         case Validated(step, figures, better) if figures:
             return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
         case Said(text):
-            return text
+            return harmless(text)
         case Updated() | Validated() | Saved():
             return ""
 

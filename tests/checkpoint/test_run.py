@@ -33,6 +33,14 @@ def test_another_configuration_is_refused_with_every_field_and_both_values(tmp_p
     assert tree(tmp_path) == before
 
 
+def test_another_text_is_said_in_words(tmp_path):
+    with open_run(tmp_path / "run", {"text": {"train": "0" * 64}}):
+        pass
+    expected = r"text\.train a{16}… \(it was 0{16}…\)\. A sha256 sum that differs means that a file now holds something"
+    with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", {"text": {"train": "a" * 64}}):
+        pass
+
+
 def test_many_and_long_differences_are_cut(tmp_path):
     with open_run(tmp_path / "run", {str(n): "x" * 100 for n in range(20)}):
         pass

@@ -4,6 +4,7 @@ RUN/run.json    what this folder is, and the configuration it was started with
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,10 +106,18 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
     shown = ", ".join(f"{name} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
     more = f" and {len(found) - 12} more" if len(found) > 12 else ""
     mend = "Give another --out, or the same settings as before."
+    if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
+        mend = "A sha256 sum that differs means that a file now holds something else. " + mend
     argument = f"--out {folder}"
     raise ConfigError(complaint(argument, "the configuration this run was started with", shown + more, mend))
 
 
+def _is_sum(value: Plain) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
 def _show(value: Plain) -> str:
     text = encode(value, "value").decode().strip() if not isinstance(value, str) else value
+    if _is_sum(value):
+        return text[:16] + "…"
     return text if len(text) <= 60 else text[:59] + "…"

@@ -167,3 +167,38 @@ def test_interrupted_training_saves_and_says_how_to_go_on(corpus: Path, tmp_path
     assert "Traceback" not in messages.decode()
     assert "same command" in messages.decode()
     assert list(out.glob("step-*")), "the state is saved"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--width", "1000000000", "--queries", "1000000000000"], ["sizes", "width 1,000,000,000"]),
+        (["--keys", "1" + "0" * 25], ["--keys", "1e+25"]),
+    ],
+)
+def test_sizes_that_no_tensor_has(arguments: list[str], words: list[str]) -> None:
+    refused(run("explain", *arguments), *words)
+
+
+def test_a_device_without_numbers(trained: Path) -> None:
+    refused(run("translate", trained, "--device", "meta"), "--device", "meta")
+
+
+def test_a_vocabulary_that_no_memory_holds(corpus: Path, tmp_path: Path) -> None:
+    sizes = ["--tokenizer", "bpe", "--vocabulary", "1000000000"]
+    refused(run("train", "translate", *parallel(corpus), "--out", tmp_path / "out", *sizes), "size", "1,000,000")
+
+
+def test_more_layers_than_anyone_waits_for(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[model]\nencoder_layers = 100000000\n")
+    refused(
+        run("train", "translate", *parallel(corpus), "--out", tmp_path / "out", "--config", tmp_path / "run.toml"),
+        "model.encoder_layers",
+        "at most 10,000",
+    )
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_texts_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in ("file", "file/run"):
+        refused(run("train", "generate", "--text", tmp_path / "none", "--out", tmp_path / out), "file", "folder")

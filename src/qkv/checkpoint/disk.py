@@ -135,6 +135,32 @@ def make_folder(folder: Path) -> None:
             fsync_folder(path.parent)
 
 
+def expect_writable(folder: Path) -> None:
+    """Look whether a folder can be written to, or made; nothing is made.
+
+    Args:
+        folder: there or not.
+
+    Raises:
+        CheckpointError: a file stands in its place or above it, or the folder, or the one to make it in, cannot be
+            written to.
+
+    Example:
+        >>> expect_writable(Path("/dev/null/run"))
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: /dev/null/run: expected a folder that can be written to; got "Not a directory". ...
+    """
+    with typed(folder, "a folder that can be written to"):
+        place = Path(os.path.abspath(folder))
+        while not os.path.lexists(place):
+            place = place.parent
+        if not stat.S_ISDIR(os.stat(place).st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(place, os.W_OK | os.X_OK):
+            code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code))
+
+
 def remove_folder(folder: Path) -> None:
     """Remove a folder so that no half of it ever stands under its own name.
 

@@ -18,6 +18,8 @@ _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
 CHUNK = 1 << 16
 """How many characters byte pairs are made of at once, and how many words are kept together."""
+_MOST = 1_000_000
+"""Byte pairs at most: the library takes memory for all of them before it has seen one."""
 
 
 @final
@@ -250,6 +252,9 @@ def _check_counts(kind: Kind, size: int, minimum: int) -> None:
     if size < least:
         mend = "A few thousand suit most texts." if kind == "bpe" else "Raise it."
         raise ConfigError(complaint("size", f"at least {least} with kind {kind}", str(size), mend))
+    if kind == "bpe" and size > _MOST:
+        mend = "A few thousand suit most texts."
+        raise ConfigError(complaint("size", f"at most {_MOST:,} with kind {kind}", str(size), mend))
     if minimum < 1:
         raise ConfigError(complaint("minimum", "at least 1", str(minimum), "1 learns everything there is room for."))
 

@@ -9,6 +9,9 @@ from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, complaint, nearest
 
+_LAYERS = 10_000
+"""Of any kind at most: nothing so deep was ever trained, and each takes milliseconds to be made."""
+
 
 def check_config(config: Any) -> None:
     """Check the fields of a model's configuration by their types.
@@ -18,7 +21,8 @@ def check_config(config: Any) -> None:
             are dropped.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; a size below one; a share outside [0, 1).
+        ConfigError: an unknown name, with the nearest valid one; a size below one; more layers than anyone trains; a
+            share outside [0, 1).
 
     Example:
         >>> from dataclasses import dataclass
@@ -38,6 +42,8 @@ def check_config(config: Any) -> None:
                 raise ConfigError(complaint(name, "one of its names", repr(value), mend))
         elif kind is int and value < 1:
             raise ConfigError(complaint(name, "at least 1", str(value), "Use more."))
+        elif kind is int and name.endswith("layers") and value > _LAYERS:
+            raise ConfigError(complaint(name, f"at most {_LAYERS:,}", str(value), "Use fewer, and wider ones."))
         elif kind is float and not 0 <= value < 1:
             raise ConfigError(complaint(name, "a share in [0, 1)", str(value), "0 switches it off."))
 

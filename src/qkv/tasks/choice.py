@@ -89,7 +89,7 @@ def as_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # "meta" has tensors, but no numbers in them
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         got = str(error).splitlines()[0]
         raise ConfigError(complaint("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')) from None

@@ -1,5 +1,6 @@
 """A mechanism described by words, for `qkv explain`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -50,6 +51,9 @@ class Question:
     backend: str = "auto"
 
 
+_LONGEST, _LARGEST = 2**40, 2**62
+"""Of one size, and of all of them multiplied."""
+
 _SCORES: dict[str, Callable[[int, torch.dtype], Score]] = {
     "additive": lambda width, dtype: Additive(torch.ones(width, dtype=dtype)),
     "bilinear": lambda width, dtype: Bilinear(torch.eye(width, dtype=dtype)),
@@ -94,13 +98,14 @@ def answer(asked: Question) -> Plan:
         The plan.
 
     Raises:
-        ConfigError: an unknown name; gives the nearest valid one.
+        ConfigError: an unknown name; gives the nearest valid one. Or sizes that no tensor can have.
         UnsupportedError: the backend asked for cannot serve.
 
     Example:
         >>> answer(Question(queries=4096, keys=4096)).backend
         'sdpa'
     """
+    _expect_countable(asked)
     dtype = _named("--dtype", asked.dtype, _DTYPES)
     score = _named("--score", asked.score, _SCORES)(asked.width, dtype)
     normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
@@ -115,6 +120,18 @@ def answer(asked: Question) -> Plan:
     return explain(
         query, key, key, score=score, normalizer=normalizer, mask=mask, dropout=asked.dropout, backend=asked.backend
     )
+
+
+def _expect_countable(asked: Question) -> None:
+    sizes = {name: getattr(asked, name) for name in ("batch", "heads", "queries", "keys", "width")}
+    for name, size in sizes.items():
+        if size > _LONGEST:
+            mend = "PyTorch counts no further."
+            raise ConfigError(complaint(f"--{name}", f"at most {_LONGEST:,}", f"{size:.3g}", mend))
+    if math.prod(max(1, size) for size in sizes.values()) > _LARGEST:
+        got = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        mend = "PyTorch counts no further: ask for a smaller call."
+        raise ConfigError(complaint("sizes", f"a product of at most {_LARGEST:,}", got, mend))
 
 
 def _named(flag: str, name: str, table: dict[str, T]) -> T:

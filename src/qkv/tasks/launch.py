@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from qkv.checkpoint.disk import expect_writable
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, complaint
 from qkv.tasks.origin import Origin, origin_config, start_from
@@ -24,10 +25,11 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def run_folder(out: Path | None) -> Path:
-    """The folder of a run, which must be named.
+    """The folder of a run, which must be named, and one that can be written to: said before any text is read.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not named.
+        CheckpointError: a file stands in its place, or it cannot be written to.
 
     Example:
         >>> run_folder(Path("runs/first")).name
@@ -36,6 +38,7 @@ def run_folder(out: Path | None) -> Path:
     if out is None:
         mend = "For example --out runs/first; the same command again resumes."
         raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+    expect_writable(out)
     return out
 
 

@@ -89,7 +89,7 @@ class Settings:
 
 def _within(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        mend = f"Give a whole number from {low} on."
+        mend = f"Give a whole number from {low} on, at most {high}."
         raise ConfigError(complaint(name, f"a whole number, at least {low}", repr(value), mend))
 
 

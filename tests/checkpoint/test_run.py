@@ -62,6 +62,21 @@ def test_free_fields_may_change_and_are_remembered(tmp_path):
         pass
 
 
+def test_a_run_begun_before_a_field_was_added_goes_on_with_what_it_had(tmp_path):
+    new = {**CONFIG, "model": {**CONFIG["model"], "residual": False}}
+    with open_run(tmp_path / "run", CONFIG):
+        pass
+    other = {**CONFIG, "model": {**CONFIG["model"], "residual": True}}
+    added = {"model.residual": False}
+    expected = r"got model\.residual true \(it was null\)\. Give"
+    with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", other, added=added):
+        pass
+    with open_run(tmp_path / "run", new, added=added) as run:
+        assert read_config(run) == new
+    with pytest.raises(ConfigError, match=r"residual true \(it was false\)"), open_run(run, other, added=added):
+        pass
+
+
 def test_what_a_crash_left_is_cleaned_and_finished(tmp_path):
     with open_run(tmp_path / "run", CONFIG) as run:
         save_step(run, 1, small(1))

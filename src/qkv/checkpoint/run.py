@@ -23,7 +23,9 @@ _LIMIT = 16 << 20
 
 
 @contextmanager
-def open_run(folder: Path, config: Mapping[str, Plain], *, free: Collection[str] = ()) -> Iterator[Path]:
+def open_run(
+    folder: Path, config: Mapping[str, Plain], *, free: Collection[str] = (), added: Mapping[str, Plain] | None = None
+) -> Iterator[Path]:
     """Open a run folder for training: make it, or check that it is the same run, and hold it.
 
     What an interrupted save or removal left behind is cleaned up.
@@ -32,6 +34,7 @@ def open_run(folder: Path, config: Mapping[str, Plain], *, free: Collection[str]
         folder: the run folder; it is made where it does not exist.
         config: names and numbers that define the run.
         free: dotted names of fields that may change between two starts of one run, as in "training.steps".
+        added: dotted names of fields that there were not always, with the value that runs had before.
 
     Returns:
         A context in which no other process can open the run; it gives the folder.
@@ -59,7 +62,7 @@ def open_run(folder: Path, config: Mapping[str, Plain], *, free: Collection[str]
     with locked(folder):
         stored = read_config(folder) if os.path.lexists(folder / NAME) else None
         if stored is not None:
-            _check_same(folder, stored, config, free)
+            _check_same(folder, stored, config, free, added or {})
         if stored is None or differences(stored, config):
             replace_file(folder / NAME, encode({"format": FORMAT, "version": VERSION, "config": config}, NAME))
         for step in steps(folder):
@@ -99,8 +102,9 @@ def _check_kind(folder: Path) -> None:
         raise CheckpointError(complaint(f"--out {folder}", "a run folder, or a new or empty one", got, mend))
 
 
-def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]) -> None:
-    found = [item for item in differences(stored, given) if item[0] not in free]
+def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
+    apart = [item for item in differences(stored, given) if item[0] not in free]
+    found = [(name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new]
     if not found:
         return
     shown = ", ".join(f"{name} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])

@@ -20,6 +20,8 @@ from qkv.train.settings import Settings
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings that every task has."""
 _FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
+_ADDED = {"model.residual": False}
+"""Settings that runs begun before there were them do not name."""
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -100,6 +102,7 @@ def launch(
         config={**config, **origin_config(origin)},
         tokenizer=tokenizer.to_json(),
         free=_FREE,
+        added=_ADDED,
         tensorboard=tensorboard,
     )
 

@@ -42,6 +42,7 @@ def train(
     config: Mapping[str, Plain],
     tokenizer: str | None = None,
     free: Collection[str] = (),
+    added: Mapping[str, Plain] | None = None,
     tensorboard: bool = False,
     stream: TextIO | None = None,
 ) -> Outcome:
@@ -59,6 +60,7 @@ def train(
         config: names and numbers from which the model can be built again; they also say whether it is the same run.
         tokenizer: the tokenizer's JSON, to be kept with the checkpoints.
         free: dotted names in `config` that may change between two calls.
+        added: dotted names in `config` that there were not always, with the value that runs had before.
         tensorboard: whether to write for TensorBoard too.
         stream: where progress goes; standard error by default.
 
@@ -71,7 +73,7 @@ def train(
         DataError: there is nothing to train on.
         TrainingError: loss or gradient are no numbers any more, or memory is exhausted; checkpoints stay.
     """
-    with open_run(run, config, free=free) as folder, Interrupts() as interrupts:
+    with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
         listeners = [screen(sys.stderr if stream is None else stream, settings.steps, task.unit)]
         try:
             session = begin(

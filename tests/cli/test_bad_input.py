@@ -200,5 +200,5 @@ def test_more_layers_than_anyone_waits_for(corpus: Path, tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_written_to_is_said_before_texts_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for out in ("file", "file/run"):
+    for out in ("file", "file/run", "file" * 100):
         refused(run("train", "generate", "--text", tmp_path / "none", "--out", tmp_path / out), "file", "folder")

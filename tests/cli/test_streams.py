@@ -52,6 +52,13 @@ def test_a_terminal_gets_nothing_that_it_would_obey(terminal: bool, monkeypatch:
     assert written == (r"\x1b[31m" if terminal else RED) + "ein\tHund läuft\n"
 
 
+def test_a_name_that_is_no_text_comes_out_as_it_came_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", stream)
+    write_text([os.fsdecode(b"\xff.de")])
+    assert stream.buffer.getvalue() == b"\xff.de"
+
+
 @pytest.mark.parametrize("code", [0, 7, 8, 13, 27, 127, 0x9B, 0x202E, 0x2066])
 def test_messages_show_what_a_terminal_would_obey(code: int) -> None:
     told = complaint(f"a{chr(code)}b", "a", "b", "c")

@@ -152,13 +152,21 @@ def expect_writable(folder: Path) -> None:
     """
     with typed(folder, "a folder that can be written to"):
         place = Path(os.path.abspath(folder))
-        while not os.path.lexists(place):
+        while not _stands(place):
             place = place.parent
         if not stat.S_ISDIR(os.stat(place).st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK | os.X_OK):
             code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(code, os.strerror(code))
+
+
+def _stands(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove_folder(folder: Path) -> None:

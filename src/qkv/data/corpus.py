@@ -184,7 +184,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
 
 
 def _refuse_long(where: str, longest: int) -> NoReturn:
-    mend = "Split the line, or raise the limit."
+    mend = "Split the line."
     raise DataError(complaint(where, f"at most {longest:,} characters in a line", "a longer line", mend))
 
 

@@ -34,7 +34,8 @@ def write_lines(lines: Iterable[str]) -> None:
 def write_text(pieces: Iterable[str]) -> None:
     """Write pieces of a text to standard output, each as soon as it is there.
 
-    A file or a pipe gets every character as it is; a terminal none that it would obey.
+    A file or a pipe gets every character as it is, also of file names that are no UTF-8; a terminal none that it would
+    obey.
 
     Raises:
         DataError: it cannot be written to.
@@ -42,7 +43,7 @@ def write_text(pieces: Iterable[str]) -> None:
     for piece in pieces:
         try:
             out = _open(sys.stdout)
-            out.buffer.write((harmless(piece) if out.isatty() else piece).encode("utf-8"))
+            out.buffer.write((harmless(piece) if out.isatty() else piece).encode("utf-8", "surrogateescape"))
             out.buffer.flush()
         except BrokenPipeError:
             raise  # whoever reads has enough: no fault

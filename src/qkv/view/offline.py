@@ -131,7 +131,6 @@ def _beside(scene: Scene, heads: list[tuple[int, int]]) -> Iterator[str]:
         for query in range(count if count <= _FEW else 0):
             yield f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}"
     for layer, head in heads:
-        yield f"mechanisms?layer={layer}&head={head}"
         queries = scene.layers[layer].shape[1]
         for query in range(queries if queries <= _FEW else 0):
             yield f"steps?layer={layer}&head={head}&query={query}"

@@ -35,8 +35,10 @@ def test_a_saved_page_shows_what_the_viewer_shows(opened, served, scene, file, v
 @pytest.mark.slow
 def test_a_saved_page_says_what_only_the_running_viewer_has(opened, file):
     page = opened(f"{file}#view=whatif", offline=True)
-    page.wait_for_selector(".comparison .trouble")
-    assert "qkv view" in page.locator(".comparison .trouble").inner_text()
+    page.wait_for_selector(".home .trouble")
+    assert "qkv view" in page.locator(".home .trouble").inner_text()
+    assert page.locator(".panel, select, input").count() == 0
+    assert "What if" not in page.locator(".tabs").inner_text()
 
 
 @pytest.mark.slow

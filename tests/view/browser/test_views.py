@@ -176,6 +176,16 @@ def test_no_view_is_wider_than_the_screen(opened, served, scene, view, width):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_shows_every_tab(opened, served, scene, width):
+    page = shown(opened, served(scene), "map", viewport={"width": width, "height": 844})
+    boxes = [tab.bounding_box() for tab in page.locator(".tabs a").all()]
+    assert len(boxes) == len(_VIEWS)
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+    assert len({box["y"] for box in boxes}) == 1 or width < 390
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("view", _VIEWS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(opened, served, scene, view, scheme):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.view.server import serve
+from qkv.view.server import guard, serve
 from qkv.view.server.guard import HEADERS, LARGEST_BODY, LONGEST_TARGET, new_token
 from qkv.view.server.serve import Serving
 
@@ -221,6 +221,14 @@ def test_who_dawdles_is_hung_up_on(scene, monkeypatch):
         assert _ANYONE.get(serving.url + "api/scene").status_code == 200
         for connection in idle:
             connection.close()
+
+
+def test_a_question_that_never_comes_is_refused(scene, monkeypatch, caplog):
+    monkeypatch.setattr(guard, "PATIENCE", 0.3)
+    with Serving(scene) as serving:
+        lines = (f"POST /{serving.token}/api/whatif HTTP/1.1", f"Host: 127.0.0.1:{serving.port}", "Content-Length: 9")
+        assert raw(serving.port, "\r\n".join((*lines, "", "{")).encode(), patience=20).startswith(b"HTTP/1.1 408")
+    assert not caplog.records
 
 
 def test_who_reads_slowly_does_not_hold_up_the_others(serving, client):

@@ -85,6 +85,8 @@ class Guard:
                 body = await _body(scope, receive)
             except ValueError as error:
                 refusal = 413, str(error)
+            except TimeoutError:
+                refusal = 408, f"The question did not come within {PATIENCE} seconds."
         if refusal is not None:
             await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, dressed)
             return
@@ -114,7 +116,8 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
     """The whole body, while it is small.
 
     Raises:
-        ValueError: it is larger, or does not come.
+        ValueError: it is larger.
+        TimeoutError: it does not come.
     """
     lengths = _values(scope, b"content-length")
     if any(not length.isdigit() or len(length) > 8 or int(length) > LARGEST_BODY for length in lengths):

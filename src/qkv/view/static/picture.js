@@ -130,6 +130,20 @@ function tracks(pen, field, view, own, cells, level, color) {
   pen.globalAlpha = 1;
   pen.fillStyle = color.quiet;
   [pen.font, pen.textAlign, pen.textBaseline] = ["11px system-ui, sans-serif", "left", "alphabetic"];
-  if (entropy) pen.fillText("entropy", Math.min(edge.right, field.clientWidth - 42), cells.top - 8);
+  if (entropy) named(pen, "entropy", edge.right, cells.top - 8, field.clientWidth);
   if (received) pen.fillText("received", cells.left, edge.below + bottom - 11);
+}
+
+/**
+ * The name of a track that goes down; it turns upwards where it would cover what stands beside it.
+ * @param {CanvasRenderingContext2D} pen @param {string} name @param {number} left @param {number} bottom
+ * @param {number} end where the field ends
+ */
+function named(pen, name, left, bottom, end) {
+  const turned = left + pen.measureText(name).width > end;
+  pen.save();
+  pen.translate(turned ? left + 9 : left, bottom);
+  if (turned) pen.rotate(-Math.PI / 2);
+  pen.fillText(name, 0, 0);
+  pen.restore();
 }

@@ -28,7 +28,7 @@ import { whatif } from "./whatif.js";
  */
 
 /** @typedef {(home: HTMLElement, page: Page) => View} Open */
-/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[] }>} */
+/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true }>} live: computes anew, which a saved page cannot */
 const VIEWS = {
   steps: {
     title: "Steps",
@@ -60,6 +60,7 @@ const VIEWS = {
     sentence: "Change the query or the mechanism and compare: the same token, the same keys, before and after.",
     open: whatif,
     controls: ["layer", "head"],
+    live: true,
   },
   heads: {
     title: "Heads",
@@ -119,15 +120,18 @@ export async function start(source, ramps) {
   const follow = () => {
     state = checked({ ...USUAL, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) }, scene.layers);
     const chosen = VIEWS[state.view];
-    keepFocus(controls, () => controls.replaceChildren(...chosen.controls.map((name) => CONTROLS[name](state, page))));
-    controls.hidden = chosen.controls.length === 0;
-    tabs.replaceChildren(...Object.entries(VIEWS).map(([name, { title }]) => tab(name, title, state)));
+    const there = source.live || !chosen.live;
+    const wanted = there ? chosen.controls : [];
+    keepFocus(controls, () => controls.replaceChildren(...wanted.map((name) => CONTROLS[name](state, page))));
+    controls.hidden = wanted.length === 0;
+    const shared = Object.entries(VIEWS).filter(([, { live }]) => source.live || !live);
+    tabs.replaceChildren(...shared.map(([name, { title }]) => tab(name, title, state)));
     lead.textContent = chosen.sentence;
     if (shown !== state.view) {
       view?.close?.();
       home.replaceChildren();
       home.className = `home view-${state.view}`;
-      view = chosen.open(home, page);
+      view = there ? chosen.open(home, page) : absent(home);
       shown = state.view;
     }
     view?.show(state);
@@ -135,6 +139,14 @@ export async function start(source, ramps) {
   addEventListener("hashchange", follow);
   addEventListener("resize", () => view?.show(state));
   follow();
+}
+
+/** @type {(home: HTMLElement) => View} */
+function absent(home) {
+  home.append(
+    element("p.trouble", { role: "alert" }, "This computes anew, and so needs the running viewer, `qkv view`."),
+  );
+  return { show: () => {} };
 }
 
 /** @type {Record<string, (state: State, page: Page) => HTMLElement>} */

@@ -21,7 +21,8 @@ _LESS = (
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn typed errors, and an exhausted memory, into a message and exit code 2, an interruption into 130.
+    """Turn typed errors, an exhausted memory and files that the system refuses into a message and exit code 2, an
+    interruption into 130.
 
     Anything else is a defect and stays visible with its traceback.
 
@@ -48,6 +49,13 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             if said is None:
                 raise
             print(f"qkv: {complaint('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(BAD_INPUT) from None
+        except OSError as error:
+            if error.filename is None:  # no file refused: a reader who has enough, or a defect
+                raise
+            mend = "Check the name, and whether you may use it."
+            told = complaint(str(error.filename), "a file or folder that can be used", f"{error.strerror}", mend)
+            print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             print("qkv: interrupted", file=sys.stderr)  # noqa: T201

@@ -19,6 +19,8 @@ from qkv.view.scene import Scene
 
 Trained = Translator | Generator | Classifier | Tagger
 TRACE = ".safetensors"
+_LARGEST = 64 << 20
+"""Bytes of a file: a device may have no end."""
 _TITLE = 60
 
 
@@ -103,9 +105,15 @@ def scene_of_trace(path: str | Path) -> Scene:
 
 def _text_of(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open("rb") as stream:
+            read = stream.read(_LARGEST + 1)
+        text = read.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(complaint(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
+    if len(read) > _LARGEST:
+        got, mend = "more", "Give the part that is to be looked at."
+        raise DataError(complaint(str(file), f"at most {_LARGEST >> 20} MiB of text", got, mend))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _translated(translator: Translator, ids: list[int], text: str) -> Scene:

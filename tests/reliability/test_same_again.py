@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,6 +139,30 @@ def test_a_run_stopped_within_an_update_or_a_validation_ends_with_the_same_bits(
         assert (outcome.reason, outcome.exit_code) == ("interrupted", CODES[number])
     outcome = FAMILIES[name].train(data, tmp_path / "parts")
     assert (outcome.step, outcome.digest) == (STEPS, whole.digest)
+
+
+EARLY = """
+import sys
+from pathlib import Path
+from qkv.train import loop
+from tests.reliability.families import FAMILIES
+
+class Told:
+    def __enter__(self):
+        sys.exit(0 if "torch._dynamo" in sys.modules else 1)
+
+    def __exit__(self, *_):
+        pass
+
+loop.Interrupts = Told
+FAMILIES["tagger"].train(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+def test_nothing_that_takes_seconds_is_imported_once_signals_wait(data: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY, data, tmp_path / "out"], check=False, timeout=180)
+    assert done.returncode == 0
 
 
 def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[int, str, float]:

@@ -1,5 +1,6 @@
 """What all trainings share, whatever their task: a folder, first weights, and the start of the loop."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,6 +95,9 @@ def launch(
     Raises:
         QkvError: bad input of any kind; nothing that was saved is lost.
     """
+    # PyTorch's optimizers import its compiler, which takes seconds: here a signal ends the process at once, as nothing
+    # is to be saved yet; within `train` it would have to wait for them.
+    importlib.import_module("torch._dynamo")
     return train(
         task,
         model,

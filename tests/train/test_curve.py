@@ -1,9 +1,11 @@
 import math
 import struct
+from io import BytesIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.image import imread
 
 from qkv.train.curve import Curve, draw, smoothed
 from qkv.train.events import Said, Saved
@@ -22,6 +24,15 @@ def test_every_stage_of_a_run_can_be_drawn(lines):
     width, height = size(draw(lines))
     assert width == 1200
     assert height == (960 if JUDGED[0] in lines else 600)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1e7])
+def test_nothing_is_cut_off_at_the_edges(scale):
+    judged = [{"step": 90, "kind": "validation", "loss": 5.458 * scale, "better": True}]
+    train = [{**line, "loss": line["loss"] * scale} for line in TRAIN]
+    picture = imread(BytesIO(draw(train + judged)))[..., :3]
+    for edge in (picture[:, :2], picture[:, -2:], picture[:2], picture[-2:]):
+        assert (edge == 1).all()
 
 
 def test_the_same_lines_give_the_same_picture():

@@ -77,6 +77,8 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     figure.align_ylabels()
     for panel in axes:
         panel.grid(alpha=0.25, linewidth=0.6)
+        # The margins are fixed: what is too small for them is written with its power of ten above the axis.
+        panel.ticklabel_format(axis="y", scilimits=(-2, 5))
         panel.spines[["top", "right"]].set_visible(False)
     picture = BytesIO()
     # No date and no version in the file: the same run gives the same picture.
@@ -111,7 +113,11 @@ def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, 
     if best:
         step, value = best[-1]
         panel.axvline(step, color=_GRAY, linewidth=0.8, linestyle="--")
-        panel.annotate(f"best {value:.4g}", (step, value), (4, 6), textcoords="offset points", color=_ORANGE)
+        # At the right edge a label has room only on the left.
+        side, shift = ("right", -4) if 2 * step > points[0][0] + points[-1][0] or len(points) == 1 else ("left", 4)
+        panel.annotate(
+            f"best {value:.4g}", (step, value), (shift, 6), textcoords="offset points", color=_ORANGE, ha=side
+        )
     panel.set_ylabel(f"validation: {name}")
 
 

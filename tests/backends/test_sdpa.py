@@ -5,7 +5,9 @@ import torch
 
 import qkv
 from qkv.backends.sdpa import BACKEND
-from qkv.masks import causal, lengths
+from qkv.errors import UnsupportedError
+from qkv.masks import Mask, causal, lengths
+from qkv.normalizers import Softmax
 
 LEADING = {
     "none": ((), (), ()),
@@ -50,3 +52,24 @@ def test_half_types_take_longer_backward_for_each_row_of_heads() -> None:
         x = torch.zeros(4, 3, 16, 8, dtype=dtype, requires_grad=True)
         times[dtype] = BACKEND.cost(qkv.explain(x, x, x, backend="sdpa").problem).time
     assert times[torch.bfloat16] - times[torch.float32] == pytest.approx(50 * 4 * 3)
+
+
+@pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (3, 5, 4), (2, 2, 3, 5, 4), (5, 4)], ids=str)
+def test_a_sink_learns_through_the_kernel(shape: tuple[int, ...], mask: Mask | None) -> None:
+    leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    sink = torch.randn(shape[-3] if len(shape) > 2 else (), dtype=torch.float64, requires_grad=True)
+    answers = []
+    for backend in ("reference", "sdpa"):
+        output = qkv.attention(*leaves, normalizer=Softmax(sink), mask=mask, backend=backend)
+        answers.append([output, *torch.autograd.grad(output.square().sum(), [*leaves, sink])])
+    for expected, got in zip(*answers, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_a_second_derivative_of_a_sink_says_where_to_have_one() -> None:
+    leaves = [torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    output = qkv.attention(*leaves, normalizer=Softmax(0.5), backend="sdpa")
+    first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    with pytest.raises(UnsupportedError, match="reference"):
+        torch.autograd.grad(first[0].sum(), leaves)

@@ -7,6 +7,10 @@ from typing import NamedTuple, final
 from torch import Tensor
 
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.base import Score
+
+Direct = Callable[[Tensor, Tensor, Tensor, Score], Tensor]
+"""(query, key, value, score) -> output, for a problem whose call holds nothing else and broadcasts nothing."""
 
 
 class Result(NamedTuple):
@@ -34,6 +38,8 @@ class Backend:
         run: compute it.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
         tells: what it finds in the tensors of a call that decides how it computes them, in a few words.
+        direct: a shorter way to the same output for a problem whose call holds nothing beside query, key, value and
+            score, and whose mask is `all` or `causal`; None where there is none.
         shields: whether `run` itself keeps out what no one may see; else that is zeroed before.
     """
 
@@ -45,3 +51,4 @@ class Backend:
     quadratic: bool = False
     tells: Callable[[Problem, Call], str] | None = None
     shields: bool = False
+    direct: Callable[[Problem], Direct | None] | None = None

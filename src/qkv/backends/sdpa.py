@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.backends import step
-from qkv.backends.base import Backend, Result
+from qkv.backends import step, sunk
+from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.hidden import without_hidden
 from qkv.backends.operators import second_derivative
+from qkv.normalizers.dense import Softmax
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.base import Score
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
 
@@ -33,7 +35,7 @@ def _refuses_mechanism(problem: Problem) -> str | None:
         return f"scores pass through {problem.pointwise}"
     if problem.normalizer != "softmax":
         return f"the normalizer is {problem.normalizer}, not softmax"
-    return "the softmax has a sink" if problem.sink else None
+    return sunk.refuses(problem) if problem.sink else None
 
 
 def _refuses_call(problem: Problem) -> str | None:
@@ -81,6 +83,29 @@ def run(problem: Problem, call: Call) -> Result:
     return attend(problem, call, query, key, scale, "sdpa")
 
 
+def direct(problem: Problem) -> Direct | None:
+    """The kernel and nothing else, where query, key and value have the form that it wants."""
+    plain = (
+        problem.bias == "none"
+        and not problem.state
+        and not problem.sink
+        and len(problem.leading) == 2
+        and problem.width == problem.value_width
+        and problem.queries > step.MOST
+    )
+    return partial(_direct, problem.mask == "causal", problem.gradient) if plain else None
+
+
+def _direct(causal: bool, gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    query, key, scale, _ = score.prepare(query, key)
+    if isinstance(scale, Tensor):
+        query, scale = query * scale.to(query.dtype), 1.0
+    output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+    if gradient:
+        one_derivative(output, "sdpa")
+    return output
+
+
 def tells(problem: Problem, call: Call) -> str:
     """Which kernel it is."""
     return "a compiled pass over the keys of few queries" if step.serves(problem, call) else "PyTorch's own"
@@ -98,13 +123,24 @@ def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: floa
     """
     query, key, value = [_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value)]
     mask, causal = _mask(problem, call)
-    if problem.state:
+    if problem.sink:
+        assert isinstance(call.normalizer, Softmax)
+        assert call.normalizer.sink is not None
+        output, lse = sunk.attend(query, key, value, _of_heads(call.normalizer.sink, problem), causal, scale)
+    elif problem.state:
         output, lse = _with_lse(query, key, value, mask, causal, scale)
     else:
         output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
     if problem.gradient and not torch.compiler.is_compiling():
         one_derivative(output, backend)
     return _finish(problem, call, output, lse)
+
+
+def _of_heads(sink: float | Tensor, problem: Problem) -> float | Tensor:
+    """A sink for leading dimensions that were made two."""
+    if not isinstance(sink, Tensor) or sink.ndim < 2 or len(problem.leading) == 2:
+        return sink
+    return sink.expand(problem.leading).reshape(-1, problem.leading[-1])
 
 
 def one_derivative(output: Tensor, backend: str) -> None:
@@ -241,4 +277,4 @@ def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) ->
     return Result(output, None if lse is None else torch.where(seeing, lse, -torch.inf))
 
 
-BACKEND = Backend("sdpa", "PyTorch's fused kernel", refuses, cost, run, tells=tells, shields=True)
+BACKEND = Backend("sdpa", "PyTorch's fused kernel", refuses, cost, run, tells=tells, shields=True, direct=direct)

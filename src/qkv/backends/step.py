@@ -33,6 +33,7 @@ def serves(problem: Problem, call: Call) -> bool:
         and problem.rows >= LEAST
         and problem.dtype == torch.float32
         and problem.bias == "none"
+        and not problem.sink
         and not problem.gradient
         and all(map(readable, (call.query, call.key, call.value)))
         and tanh_operators.trouble() is None

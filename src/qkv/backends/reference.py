@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
+from qkv.backends import together
 from qkv.backends.base import Backend, Result
 from qkv.backends.dropout import kept
 from qkv.backends.weighing import threshold
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Softmax
+from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
@@ -68,7 +69,13 @@ def run(problem: Problem, call: Call) -> Result:
 
 def weights(problem: Problem, call: Call) -> Tensor:
     """The weights that are applied to the values, (..., Q, K)."""
-    w_QK = call.normalizer(scores(call), seen_by(call, call.visibility.matrix()))
+    visible = seen_by(call, call.visibility.matrix())
+    shifted = isinstance(call.normalizer, Sigmoid)
+    s_QK = together.scores(problem, call) if visible is None or not shifted else None
+    if s_QK is not None and shifted:
+        w_QK = torch.sigmoid(s_QK) if s_QK.requires_grad else s_QK.sigmoid_()
+    else:
+        w_QK = call.normalizer(scores(call) if s_QK is None else s_QK, visible)
     return w_QK if call.seed is None else dropped(problem, call, w_QK)
 
 

@@ -1,5 +1,6 @@
 """Normalizers that give every visible key its share: softmax, sum, mean, identity, sigmoid."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -51,10 +52,12 @@ class Softmax(Normalizer):
 
 
 def _softmax(s: Tensor) -> Tensor:
-    """PyTorch's own pass; a row of −inf alone, which it makes NaN, gives 0 and has no gradient."""
+    """PyTorch's own pass; a row of −inf alone, which it makes NaN in every entry, gives 0 and has no gradient."""
+    if readable(s):
+        weights = torch.softmax(s, -1)
+        if not bool(weights.detach()[..., 0].isnan().any()):
+            return weights
     empty = s.detach().amax(-1, keepdim=True) == -torch.inf
-    if readable(s) and not bool(empty.any()):
-        return torch.softmax(s, -1)
     zero = torch.zeros_like(s[..., :1, :1])
     return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))
 
@@ -137,8 +140,15 @@ class Sigmoid(Normalizer):
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """σ(s + b)."""
-        bias = -count(visible, scores).clamp(min=1).log() if self.bias is None else spread(self.bias)
-        return hide(torch.sigmoid(scores + bias), visible, 0)
+        if self.bias is None and visible is not None:
+            shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
+        else:
+            shift = self.shift(scores.shape[-1])
+        return hide(torch.sigmoid(scores + shift), visible, 0)
+
+    def shift(self, keys: int) -> float | Tensor:
+        """b of a row that sees all keys; per head (H, 1, 1)."""
+        return -math.log(max(keys, 1)) if self.bias is None else spread(self.bias)
 
 
 @final

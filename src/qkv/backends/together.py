@@ -1,0 +1,75 @@
+"""Scores of dot products whose scale and bias PyTorch's product takes with it, not a pass over the matrix each."""
+
+import torch
+from torch import Tensor
+
+from qkv.normalizers.dense import Sigmoid
+from qkv.problem import Call, Problem
+from qkv.scores.pointwise import Linear, Softcap
+from qkv.shapes import Shape
+
+
+def scores(problem: Problem, call: Call) -> Tensor | None:
+    """scale·q·k + bias in one operation, with what a sigmoid adds; then the soft cap.
+
+    Args:
+        problem, call: what is asked.
+
+    Returns:
+        The scores (..., Q, K) as the normalizer takes them, memory of their own; or None where they cannot be made so:
+        other scores than dot products, traced calls, half precision (which is widened first), operands that broadcast.
+    """
+    served = (
+        problem.core == "dot"
+        and isinstance(problem.pointwise, (Linear, Softcap))
+        and not torch.compiler.is_compiling()
+        and not problem.transformed
+        and not problem.constant
+        # Ties of equal products are broken by a scale that is rounded with them.
+        and problem.normalizer != "hard"
+        and problem.dtype in (torch.float32, torch.float64)
+        and problem.device == "cpu"
+        and len(problem.leading) > 0
+    )
+    if not served:
+        return None
+    query, key, scale, _ = call.score.prepare(call.query, call.key)
+    if isinstance(scale, Tensor) or not query.shape[:-2] == key.shape[:-2] == problem.leading:
+        return None
+    if isinstance(problem.pointwise, Softcap):
+        return _capped(call, query, key, scale, problem.pointwise.cap)
+    added = _added(problem, call)
+    return None if added is None else _product(query, key, scale, added)
+
+
+def _capped(call: Call, query: Tensor, key: Tensor, scale: float, cap: float) -> Tensor | None:
+    """c·tanh(scale·q·k/c); what is added follows, so there must be nothing."""
+    if call.bias is not None or isinstance(call.normalizer, Sigmoid):
+        return None
+    s_QK = _product(query, key, scale / cap, query.new_empty(()), beta=0)
+    return cap * torch.tanh(s_QK) if s_QK.requires_grad else s_QK.tanh_().mul_(cap)
+
+
+def _added(problem: Problem, call: Call) -> Tensor | None:
+    """What is added to the products, of a shape that broadcasts to (items, Q, K) without a copy of a matrix."""
+    leading, normalizer = problem.leading, call.normalizer
+    if isinstance(normalizer, Sigmoid):
+        shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype)
+        return None if call.bias is not None else _flat(shift, leading)
+    if call.bias is None:
+        return call.query.new_zeros(())
+    bias = call.bias
+    if bias.ndim <= 2:
+        return bias
+    whole = bias.shape[:-2].numel() == torch.Size(leading).numel()
+    return _flat(bias, leading) if whole else None
+
+
+def _flat(x: Tensor, leading: Shape) -> Tensor:
+    """(..., h, c) to (items, h, c); a number as it is."""
+    return x if x.ndim == 0 else x.expand(*leading, *x.shape[-2:]).flatten(0, len(leading) - 1)
+
+
+def _product(query: Tensor, key: Tensor, scale: float, added: Tensor, beta: int = 1) -> Tensor:
+    flat = torch.baddbmm(added, query.flatten(0, -3), key.flatten(0, -3).mT, beta=beta, alpha=scale)
+    return flat.view(*query.shape[:-1], key.shape[-2])

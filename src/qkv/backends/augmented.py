@@ -32,31 +32,32 @@ def products(problem: Problem) -> Problem | None:
     mechanism = type(problem.pointwise), problem.normalizer
     if mechanism not in ((Half, "softmax"), (Bell, "sum")) or problem.bias != "none" or problem.state:
         return None
+    if problem.sink:
+        # What softmax forgets, it forgets of scores alone; beside a sink it counts.
+        return None
     found = problem._replace(
         core="dot", pointwise=Linear(), normalizer="softmax", width=problem.width + 1, dtype=torch.float32
     )
     return None if sdpa.refuses(found) else found
 
 
-def shallow(query: Tensor, key: Tensor, scale: float | Tensor) -> bool:
+def shallow(far: tuple[float, float], scale: float | Tensor) -> bool:
     """Say whether no kernel value underflows.
 
     Args:
-        query: (..., Q, F).
-        key: (..., K, F).
+        far: max‖q‖² and max‖k‖².
         scale: 1/h².
 
     Returns:
         Whether (max‖q‖ + max‖k‖)²/2h² ≤ `DEPTH`; False where an entry is not finite.
 
     Example:
-        >>> x = torch.ones(5, 8)
-        >>> shallow(x, x, 0.1), shallow(100 * x, x, 0.1)
+        >>> shallow((8.0, 8.0), 0.1), shallow((8e4, 8.0), 0.1)
         (True, False)
     """
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    far: float = sum(float(x.square().sum(-1).max()) ** 0.5 for x in (query, key))
-    return bool(far**2 * steepest / 2 <= DEPTH)
+    farthest: float = far[0] ** 0.5 + far[1] ** 0.5
+    return bool(farthest**2 * steepest / 2 <= DEPTH)
 
 
 def run(problem: Problem, call: Call, query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> Result:
@@ -74,6 +75,8 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, value: Tensor,
         The output, and no row state.
     """
     half = key.square().sum(-1, keepdim=True) * -0.5
-    augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1) * scale
+    augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1)
+    if isinstance(scale, Tensor):
+        augmented, scale = augmented * scale, 1.0
     call = call._replace(query=augmented, key=torch.cat([key, half], -1), value=value)
-    return sdpa.attend(problem, call, call.query, call.key, 1.0, "rowwise")
+    return sdpa.attend(problem, call, call.query, call.key, scale, "rowwise")

@@ -52,7 +52,7 @@ class RowTiles:
         self.scale = _numbers(inputs.scale, recipe.factor, items)
         self.parameter = _numbers(inputs.parameter, ALPHA.get(recipe.normalizer, -torch.inf), items)
         self.number = torch.arange(prod(recipe.leading)).view(recipe.leading) * self.queries
-        self.mechanism = _mechanism(recipe, inputs.seed)
+        self.mechanism = mechanism_of(recipe, inputs.seed)
         self.edges: dict[tuple[int, torch.Size], Any] = {}
         self.numbers: dict[int, tuple[Any, ...]] = {}
 
@@ -195,7 +195,16 @@ def _numbers(x: Tensor | None, otherwise: float, items: tuple[int, ...]) -> Tens
     return given.double().expand(items).contiguous()
 
 
-def _mechanism(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
+def numbers_of(recipe: Recipe, queries: int) -> tuple[Any, Any, Any]:
+    """Scale, parameter and number of the first row of each item (L), where no tensor says otherwise."""
+    items = (*recipe.leading, 1, 1)
+    scale = _numbers(None, recipe.factor, items)
+    parameter = _numbers(None, ALPHA.get(recipe.normalizer, -torch.inf), items)
+    return scale.view(-1).numpy(), parameter.view(-1).numpy(), (torch.arange(prod(recipe.leading)) * queries).numpy()
+
+
+def mechanism_of(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
+    """What happens to a row, as the compiled passes are told."""
     import numpy as np
 
     from qkv.backends.kernels.row_pass import RULES, Mechanism

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import augmented, blocked, tanh_operators
+from qkv.backends import augmented, blocked, near, tanh_operators
 from qkv.backends.base import Backend, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
@@ -82,11 +82,15 @@ def run(problem: Problem, call: Call) -> Result:
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
             with torch.no_grad():
-                way = guard(inputs.query, inputs.key, scale)
-                products = _products(problem, way, inputs.query, inputs.key, scale)
+                norms = inputs.query.square().sum(-1, keepdim=True), inputs.key.square().sum(-1, keepdim=True)
+                far = float(norms[0].max()), float(norms[1].max())
+                way = _way(inputs.query, inputs.key, far, scale)
+                products = _products(problem, way, far, scale)
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
                 return result._replace(output=result.output.to(call.query.dtype))
+            if way == "single" and near.serves(recipe, inputs, call.visibility):
+                return Result(near.attend(recipe, inputs, norms, problem.gradient).to(call.query.dtype), None)
             operands = _operands(inputs, scale, way)
             if operands is None:
                 return blocked.run(problem, call)
@@ -95,10 +99,10 @@ def run(problem: Problem, call: Call) -> Result:
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
-def _products(problem: Problem, way: str, query: Tensor, key: Tensor, scale: float | Tensor) -> Problem | None:
+def _products(problem: Problem, way: str, far: tuple[float, float], scale: float | Tensor) -> Problem | None:
     """The problem of dot products that PyTorch's fused kernel solves in place of this one, where the guard lets it."""
     products = augmented.products(problem) if way == "single" else None
-    return products if products is not None and augmented.shallow(query, key, scale) else None
+    return products if products is not None and augmented.shallow(far, scale) else None
 
 
 def _operands(inputs: Inputs, scale: float | Tensor, way: str) -> tuple[Tensor, Tensor] | None:
@@ -111,11 +115,7 @@ def _operands(inputs: Inputs, scale: float | Tensor, way: str) -> tuple[Tensor, 
         query, key = query.double() - middle, key.double() - middle
     if way == "direct":
         return None
-    of_query, of_key = query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
-    return (
-        torch.cat([query * -2, of_query, torch.ones_like(of_query)], -1),
-        torch.cat([key, torch.ones_like(of_key), of_key], -1),
-    )
+    return near.wider(query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
 
 
 def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
@@ -134,8 +134,16 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
         >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
         ('single', 'double', 'direct')
     """
+    return _way(query, key, _far(query, key), scale)
+
+
+def _far(query: Tensor, key: Tensor) -> tuple[float, float]:
+    """The largest squared norms of both sides."""
+    return float(query.square().sum(-1).max()), float(key.square().sum(-1).max())
+
+
+def _way(query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor) -> str:
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    far = [float(x.square().sum(-1).max()) for x in (query, key)]
     if (far[0] * far[1]) ** 0.5 * steepest <= NEAR:
         return "single"
     return "direct" if center(query, key, scale) is None else "double"
@@ -148,8 +156,9 @@ def tells(problem: Problem, call: Call) -> str:
     operands = call.score.prepare(call.query, call.key)
     query, key = operands.query.float(), operands.key.float()
     with torch.no_grad():
-        way = guard(query, key, operands.scale)
-        products = _products(problem, way, query, key, operands.scale)
+        far = _far(query, key)
+        way = _way(query, key, far, operands.scale)
+        products = _products(problem, way, far, operands.scale)
     return _TOLD[way if products is None else "products"]
 
 

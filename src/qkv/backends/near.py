@@ -1,0 +1,189 @@
+"""Squared distances between near points, as one matrix of a few MiB whose weights are kept for the backward pass.
+
+Where all pairs are one tile of `qkv.backends.row_tiles` nothing is won by making the tile again: the products and the
+pass over the rows are the same, to the bit. With G the gradient of the distances, those of the operands are
+2(q_i Σ_j G_ij − Σ_j G_ij k_j) and 2(k_j Σ_i G_ij − Σ_i G_ij q_i); the products with the wider operands hold the sums.
+"""
+
+from functools import lru_cache, partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qkv.backends import row_tiles
+from qkv.backends.operators import second_derivative
+from qkv.backends.scratch import Rooms, lent
+from qkv.backends.stripes import Inputs, Recipe
+from qkv.masks.lower import Visibility
+from qkv.products import batched
+from qkv.scores.pointwise import Box
+from qkv.shapes import Shape
+
+if TYPE_CHECKING:
+    from qkv.backends.kernels.row_pass import Mechanism, Tile
+
+
+def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
+    """Whether a problem of distances is one tile of numbers alone: no mask, no bias, nothing per head, no dropout."""
+    leading, queries, keys = recipe.leading, inputs.query.shape[-2], inputs.key.shape[-2]
+    return (
+        visibility.kind == "all"
+        and recipe.normalizer == "sum"
+        and not recipe.state
+        and inputs.scale is None
+        and inputs.bias is None
+        and inputs.seed is None
+        and inputs.query.dtype == torch.float32
+        and inputs.key.shape[:-2] == inputs.value.shape[:-2] == leading
+        and prod(leading) * queries * keys <= row_tiles.SIZE.pairs
+    )
+
+
+def attend(recipe: Recipe, inputs: Inputs, norms: tuple[Tensor, Tensor], keep: bool) -> Tensor:
+    """Attend.
+
+    Args:
+        recipe: of a problem that this module serves.
+        inputs: query (..., Q, F), key (..., K, F) and value (..., K, V).
+        norms: the squared norms of query and key, (..., Q, 1) and (..., K, 1), without gradients.
+        keep: whether a backward pass follows.
+
+    Returns:
+        The output (..., Q, V), differentiable once.
+    """
+    query, key, value = inputs[:3]
+    output: Tensor = _Near.apply(recipe, keep, norms, query, key, value)  # type: ignore[no-untyped-call]
+    return output
+
+
+def wider(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor) -> tuple[Tensor, Tensor]:
+    """Operands whose products are squared distances: (−2q, ‖q‖², 1) and (k, 1, ‖k‖²).
+
+    Example:
+        >>> query, key = wider(torch.ones(1, 1), 3 * torch.ones(1, 1), torch.ones(1, 1), 9 * torch.ones(1, 1))
+        >>> query @ key.mT
+        tensor([[4.]])
+    """
+    return (
+        torch.cat([query * -2, of_query, torch.ones_like(of_query)], -1),
+        torch.cat([key, torch.ones_like(of_key), of_key], -1),
+    )
+
+
+@lru_cache(maxsize=64)
+def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
+    """What the pass over the rows is told, which holds no number of any tensor."""
+    import numpy as np
+
+    from qkv.backends.kernels.row_pass import Tile
+
+    items = prod(recipe.leading)
+    scale, sink, number = row_tiles.numbers_of(recipe, queries)
+    first, last = (np.full((items, queries), edge, np.int32) for edge in (0, keys))
+    none = np.zeros((0, 0, 0))
+    tile = Tile(scale, sink, first, last, none.astype(np.bool_), none.astype(np.float32), number, 0)
+    return row_tiles.mechanism_of(recipe, None), tile
+
+
+class _Near(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, keep: bool, norms: tuple[Tensor, Tensor], query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        wide = wider(query, key, *norms)
+        flat = isinstance(recipe.pointwise, Box)
+        with lent() as rooms:
+            lasting = () if not keep else ("weights",) if flat else ("weights", "products")
+            output, products, weights, state = _forward(recipe, wide, value, rooms, lasting)
+        if not keep:
+            return output
+        ctx.recipe, ctx.state = recipe, state
+        if flat:
+            ctx.save_for_backward(query, key, value, weights)
+        else:
+            ctx.save_for_backward(query, key, value, weights, products, *wide)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        found = _NearBackward.apply(ctx.recipe, ctx.state, ctx.needs_input_grad[3:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, *found)
+
+
+def _forward(
+    recipe: Recipe, wide: tuple[Tensor, Tensor], value: Tensor, rooms: Rooms, lasting: tuple[str, ...]
+) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Output, products, weights, and what each row sums to; `lasting` names what gets memory of its own."""
+    from qkv.backends.kernels import row_pass
+
+    query, key = wide
+    mechanism, tile = _known(recipe, query.shape[-2], key.shape[-2])
+
+    def room(name: str, shape: Shape) -> Tensor:
+        return query.new_empty(shape) if name in lasting else rooms.take(name, shape, query.dtype)
+
+    products = batched(query, key.mT, partial(room, "products"))
+    weights = room("weights", tuple(products.shape))
+    state = row_pass.weigh(mechanism, tile, _flat(products), _flat(weights))
+    return batched(weights, value), products, weights, state
+
+
+class _NearBackward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, state: Any, wanted: tuple[bool, ...], g: Tensor, *known: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        query, key, value, weights = known[:4]
+        with torch.autocast("cpu", enabled=False):
+            d_value = batched(weights.mT, g) if wanted[2] else None
+            if isinstance(recipe.pointwise, Box):
+                still = (torch.zeros_like(x) if want else None for x, want in zip(known[:2], wanted[:2], strict=True))
+                return (*still, d_value)
+            if not (wanted[0] or wanted[1]):
+                return None, None, d_value
+            with lent() as rooms:
+                slopes = _slopes(recipe, state, batched(g, value.mT), weights, known[4], rooms)
+                d_query = _of_query(query, batched(slopes, known[6])) if wanted[0] else None
+                d_key = _of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
+        return d_query, d_key, d_value
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("rowwise")
+
+
+def _slopes(recipe: Recipe, state: Any, grads: Tensor, weights: Tensor, products: Tensor, rooms: Rooms) -> Tensor:
+    """The gradients of the distances; what is kept stays as it is, for the graph may be walked again."""
+    import numpy as np
+
+    from qkv.backends.kernels import row_pass
+
+    shape, dtype = tuple(products.shape), products.dtype
+    slopes, applied = (
+        rooms.take(name, shape, dtype).copy_(x) for name, x in (("slopes", products), ("weights", weights))
+    )
+    mechanism, tile = _known(recipe, shape[-2], shape[-1])
+    arrays = _flat(slopes), _flat(applied), state, _flat(grads), np.zeros((0, 0)), False
+    row_pass.unweigh(mechanism, tile, *arrays)
+    return slopes
+
+
+def _of_query(query: Tensor, pulled: Tensor) -> Tensor:
+    """2(q Σ G − G k), from G·(k, 1, ‖k‖²)."""
+    width = query.shape[-1]
+    return pulled[..., :width].mul(-2).addcmul_(query, pulled[..., width : width + 1], value=2)
+
+
+def _of_key(key: Tensor, pulled: Tensor) -> Tensor:
+    """2(k Σ G − Gᵀq), from Gᵀ·(−2q, ‖q‖², 1)."""
+    width = key.shape[-1]
+    return torch.addcmul(pulled[..., :width], key, pulled[..., width + 1 :], value=2)
+
+
+def _flat(x: Tensor) -> Any:
+    """(..., h, c) to an array (L, h, c)."""
+    return x.detach().view(-1, *x.shape[-2:]).numpy()

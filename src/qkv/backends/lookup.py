@@ -17,6 +17,10 @@ from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, take
 from qkv.backends.weighing import Row
 from qkv.masks.lower import Visibility
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.products import Dot, ScaledDot
+
+WHOLE = 1 << 20
+"""The most pairs, over all leading indices, that are looked at as one matrix."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -41,21 +45,57 @@ def cost(problem: Problem) -> Cost:
 
 def run(problem: Problem, call: Call) -> Result:
     """Find the places, then read the values there, which PyTorch differentiates."""
+    place = _whole(problem, call)
+    if place is not None:
+        output = _read(problem, call.value, place)
+        leaves = [x for x in (call.query, call.key) if x.requires_grad] if problem.gradient else []
+        return Result(_Still.apply(output, *leaves) if leaves else output, None)  # type: ignore[no-untyped-call]
     recipe, inputs = blocked.prepare(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
         place, top, found = _places(recipe, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
-    # Gradients of rows that read the same value add up: in half precision each addition would round.
-    summed = problem.gradient and call.value.dtype.itemsize == 2
-    value = (call.value.float() if summed else call.value).expand(*problem.leading, *call.value.shape[-2:])
-    first = torch.arange(problem.rows, device=place.device).view(*problem.leading, 1) * problem.keys
-    read = F.embedding(place + first, value.reshape(-1, value.shape[-1])).to(call.value.dtype)
+    read = _read(problem, call.value, place)
     # What a row may see and is NaN stays visible; a row that sees nothing gives 0.
     unread = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
     output = torch.where((found & ~top.isnan())[..., None], read, unread[..., None])
     if problem.gradient:
         output = _Still.apply(output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad))  # type: ignore[no-untyped-call]
     return Result(output, top if problem.state else None)
+
+
+def _whole(problem: Problem, call: Call) -> Tensor | None:
+    """The places (..., Q) by one small matrix; None where it is none, or a row has no largest score to speak of."""
+    if call.visibility.kind != "all" or call.bias is not None or problem.state or not 0 < _pairs(problem) <= WHOLE:
+        return None
+    if type(call.score) not in (Dot, ScaledDot):
+        # Of other scores the operands learn too.
+        return None
+    plain = problem.dtype in (torch.float32, torch.float64)
+    if not plain or not call.query.shape[:-2] == call.key.shape[:-2] == problem.leading:
+        return None
+    with torch.no_grad(), torch.autocast(problem.device, enabled=False):
+        query, key, scale, _ = call.score.prepare(call.query, call.key)
+        if isinstance(scale, Tensor):
+            return None
+        # Scaled after the product, as the equation says: a product that takes the scale with it breaks ties.
+        s_QK = call.score.pointwise((query @ key.mT).mul_(scale))
+        place = s_QK.argmax(-1, keepdim=True)
+        plain = bool((s_QK.gather(-1, place) > -torch.inf).all())
+    return place[..., 0] if plain else None
+
+
+def _pairs(problem: Problem) -> int:
+    return problem.rows * problem.queries * problem.keys
+
+
+def _read(problem: Problem, value: Tensor, place: Tensor) -> Tensor:
+    """The values at the places."""
+    # Gradients of rows that read the same value add up: in half precision each addition would round.
+    summed = problem.gradient and value.dtype.itemsize == 2
+    wide = (value.float() if summed else value).expand(*problem.leading, *value.shape[-2:])
+    first = torch.arange(0, problem.rows * problem.keys, problem.keys, device=place.device)
+    read = F.embedding(place + first.view(*problem.leading, 1), wide.reshape(-1, wide.shape[-1]))
+    return read.to(value.dtype)
 
 
 def _places(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,6 +10,7 @@ from qkv.backends.registry import BACKENDS
 from qkv.biases import Bias
 from qkv.bind import Arguments, bind
 from qkv.errors import UnsupportedError, complaint
+from qkv.familiar import FAMILIAR, look, remember
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
@@ -80,9 +81,18 @@ def attention(
         >>> qkv.attention(query, key, value, score=qkv.scores.Gaussian(bandwidth=8.0), mask=mask).shape
         torch.Size([2, 8, 10, 32])
     """
+    mark = None
+    if not torch.compiler.is_compiling():
+        mark = look(query, key, value, score, normalizer, mask, bias, dropout, enable_gqa, backend)
+        known = FAMILIAR.get(mark)
+        if known is not None:
+            return known.attend(query, key, value, score, normalizer, bias)
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = bind(query, key, value, given, backend=backend)
-    result = BACKENDS[choose(problem, backend)].run(problem, call)
+    name = choose(problem, backend)
+    if mark is not None:
+        remember(mark, problem, call, normalizer is None, name)
+    result = BACKENDS[name].run(problem, call)
     return _laid_out(result.output, leading, 2) if enable_gqa else result.output
 
 

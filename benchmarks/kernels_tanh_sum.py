@@ -19,9 +19,9 @@ import numba
 import numpy as np
 import torch
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.sight import see
-from qkv.backends.kernels.tanh_sum import backward, factor, forward
+from qkv.kernels import pool
+from qkv.kernels.sight import see
+from qkv.kernels.tanh_sum import backward, factor, forward
 
 BARE = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc", "arcp"}, "_nrt": False}
 

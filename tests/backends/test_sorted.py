@@ -9,7 +9,7 @@ from torch import Tensor
 
 import qkv
 from qkv.backends import sweeps
-from qkv.backends.kernels import sweep
+from qkv.kernels import sweep
 from qkv.masks import lengths
 from qkv.normalizers import Identity, Mean, Normalizer, Softmax, Sum
 from qkv.scores import Boxcar, Concat, Epanechnikov, Score

@@ -11,8 +11,8 @@ from torch import Tensor
 from qkv.backends import tanh_operators
 from qkv.backends.base import Backend, Result
 from qkv.backends.hidden import without_hidden
-from qkv.backends.kernels.few import few
 from qkv.backends.stripes import full_rank
+from qkv.kernels.few import few
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem

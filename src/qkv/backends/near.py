@@ -22,7 +22,7 @@ from qkv.scores.pointwise import Box
 from qkv.shapes import Shape
 
 if TYPE_CHECKING:
-    from qkv.backends.kernels.row_pass import Mechanism, Tile
+    from qkv.kernels.row_pass import Mechanism, Tile
 
 
 def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
@@ -77,7 +77,7 @@ def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
     """What the pass over the rows is told, which holds no number of any tensor."""
     import numpy as np
 
-    from qkv.backends.kernels.row_pass import Tile
+    from qkv.kernels.row_pass import Tile
 
     items = prod(recipe.leading)
     scale, sink, number = row_tiles.numbers_of(recipe, queries)
@@ -116,7 +116,7 @@ def _forward(
     recipe: Recipe, wide: tuple[Tensor, Tensor], value: Tensor, rooms: Rooms, lasting: tuple[str, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Output, products, weights, and what each row sums to; `lasting` names what gets memory of its own."""
-    from qkv.backends.kernels import row_pass
+    from qkv.kernels import row_pass
 
     query, key = wide
     mechanism, tile = _known(recipe, query.shape[-2], key.shape[-2])
@@ -160,7 +160,7 @@ def _slopes(recipe: Recipe, state: Any, grads: Tensor, weights: Tensor, products
     """The gradients of the distances; what is kept stays as it is, for the graph may be walked again."""
     import numpy as np
 
-    from qkv.backends.kernels import row_pass
+    from qkv.kernels import row_pass
 
     shape, dtype = tuple(products.shape), products.dtype
     slopes, applied = (

@@ -21,7 +21,7 @@ from qkv.scores.pointwise import Box, Bump
 from qkv.shapes import Shape
 
 if TYPE_CHECKING:
-    from qkv.backends.kernels.row_pass import Mechanism, Tile
+    from qkv.kernels.row_pass import Mechanism, Tile
 
 SIZE = Size(pairs=1 << 19, tall=64)
 """Scores of a tile, and its fewest rows: products of fewer than 64 rows take three times as long."""
@@ -103,7 +103,7 @@ class RowTiles:
         self, buffers: Buffers, place: Place, middle: Middle, g_weights: Tensor, of_state: Tensor | None
     ) -> None:
         """The pass over the rows, and what it says of the parameters."""
-        from qkv.backends.kernels import row_pass, rows
+        from qkv.kernels import row_pass, rows
 
         shape = middle.weights.shape
         pulled = torch.empty(0, 0) if of_state is None else of_state.reshape(prod(shape[:-2]), shape[-2])
@@ -139,7 +139,7 @@ class RowTiles:
 
     def _middle(self, span: Span, mechanism: "Mechanism") -> Middle:
         """Everything from operands to the weights."""
-        from qkv.backends.kernels import row_pass, rows
+        from qkv.kernels import row_pass, rows
 
         lead, own, columns = span.place
         products = self._product(
@@ -160,7 +160,7 @@ class RowTiles:
         _accumulate(buffer, left, right, lambda shape: self.rooms.take("sum", shape, left.dtype))
 
     def _tile(self, span: Span, shape: torch.Size) -> "Tile":
-        from qkv.backends.kernels.row_pass import Tile
+        from qkv.kernels.row_pass import Tile
 
         lead, rows, columns = span.place
         bias = self.inputs.bias
@@ -207,7 +207,7 @@ def mechanism_of(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
     """What happens to a row, as the compiled passes are told."""
     import numpy as np
 
-    from qkv.backends.kernels.row_pass import RULES, Mechanism
+    from qkv.kernels.row_pass import RULES, Mechanism
 
     bits: list[int] = []
     if seed is not None:

@@ -72,7 +72,7 @@ def _by_head(x: Tensor, leading: Shape) -> Tensor:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
-    from qkv.backends.kernels import dot_few, pool
+    from qkv.kernels import dot_few, pool
 
     items, heads, queries, width = query.shape
     keys, wide = value.shape[2:]

@@ -25,7 +25,7 @@ from qkv.problem import Problem
 from qkv.scores.pointwise import Box, Bump, Leaky
 
 if TYPE_CHECKING:
-    from qkv.backends.kernels.sweep import Line, Support
+    from qkv.kernels.sweep import Line, Support
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -173,7 +173,7 @@ def _flat(x: Tensor) -> Numbers:
 
 
 def _line(x: Tensor, visible: Tensor | None) -> "Line":
-    from qkv.backends.kernels.sweep import Line
+    from qkv.kernels.sweep import Line
 
     rows = _flat(x).reshape(-1, x.shape[-1])
     items, each = rows.shape
@@ -202,7 +202,7 @@ def _inverse(total: Doubles) -> Doubles:
 
 def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
     """Σ leaky(a + b) v."""
-    from qkv.backends.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NONE, Factors, Rows, sides
 
     queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
     share = _share(problem, operands)
@@ -214,7 +214,7 @@ def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
 
 
 def _rectified_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.backends.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NONE, Factors, Rows, sides
 
     queries, keys, share, _ = left
     of_a, of_b, of_value, of_scale = upstream.wanted
@@ -266,7 +266,7 @@ def _exponents(problem: Problem, queries: "Line", keys: "Line", visible: Tensor 
 
 def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
     """Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
-    from qkv.backends.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NONE, Factors, Rows, sides
 
     queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
     exponents, bends, ones = (
@@ -287,7 +287,7 @@ def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
 
 
 def _exponential_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.backends.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NONE, Factors, Rows, sides
 
     queries, keys, share, _ = left
     of_a, of_b, of_value, of_scale = upstream.wanted
@@ -311,7 +311,7 @@ def _exponential_back(problem: Problem, operands: Operands, left: _Left, upstrea
 
 
 def _support(problem: Problem, operands: Operands) -> "Support":
-    from qkv.backends.kernels.sweep import Support
+    from qkv.kernels.sweep import Support
 
     point = problem.pointwise
     kind = 0 if isinstance(point, Box) else 1 if isinstance(point, Bump) and point.power == 2 else 2
@@ -321,7 +321,7 @@ def _support(problem: Problem, operands: Operands) -> "Support":
 
 def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
     """Σ f(a − b) v, over Σ f(a − b) where it is normalized."""
-    from qkv.backends.kernels.sweep import Rows, windows
+    from qkv.kernels.sweep import Rows, windows
 
     queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
     share, ones, summed = _share(problem, operands), np.ones(keys.numbers.size), problem.normalizer == "sum"
@@ -333,7 +333,7 @@ def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
 
 
 def _window_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.backends.kernels.sweep import Rows, windows
+    from qkv.kernels.sweep import Rows, windows
 
     queries, keys, share, total = left
     of_a, of_b, of_value, of_scale = upstream.wanted

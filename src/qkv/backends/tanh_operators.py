@@ -8,8 +8,8 @@ from torch import Tensor
 from qkv.backends.operators import second_derivative
 
 if TYPE_CHECKING:
-    from qkv.backends.kernels.sight import Drop, Sight
-    from qkv.backends.kernels.tanh_sum import Factors
+    from qkv.kernels.sight import Drop, Sight
+    from qkv.kernels.tanh_sum import Factors
 
 
 class Items(NamedTuple):
@@ -47,7 +47,7 @@ _LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value",
 def trouble() -> str | None:
     """Why the kernels cannot run here, or None."""
     try:
-        from qkv.backends.kernels import tanh_sum
+        from qkv.kernels import tanh_sum
     except (ImportError, OSError, RuntimeError) as error:
         return f"Numba does not run here: {error}"
     return None if tanh_sum else ""
@@ -79,8 +79,8 @@ def _array(x: Tensor | None) -> Any:
 
 
 def _known(items: Items, dropout: float) -> _Known:
-    from qkv.backends.kernels import tanh_sum
-    from qkv.backends.kernels.sight import Drop
+    from qkv.kernels import tanh_sum
+    from qkv.kernels.sight import Drop
 
     sight = _sight(items)
     factors = tanh_sum.factor(_array(items.query), _array(items.key), _array(items.vector), sight)
@@ -91,7 +91,7 @@ def _known(items: Items, dropout: float) -> _Known:
 def _sight(items: Items) -> "Sight":
     import numpy as np
 
-    from qkv.backends.kernels.sight import Sight
+    from qkv.kernels.sight import Sight
 
     (count, queries, _), keys, dtype = items.query.shape, items.key.shape[1], _array(items.query[:0]).dtype
     owner = np.zeros((count, 4), np.int64)
@@ -109,7 +109,7 @@ def _sight(items: Items) -> "Sight":
 
 def _forward(items: Items, rule: Any, dropout: float, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, lse, and the two parts of the lse that the backward pass wants."""
-    from qkv.backends.kernels import tanh_sum
+    from qkv.kernels import tanh_sum
 
     rows = tanh_sum.forward(
         known.factors, _array(items.value), known.sight, rule, shift=_array(items.shift), drop=known.drop
@@ -130,7 +130,7 @@ def _backward(
     learns_bias: bool,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value, vector, bias and shift."""
-    from qkv.backends.kernels import tanh_sum
+    from qkv.kernels import tanh_sum
 
     found = tanh_sum.backward(
         known.factors,

@@ -82,7 +82,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
 
 
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: Sums) -> None:
-    from qkv.backends.kernels.weight_sums import Rows, add_tile
+    from qkv.kernels.weight_sums import Rows, add_tile
 
     room = torch.empty(_HEIGHT * _WIDTH)
     for start in range(0, query.shape[0], _HEIGHT):

@@ -12,9 +12,10 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from tests.backends.kernels.direct import case, ours
+from tests.kernels.direct import case, ours
 
-from qkv.backends.kernels import (
+from qkv.errors import DtypeError
+from qkv.kernels import (
     compiled,
     entmax_rows,
     row_slopes,
@@ -25,10 +26,9 @@ from qkv.backends.kernels import (
     tanh_forward,
     tanh_layout,
 )
-from qkv.backends.kernels.compiled import Kernel
-from qkv.errors import DtypeError
+from qkv.kernels.compiled import Kernel
 
-SOURCE = Path(compiled.__file__).parents[3]
+SOURCE = Path(compiled.__file__).parents[2]
 KERNELS = (
     tanh_factors.factors,
     tanh_forward.forward,
@@ -50,7 +50,7 @@ PROGRAM = textwrap.dedent(
     import numpy as np
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        from qkv.backends.kernels.tanh_layout import collect, lay_out
+        from qkv.kernels.tanh_layout import collect, lay_out
         start = time.perf_counter()
         tiles = np.empty((1, 1, 4, 16), np.float32)
         lay_out.at(tiles.dtype)(0, 1, np.ones((1, 3, 2), np.float32), tiles)
@@ -68,7 +68,7 @@ PLAIN = textwrap.dedent(
     f"""
     import json
     import numpy as np
-    from tests.backends.kernels.direct import case, ours
+    from tests.kernels.direct import case, ours
     results = []
     for queries in (1, 30):
         found = ours(case(19, queries=queries, **{SMALL}), np.ones((1, queries, 2), np.float32))
@@ -113,7 +113,7 @@ def test_no_folder_to_write_in_warns_once_and_works(tmp_path):
     """A read-only home and a read-only installation: files stand where the folders would have to be made."""
     copy = tmp_path / "source"
     shutil.copytree(SOURCE / "qkv", copy / "qkv", ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "qkv" / "backends" / "kernels" / "__pycache__").write_text("not a folder")
+    (copy / "qkv" / "kernels" / "__pycache__").write_text("not a folder")
     (home := tmp_path / "home").write_text("not a folder")
     found = result(start(home, copy))
     assert [kind for kind, _ in found["warnings"]] == ["KernelCacheWarning"]

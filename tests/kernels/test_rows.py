@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.backends.kernels.rows import project, project_back
+from qkv.kernels.rows import project, project_back
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
 EQUATION = {1.1: Entmax(1.1), 1.3: Entmax(1.3), 1.5: Entmax(), 2.0: Sparsemax(), 2.7: Entmax(2.7)}

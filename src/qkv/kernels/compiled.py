@@ -123,7 +123,7 @@ class Kernel:
         signature: Numba's signature, with `F` where the float type goes.
 
     Example:
-        >>> from qkv.backends.kernels.tanh_layout import lay_out
+        >>> from qkv.kernels.tanh_layout import lay_out
         >>> tiles = np.empty((1, 1, 4, 16))
         >>> Kernel(lay_out.py_func, lay_out.signature).at(tiles.dtype)(0, 1, np.ones((1, 3, 2)), tiles)
         >>> tiles.sum()

@@ -6,8 +6,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.weight_rows import tally
+from qkv.kernels import pool
+from qkv.kernels.weight_rows import tally
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -10,7 +10,7 @@ A row stays in the first cache while the steps pass over it; PyTorch would send 
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01

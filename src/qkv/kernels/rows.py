@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.entmax_rows import entmax, entmax_back
-from qkv.backends.kernels.sight import Array
+from qkv.kernels import pool
+from qkv.kernels.entmax_rows import entmax, entmax_back
+from qkv.kernels.sight import Array
 
 Doubles = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ its largest so far.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction
+from qkv.kernels.compiled import helper, kernel, reduction
 
 SEGMENT = 128
 # Exact in float32; a Python number would lift it to float64. e^r by the polynomial of Cephes' expf (Moshier 1989).

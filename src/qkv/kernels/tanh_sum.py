@@ -28,7 +28,7 @@ as a tanh of each sum, per item and hidden feature, over the entries that some r
 6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) takes tanh of a + b in float64, so that
    what is NaN or infinite stays visible as such.
 
-7. *Few queries.* Below QK/(Q + K) = 4 the factors would cost more than they save: `qkv.backends.kernels.tanh_direct`
+7. *Few queries.* Below QK/(Q + K) = 4 the factors would cost more than they save: `qkv.kernels.tanh_direct`
    takes each tanh by itself, as under 6, which is what a decoder's step does.
 
 **Backward.** t = (EF − 1)/(EF + 1) is made again; with g the gradient of the scores, v·Σg(1 − t²) over keys and
@@ -50,14 +50,14 @@ from typing import Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool, tanh_few
-from qkv.backends.kernels.few import few
-from qkv.backends.kernels.sight import Array, Drop, Sight, arguments, summed
-from qkv.backends.kernels.tanh_backward import backward as _backward
-from qkv.backends.kernels.tanh_factors import factors as _factors
-from qkv.backends.kernels.tanh_forward import forward as _forward
-from qkv.backends.kernels.tanh_layout import collect as _collect
-from qkv.backends.kernels.tanh_layout import lay_out as _lay_out
+from qkv.kernels import pool, tanh_few
+from qkv.kernels.few import few
+from qkv.kernels.sight import Array, Drop, Sight, arguments, summed
+from qkv.kernels.tanh_backward import backward as _backward
+from qkv.kernels.tanh_factors import factors as _factors
+from qkv.kernels.tanh_forward import forward as _forward
+from qkv.kernels.tanh_layout import collect as _collect
+from qkv.kernels.tanh_layout import lay_out as _lay_out
 
 Rule = Literal["softmax", "identity", "sigmoid"]
 _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
@@ -70,7 +70,7 @@ _MOST_PARTS = 8
 @final
 @dataclass(frozen=True)
 class Factors:
-    """What a score needs of queries and keys, once per row; see `qkv.backends.kernels.tanh_factors`.
+    """What a score needs of queries and keys, once per row; see `qkv.kernels.tanh_factors`.
 
     Where queries are few nothing is made: left, right and weight are query, key and vector themselves.
 
@@ -143,7 +143,7 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
     Source: the module's docstring.
 
     Example:
-        >>> from qkv.backends.kernels.sight import see
+        >>> from qkv.kernels.sight import see
         >>> a, b = np.zeros((1, 40, 8), np.float32), np.ones((1, 30, 8), np.float32)
         >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 40, 30)).right.shape
         (1, 1, 20, 32)
@@ -217,7 +217,7 @@ def forward(
         A.1.2; rescaling over tiles: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax".
 
     Example:
-        >>> from qkv.backends.kernels.sight import see
+        >>> from qkv.kernels.sight import see
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> sight = see(a.dtype, 1, 2, 3)
         >>> forward(factor(a, b, v, sight), np.arange(3.0).reshape(1, 3, 1), sight).out.ravel()
@@ -272,7 +272,7 @@ def backward(
         The gradients.
 
     Example:
-        >>> from qkv.backends.kernels.sight import see
+        >>> from qkv.kernels.sight import see
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> sight, value = see(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
         >>> made = factor(a, b, v, sight)

@@ -1,11 +1,11 @@
-"""Additive attention where queries are few: shares the rows of `qkv.backends.kernels.tanh_direct` among threads."""
+"""Additive attention where queries are few: shares the rows of `qkv.kernels.tanh_direct` among threads."""
 
 import numpy as np
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.sight import Array, Drop, Sight, arguments, summed
-from qkv.backends.kernels.tanh_direct import backward as _backward
-from qkv.backends.kernels.tanh_direct import forward as _forward
+from qkv.kernels import pool
+from qkv.kernels.sight import Array, Drop, Sight, arguments, summed
+from qkv.kernels.tanh_direct import backward as _backward
+from qkv.kernels.tanh_direct import forward as _forward
 
 _TOGETHER = 32
 """Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
@@ -27,10 +27,10 @@ def forward(
         drop: dropout on the weights.
 
     Returns:
-        As the fields of `qkv.backends.kernels.tanh_sum.Rows`.
+        As the fields of `qkv.kernels.tanh_sum.Rows`.
 
     Example:
-        >>> from qkv.backends.kernels.sight import see
+        >>> from qkv.kernels.sight import see
         >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> value = np.arange(3.0).reshape(1, 3, 1)
         >>> forward((a, b, v, value), see(a.dtype, 1, 1, 3), 0, None, None)[0]
@@ -70,10 +70,10 @@ def backward(
         wanted: gradients of output and lse, and whether the gradient of the bias is wanted.
 
     Returns:
-        As the fields of `qkv.backends.kernels.tanh_sum.Gradients`.
+        As the fields of `qkv.kernels.tanh_sum.Gradients`.
 
     Example:
-        >>> from qkv.backends.kernels.sight import see
+        >>> from qkv.kernels.sight import see
         >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> inputs, sight = (a, b, v, np.arange(3.0).reshape(1, 3, 1)), see(a.dtype, 1, 1, 3)
         >>> rows = forward(inputs, sight, 0, None, None)

@@ -16,7 +16,7 @@ holds the root. Sums and τ are float64, and float32 weights are rounded once.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage
+from qkv.kernels.compiled import helper, kernel, reduction, stage
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01

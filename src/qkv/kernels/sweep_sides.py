@@ -10,7 +10,7 @@ or two numbers of its own; a query multiplies the sums by numbers of its own.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import kernel, reduction, stage, wide_registers
+from qkv.kernels.compiled import kernel, reduction, stage, wide_registers
 
 # Unsigned: a place that may count from the end would have to be looked at each time.
 N0, N1, N2 = np.uint64(0), np.uint64(1), np.uint64(2)

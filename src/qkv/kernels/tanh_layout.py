@@ -7,7 +7,7 @@ values (N, K, V), and their sums become gradients in the order and layout of the
 # mypy: ignore-errors
 # Numba's signatures are the types here.
 
-from qkv.backends.kernels.compiled import helper, kernel
+from qkv.kernels.compiled import helper, kernel
 
 # Keys that are moved together: a cache line of them is written or read whole; the keys per tile are a multiple of it.
 BLOCK = 16

@@ -1,6 +1,6 @@
 """Additive attention, forward: scores, normalizer and weighted sum in one pass over tiles of keys.
 
-The derivation is in `qkv.backends.kernels.tanh_sum`; the factors come from `qkv.backends.kernels.tanh_factors`. Each
+The derivation is in `qkv.kernels.tanh_sum`; the factors come from `qkv.kernels.tanh_factors`. Each
 row is computed on its own, so no bit depends on how rows are shared among threads.
 """
 
@@ -9,7 +9,7 @@ row is computed on its own, so no bit depends on how rows are shared among threa
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01

@@ -9,7 +9,7 @@ makes of it, take several times as long as the reading.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, wide_registers
+from qkv.kernels.compiled import helper, kernel, reduction, wide_registers
 
 ROUND = 16
 """Numbers of one register; scores of a row fill whole ones."""

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.sweep_sides import side as _side
-from qkv.backends.kernels.sweep_windows import BOX, HELD
-from qkv.backends.kernels.sweep_windows import window as _window
+from qkv.kernels import pool
+from qkv.kernels.sweep_sides import side as _side
+from qkv.kernels.sweep_windows import BOX, HELD
+from qkv.kernels.sweep_windows import window as _window
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]

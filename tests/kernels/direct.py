@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from qkv.backends.dropout import kept
-from qkv.backends.kernels.sight import Drop, Sight, see
-from qkv.backends.kernels.tanh_sum import Gradients, Rows, Rule, backward, factor, forward
+from qkv.kernels.sight import Drop, Sight, see
+from qkv.kernels.tanh_sum import Gradients, Rows, Rule, backward, factor, forward
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Both factors of e^{2(a+b)}, once per row, and for each hidden feature the way its tanh is to be computed.
 
-The derivation is in `qkv.backends.kernels.tanh_sum`. Keys come out in tiles whose features are rows, so that the loops
+The derivation is in `qkv.kernels.tanh_sum`. Keys come out in tiles whose features are rows, so that the loops
 over keys that follow read one after the other. Features are reordered by the way they are computed:
 
 | way | stored in `left` and `right` | a term of the score |
@@ -18,7 +18,7 @@ The first three ways come in fours, filled up with features of weight zero.
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, wide_registers
+from qkv.kernels.compiled import helper, kernel, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01  # the first 33 bits of ln 2, so that n · LN2_HIGH is exact for |n| < 2^20

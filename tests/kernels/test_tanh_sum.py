@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.backends.kernels.direct import Case, assert_as_exact, case, judged, ours, run
+from tests.kernels.direct import Case, assert_as_exact, case, judged, ours, run
 
-from qkv.backends.kernels.sight import Drop, see
-from qkv.backends.kernels.tanh_sum import factor, forward, tile_size
+from qkv.kernels.sight import Drop, see
+from qkv.kernels.tanh_sum import factor, forward, tile_size
 
 DTYPES = (np.float32, np.float64)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)

@@ -1,6 +1,6 @@
 """Additive attention, backward: gradients of both projections, value, vector and bias from recomputed scores.
 
-The derivation is in `qkv.backends.kernels.tanh_sum`. Four rows at a time meet a tile of keys: their weights p and score
+The derivation is in `qkv.kernels.tanh_sum`. Four rows at a time meet a tile of keys: their weights p and score
 gradients g are made again, then each feature is passed once, where t = tanh(a + b) is recomputed from its factors:
 Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector. The
 helpers that `tanh_forward` has too are the same text, because Numba's cache notices changes of this file only.
@@ -11,7 +11,7 @@ helpers that `tanh_forward` has too are the same text, because Numba's cache not
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01

@@ -12,7 +12,7 @@ What pointers hold at the beginning of each cell is kept for the few cells that 
 
 import numpy as np
 
-from qkv.backends.kernels.compiled import kernel, reduction, stage, wide_registers
+from qkv.kernels.compiled import kernel, reduction, stage, wide_registers
 
 # Unsigned: a place that may count from the end would have to be looked at each time.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.backends.kernels import pool, row_slopes, row_weights
-from qkv.backends.kernels.sight import Array
+from qkv.kernels import pool, row_slopes, row_weights
+from qkv.kernels.sight import Array
 
 Doubles = NDArray[np.float64]
 SHAPES = {"Linear": 0, "Half": 1, "Bell": 2, "Box": 3, "Bump": 4}

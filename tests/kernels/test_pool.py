@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from tests.backends.kernels.direct import case, ours
+from tests.kernels.direct import case, ours
 
-from qkv.backends.kernels import pool
-from qkv.backends.kernels.row_pass import Mechanism, Tile, weigh
-from qkv.backends.kernels.rows import project
+from qkv.kernels import pool
+from qkv.kernels.row_pass import Mechanism, Tile, weigh
+from qkv.kernels.rows import project
 
 LONG = 10 * pool.ALONE_BELOW
 BIG = {"items": 2, "queries": 120, "keys": 160, "width": 64, "columns": 16}

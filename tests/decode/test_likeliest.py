@@ -7,7 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qkv.decode import likeliest as room
 from qkv.decode.likeliest import likeliest
+
+# inf − inf on purpose: Numba computes it without a word, NumPy warns.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@pytest.fixture(params=["compiled", "PyTorch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Either of the two ways to search."""
+    monkeypatch.setattr(room, "_MANY", 0 if request.param == "compiled" else 1 << 62)
+    return str(request.param)
 
 
 @settings(max_examples=30)
@@ -29,7 +40,7 @@ def test_of_equal_ones_the_lowest_id_is_first(scores: list[int]) -> None:
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 77, 299])
-def test_rows_that_are_no_probabilities_give_nan(broken: float, place: int) -> None:
+def test_rows_that_are_no_probabilities_give_nan(way: str, broken: float, place: int) -> None:
     scores = torch.zeros(2, 300)
     scores[1, place] = broken
     for count in (1, 3):
@@ -38,6 +49,46 @@ def test_rows_that_are_no_probabilities_give_nan(broken: float, place: int) -> N
         assert gains[1].any()
 
 
-def test_what_cannot_be_has_no_probability() -> None:
+def test_what_cannot_be_has_no_probability(way: str) -> None:
     tokens, gains = likeliest(torch.tensor([[0.0, -math.inf, -math.inf]]), 2)
     assert (int(tokens[0, 0]), gains[0].tolist()) == (0, [0.0, -math.inf])
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 700), st.integers(1, 6), st.integers(1, 70), st.sets(st.integers(0, 99)), st.integers(0, 99))
+def test_the_compiled_pass_finds_what_a_sort_does(size: int, count: int, rows: int, never: set[int], seed: int) -> None:
+    """On a coarse grid, with many equal scores and some of −∞; of equal ones the lowest id is first."""
+    scores = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)).mul(2).round()
+    scores[:, 1::7] = -math.inf
+    search = room._compiled()
+    assert search is not None
+    left = [k for k in range(size) if k not in never]
+    if not left:
+        return
+    tokens, gains = search(scores, count, sorted(never))
+    expected = scores.double().log_softmax(-1)
+    order = scores[:, left].sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    assert torch.equal(tokens, torch.tensor(left)[order])
+    torch.testing.assert_close(gains.double(), expected.gather(1, tokens), rtol=1e-6, atol=1e-5)
+
+
+def test_rows_of_nothing_but_nan_end() -> None:
+    search = room._compiled()
+    assert search is not None
+    tokens, gains = search(torch.full((2, 130), math.nan), 3, [1])
+    assert tokens.tolist() == [[0, 2, 3]] * 2
+    assert gains.isnan().all()
+
+
+def test_many_scores_go_to_the_compiled_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    search = room._compiled()
+    assert search is not None
+    monkeypatch.setattr(
+        room, "_compiled", lambda: lambda scores, *rest: seen.append(len(scores)) or search(scores, *rest)
+    )
+    few, many = torch.randn(4, 300), torch.randn(900, 300)
+    likeliest(few, 2)
+    likeliest(many, 2)
+    likeliest(many.double(), 2)
+    assert seen == [900]

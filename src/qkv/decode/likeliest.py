@@ -1,9 +1,15 @@
 """The likeliest tokens of each row, and their log-probabilities."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from qkv.parameters import readable
+
+_MANY = 1 << 18
+"""Scores from which on a compiled pass serves; a process that decodes little needs no Numba."""
 
 _ROWS = 64
 """Rows at a time: their scores stay in the cache while they are read twice."""
@@ -35,6 +41,10 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return _of_rows(scores, count, never)
+    if scores.numel() >= _MANY and scores.dtype == torch.float32 and readable(scores):
+        search = _compiled()
+        if search is not None:
+            return search(scores, count, never)
     parts = [_of_rows(rows, count, never) for rows in torch.split(scores, _ROWS)]
     return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
@@ -55,6 +65,21 @@ def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     return scores.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+
+
+@lru_cache
+def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None:
+    """The search by a compiled pass, where Numba runs."""
+    try:
+        from qkv.kernels.best import best
+    except (ImportError, OSError, RuntimeError):
+        return None
+
+    def search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
+        tokens, gains = best(scores_RN.detach().contiguous().numpy(), count, never)
+        return torch.from_numpy(tokens), torch.from_numpy(gains)
+
+    return search
 
 
 def _of_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,8 @@ class Row:
         by: who.
         words: what the rival's words are, see `results.scoring`.
         beam: how many hypotheses the rival's decoding keeps.
+        length_penalty: of that beam, chosen on validation data.
+        note: what else a reader should know.
     """
 
     name: str
@@ -38,11 +40,14 @@ class Row:
     by: str
     words: Words = "spacy"
     beam: int = 1
+    length_penalty: float = 1.0
+    note: str = ""
 
     @property
-    def config(self) -> Path:
-        """The settings of the training."""
-        return HERE / f"{self.name}.toml"
+    def configs(self) -> tuple[Path, ...]:
+        """The settings of the training, and those of a second one that goes on from its weights, where there is one."""
+        both = HERE / f"{self.name}.toml", HERE / f"{self.name}_then.toml"
+        return tuple(path for path in both if path.exists())
 
     @property
     def record(self) -> Path:

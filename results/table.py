@@ -52,17 +52,49 @@ def _details(row: Row) -> str:
     return f"""## {row.what}
 
 - published figure: {row.published:.2f}, {row.by}; {row.measured}
-- command: `{record["command"]}`
-- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0
+{_commands(record)}- settings: {_settings(row)}, seed 0
 - signatures: `{record["figures"]["tokenized_bleu"]["signature"]}`, `{record["figures"]["bleu"]["signature"]}`
-{_also(record)}- machine: {record["machine"]}{_usage(record)}
-- log: [`metrics.jsonl`]({folder}/metrics.jsonl)
+{_also(record)}{_note(row)}- machine: {record["machine"]}{_usage(record)}
+- {_logs(row, folder)}
 
-![Loss of training and validation, and BLEU]({folder}/loss.png)
+{_curves(row, folder)}
 
 ![What the model attends to in the first test sentence]({folder}/alignment.png)
 
 """
+
+
+def _commands(record: dict[str, Any]) -> str:
+    commands = [record["command"]] if "command" in record else record["commands"]
+    if len(commands) == 1:
+        return f"- command: `{commands[0]}`\n"
+    return "- commands\n" + "".join(f"  - `{command}`\n" for command in commands)
+
+
+def _settings(row: Row) -> str:
+    return ", then ".join(f"[`results/{path.name}`](../results/{path.name})" for path in row.configs)
+
+
+def _note(row: Row) -> str:
+    penalty = f"- length penalty {row.length_penalty:g}, chosen on validation data\n" if row.length_penalty != 1 else ""
+    return penalty + (f"- {row.note}\n" if row.note else "")
+
+
+def _endings(row: Row) -> list[str]:
+    return ["", "-then"][: len(row.configs)]
+
+
+def _logs(row: Row, folder: str) -> str:
+    names = [f"metrics{ending}.jsonl" for ending in _endings(row)]
+    return ("log: " if len(names) == 1 else "logs: ") + ", ".join(f"[`{name}`]({folder}/{name})" for name in names)
+
+
+def _curves(row: Row, folder: str) -> str:
+    what = "Loss of training and validation, and BLEU"
+    return "\n\n".join(
+        f"![{what}{', from the weights of the first' if ending else ''}]({folder}/loss{ending}.png)"
+        for ending in _endings(row)
+    )
 
 
 def _also(record: dict[str, Any]) -> str:

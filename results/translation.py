@@ -15,6 +15,7 @@ import torch
 import qkv
 from qkv.data.corpus import Pair, read_pairs
 from qkv.metrics.figure import Figure
+from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
 from qkv.tasks.translator import Translator
 from results.rows import ROWS, Row
@@ -37,23 +38,27 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
         train: whether to train, or to score a finished run again.
     """
     folder, kept = data / row.folder, row.record.parent
-    command = _command(row, folder, run)
+    runs = [run, *(run.with_name(f"{run.name}_then") for _ in row.configs[1:])]
+    commands = _commands(row, folder, runs)
     if train:
         if not run.exists():
             (kept / "usage.json").unlink(missing_ok=True)
-        timed(command, kept / "usage.json")
+        for command in commands:
+            timed(command, kept / "usage.json")
     kept.mkdir(parents=True, exist_ok=True)
-    for name in ("metrics.jsonl", "loss.png"):
-        shutil.copy(run / name, kept / name)
+    for each, ending in zip(runs, ("", "-then"), strict=False):
+        for name in ("metrics.jsonl", "loss.png"):
+            stem, kind = name.split(".")
+            shutil.copy(each / name, kept / f"{stem}{ending}.{kind}")
     pairs = read_pairs(folder / f"{row.test}.{row.source}", folder / f"{row.test}.{row.target}")
-    translator = qkv.load(run)
+    translator = qkv.load(runs[-1])
     record = {
         **decoded(translator, pairs, row, row.beam),
         "also": {"beam": 5, **decoded(translator, pairs, row, 5)} if row.beam == 1 else None,
         "usage": json.loads((kept / "usage.json").read_text(encoding="utf-8")),
-        "training_seconds": _training_seconds(run / "metrics.jsonl"),
+        "training_seconds": sum(_training_seconds(each / "metrics.jsonl") for each in runs),
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-        "command": " ".join(_shown(part, run) for part in command),
+        "commands": [" ".join(_shown(part, runs) for part in command) for command in commands],
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, PyTorch {torch.__version__}",
     }
     row.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -76,7 +81,8 @@ def decoded(translator: Translator, pairs: Sequence[Pair], row: Row, beam: int) 
         The figures, and the seconds that decoding took.
     """
     start = time.perf_counter()
-    hypotheses = translator.translate([pair.source for pair in pairs], beam=beam)
+    how = Decoding(beam, length_penalty=row.length_penalty if beam > 1 else 1.0)
+    hypotheses = translator.translate([pair.source for pair in pairs], how)
     seconds = time.perf_counter() - start
     figures = score(hypotheses, [pair.target for pair in pairs], row.target, row.words)
     return {"figures": {figure.name: _kept(figure) for figure in figures}, "decoding_seconds": seconds}
@@ -86,25 +92,27 @@ def _kept(figure: Figure) -> dict[str, Any]:
     return {"value": figure.value, "signature": figure.signature}
 
 
-def _command(row: Row, folder: Path, run: Path) -> list[str]:
+def _commands(row: Row, folder: Path, runs: Sequence[Path]) -> list[list[str]]:
     files = {
         "--source": folder / f"train.{row.source}",
         "--target": folder / f"train.{row.target}",
         "--valid-source": folder / f"val.{row.source}",
         "--valid-target": folder / f"val.{row.target}",
-        "--config": row.config,
-        "--out": run,
     }
-    return [str(QKV), "train", "translate", *(str(part) for pair in files.items() for part in pair)]
+    commands = []
+    for place, (config, run) in enumerate(zip(row.configs, runs, strict=True)):
+        flags = files | {"--config": config} | ({"--from": runs[0]} if place else {}) | {"--out": run}
+        commands.append([str(QKV), "train", "translate", *(str(part) for pair in flags.items() for part in pair)])
+    return commands
 
 
-def _shown(part: str, run: Path) -> str:
+def _shown(part: str, runs: Sequence[Path]) -> str:
     """Names without this machine's folders."""
     path = Path(part)
     if path == QKV:
         return "qkv"
-    if path == run:
-        return f"runs/{run.name}"
+    if path in runs:
+        return f"runs/{path.name}"
     if not path.is_absolute():
         return part
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"{path.parent.name}/{path.name}"

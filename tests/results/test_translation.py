@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 from results.rows import ROWS
 from results.scoring import Words, score, words
-from results.translation import decoded
+from results.translation import _commands, decoded
 
 from qkv.data.corpus import Pair
+from qkv.tasks.decoding import Decoding
 from qkv.tasks.translator import Translator
 from results import rows, table
 
@@ -18,8 +20,8 @@ from results import rows, table
 class _Parrot:
     """Writes what it reads; with a beam it adds a word."""
 
-    def translate(self, lines: Sequence[str], *, beam: int) -> list[str]:
-        return [line if beam == 1 else f"{line} again" for line in lines]
+    def translate(self, lines: Sequence[str], how: Decoding) -> list[str]:
+        return [line if how.beam == 1 else f"{line} again" for line in lines]
 
 
 def _row(name: str) -> rows.Row:
@@ -74,3 +76,24 @@ def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monke
     assert "- by a beam of 5: 32.25, sacreBLEU 31.50\n" in page
     assert "20 min of processor time on 2 threads" in page
     assert "| Multi30k En→De, Transformer, beam of 5 | 41.02" in page
+
+
+def test_a_row_may_go_on_from_its_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "HERE", tmp_path)
+    row = replace(_row("multi30k_en_de"), length_penalty=1.4, note="It goes on.")
+    for name in ("multi30k_en_de", "multi30k_en_de_then"):
+        (tmp_path / f"{name}.toml").write_text("", encoding="utf-8")
+    commands = _commands(row, Path("data"), [Path("runs/one"), Path("runs/two")])
+    assert [command[command.index("--out") + 1] for command in commands] == ["runs/one", "runs/two"]
+    assert ["--from" in command for command in commands] == [False, True]
+    assert commands[1][commands[1].index("--from") + 1] == "runs/one"
+    figure = {name: {"value": 40.0, "signature": "one"} for name in ("tokenized_bleu", "bleu")}
+    record = {"figures": figure, "training_seconds": 60.0, "decoding_seconds": 1.0, "parameters": 1, "machine": "any"}
+    row.record.parent.mkdir(parents=True)
+    row.record.write_text(json.dumps(record | {"commands": ["first", "second"]}), encoding="utf-8")
+    page = table._details(row)
+    assert "  - `first`\n  - `second`\n" in page
+    assert "multi30k_en_de.toml), then [`results/multi30k_en_de_then.toml`]" in page
+    assert "metrics-then.jsonl" in page
+    assert "loss-then.png" in page
+    assert "length penalty 1.4, chosen on validation data\n- It goes on.\n" in page

@@ -1,6 +1,5 @@
 """What all trainings share, whatever their task: a folder, first weights, and the start of the loop."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,7 +96,8 @@ def launch(
     """
     # PyTorch's optimizers import its compiler, which takes seconds: here a signal ends the process at once, as nothing
     # is to be saved yet; within `train` it would have to wait for them.
-    importlib.import_module("torch._dynamo")
+    from torch import _dynamo  # noqa: F401
+
     return train(
         task,
         model,

@@ -1,10 +1,12 @@
 """Decoding beside other decoders with the same weights: CTranslate2 and Hugging Face's Marian, greedy and beam 5.
 
-One process, two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary
-8,000, norms after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end mark is made
-impossible, so that all do the same work). It counts how many of the ids are the same. Contenders take turns, so that
-a change of the machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its
-spread the quartiles. Before each there is a pause, in which the threads of the one before cease to wait for work. The
+Two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, norms
+after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end mark is made impossible, so that
+all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a change of the
+machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its spread the
+quartiles. Each is a process of its own, as it is where it is used: in one process CTranslate2 takes the OpenMP
+library that PyTorch brings, whose threads, more than there are cores then, go to sleep at every product of whoever
+comes after it. Before each turn there is a pause, in which the threads of the one before cease to wait for work. The
 floor is the matrix products alone, with nothing between them. Weights are laid out for their products once and kept
 for all rounds, by all: as a translator does for all batches of a call, and CTranslate2 when it loads a model.
 CTranslate2 runs with one thread too: greedily that may be faster.
@@ -17,10 +19,12 @@ Results go to benchmarks/results/decode.json, decode_busy.json.
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 NEVER = -1e4
 PAUSE = 0.1
 """Seconds."""
+NAMES = ("qkv", "CTranslate2", "CTranslate2, one thread", "Marian", "floor")
 ASKED = {"greedy": {"CTranslate2": 1.0, "Marian": 2.0}, "beam 5": {"CTranslate2": 0.8, "Marian": 2.5}}
 
 
@@ -178,18 +183,59 @@ def _memory(block: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return layer.weight[256:], layer.bias[256:]
 
 
-def measure(calls: dict[str, Callable[[], Any]], rounds: int, busy: bool) -> dict[str, list[float]]:
-    """Seconds of each contender in each round."""
+def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], Any]:
+    """What one of them does in a turn, with the weights and sources that all have."""
+    torch.set_num_threads(threads)
+    made = model()
+    source = torch.randint(4, SIZE, (BATCH, SOURCE))
+    match name:
+        case "qkv":
+            return ours(made, source, width)
+        case "CTranslate2":
+            return ctranslate2(made, source, folder, width, threads)
+        case "CTranslate2, one thread":
+            return ctranslate2(made, source, folder, width, 1)
+        case "Marian":
+            return marian(made, source, width)
+        case _:
+            return floor(made, width)
+
+
+def serve(turns: Connection, busy: bool, *which: Any) -> None:
+    """A contender's process: for each turn asked for, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            time.sleep(PAUSE)
+    with tempfile.TemporaryDirectory() as folder, weights_kept():
+        call = contender(*which, folder)
+        call()
+        turns.send(None)
+        while turns.recv():
             start = clock()
-            call()
+            ids = call()
+            turns.send((clock() - start, ids))
+
+
+def measure(width: int, rounds: int, busy: bool) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Seconds of each contender in each round, and its ids."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes, processes = {}, []
+    for name in NAMES:
+        pipes[name], theirs = spawn.Pipe()
+        processes.append(spawn.Process(target=serve, args=(theirs, busy, name, width, 1 if busy else 2), daemon=True))
+        processes[-1].start()
+        pipes[name].recv()
+    times: dict[str, list[float]] = {name: [] for name in NAMES}
+    ids: dict[str, Any] = {}
+    for turn in range(rounds + 1):
+        for name, pipe in pipes.items():
+            time.sleep(PAUSE)
+            pipe.send(True)
+            seconds, ids[name] = pipe.recv()
             if turn:  # the first round warms up
-                times[name].append(clock() - start)
-    return times
+                times[name].append(seconds)
+    for pipe, process in zip(pipes.values(), processes, strict=True):
+        pipe.send(False)
+        process.join()
+    return times, ids
 
 
 def summary(times: dict[str, list[float]], asked: dict[str, float]) -> dict[str, Any]:
@@ -213,24 +259,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--busy", action="store_true")
     given = parser.parse_args()
-    threads = 1 if given.busy else 2
-    torch.set_num_threads(threads)
-    made = model()
-    source = torch.randint(4, SIZE, (BATCH, SOURCE))
-    report: dict[str, Any] = {"torch": torch.__version__, "threads": threads, "dtype": "float32"}
+    report: dict[str, Any] = {"torch": torch.__version__, "threads": 1 if given.busy else 2, "dtype": "float32"}
     report |= {"rounds": given.rounds, "clock": "processor time" if given.busy else "wall clock"}
     for what, width in (("greedy", 1), ("beam 5", BEAM)):
-        with tempfile.TemporaryDirectory() as folder, weights_kept():
-            calls = {
-                "qkv": ours(made, source, width),
-                "CTranslate2": ctranslate2(made, source, folder, width, threads),
-                "CTranslate2, one thread": ctranslate2(made, source, folder, width, 1),
-                "Marian": marian(made, source, width),
-                "floor": floor(made, width),
-            }
-            ids = calls["qkv"]()
-            same = {name: sum(map(list.__eq__, ids, calls[name]())) for name in ("CTranslate2", "Marian")}
-            report[what] = summary(measure(calls, given.rounds, given.busy), ASKED[what]) | {"same_ids_of_64": same}
+        times, ids = measure(width, given.rounds, given.busy)
+        same = {name: sum(map(list.__eq__, ids["qkv"], ids[name])) for name in ("CTranslate2", "Marian")}
+        report[what] = summary(times, ASKED[what]) | {"same_ids_of_64": same}
         for name, row in report[what].items():
             print(f"{what:8} {name:24} {row}")
     name = "decode_busy.json" if given.busy else "decode.json"

@@ -84,7 +84,7 @@ def test_values_become_what_the_settings_say() -> None:
 
 
 def test_tables_that_are_none_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"model: expected a table of settings; got something else. Write \[model\]"):
+    with pytest.raises(ConfigError, match=r"model: expected a table of settings; got 1. Write \[model\]"):
         check_tables({"model": 1}, ("model",))
-    with pytest.raises(ConfigError, match=r'modle: expected a table of settings; .*Did you mean "model"'):
+    with pytest.raises(ConfigError, match=r'modle: expected one of the tables model; .*Did you mean "model"'):
         check_tables({"modle": {}}, ("model",))

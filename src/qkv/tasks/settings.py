@@ -89,9 +89,12 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
         >>> check_tables({"model": {}}, ("data", "model"))
     """
     for name, table in tables.items():
-        if name not in known or not isinstance(table, Mapping):
-            mend = nearest(name, known) if name not in known else f"Write [{name}] and its settings below."
-            raise ConfigError(complaint(name, "a table of settings", "something else", mend))
+        if name not in known:
+            expected = f"one of the tables {', '.join(known)}"
+            raise ConfigError(complaint(name, expected, "a name that is none", nearest(name, known)))
+        if not isinstance(table, Mapping):
+            got = json.dumps(table, default=str)[:_SHOWN]
+            raise ConfigError(complaint(name, "a table of settings", got, f"Write [{name}] and its settings below."))
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:

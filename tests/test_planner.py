@@ -135,3 +135,10 @@ def test_defaults_of_the_normalizer() -> None:
     assert problem_of(score=Gaussian()).normalizer == "sum"
     assert problem_of(score=ScaledDot()).normalizer == "softmax"
     assert problem_of(score=Gaussian(), normalizer=Softmax()).normalizer == "softmax"
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize(("values", "backend"), [(64, "sdpa"), (32, "sdpa"), (128, "rowwise")])
+def test_values_twice_as_wide_as_keys_are_not_padded_to(values: int, backend: str, gradient: bool) -> None:
+    query, key = torch.zeros(2, 1, 2, 2048, 64).requires_grad_(gradient).unbind()
+    assert explain(query, key, torch.zeros(1, 2, 2048, values)).backend == backend

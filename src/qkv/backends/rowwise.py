@@ -59,6 +59,9 @@ def cost(problem: Problem) -> Cost:
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
     numbers = problem.rows * (problem.queries + problem.keys) * problem.width
     start, each, linear = (560, 7.5, 4e-3) if problem.gradient else (200, 3.5, 0.0)
+    if _beside_fused_kernel(problem):
+        # Fitted against that kernel, which pads queries and keys to the width of values, at 1,024 to 4,096 keys.
+        each = 2.5 if problem.gradient else 0.7
     if problem.core == "distance":
         start, each = (280, 3 + problem.width * 0.05) if problem.gradient else (120, 0.65 + problem.width * 0.025)
         linear = 5e-3 if problem.gradient else 2e-3
@@ -70,6 +73,13 @@ def cost(problem: Problem) -> Cost:
     if problem.dropout:
         each += 0.6 if problem.gradient else 0.3
     return Cost(int(operations), 64 << 20, start + operations / 150_000 + pairs * each / 1000 + linear * numbers)
+
+
+def _beside_fused_kernel(problem: Problem) -> bool:
+    """Whether PyTorch's kernel computes it too: a plain softmax of dot products."""
+    plain = problem.core == "dot" and problem.normalizer == "softmax" and isinstance(problem.pointwise, Linear)
+    whole = problem.mask == "all" and problem.bias == "none" and not (problem.dropout or problem.sink)
+    return plain and whole and problem.dtype == torch.float32
 
 
 def run(problem: Problem, call: Call) -> Result:

@@ -16,7 +16,9 @@ from tests.kernels.direct import case, ours
 
 from qkv.errors import DtypeError
 from qkv.kernels import (
+    best_tokens,
     compiled,
+    dot_few,
     entmax_rows,
     row_slopes,
     row_weights,
@@ -159,6 +161,7 @@ def test_helpers_in_two_files_are_the_same_text():
     assert shared_helpers(tanh_forward, tanh_direct, but="_row_scores") >= {"_expm1", "_tanh", "_mix", "_row_bits"}
     assert shared_helpers(row_weights, row_slopes) >= {"_exp", "_exp4", "_exp_or_zero", "_hide", "_mix", "_row_bits"}
     assert shared_helpers(row_weights, entmax_rows) >= {"_exp", "_largest"}
+    assert shared_helpers(dot_few, best_tokens) == {"_exp"}
 
 
 def shared_helpers(one: object, other: object, but: str = "") -> set[str]:

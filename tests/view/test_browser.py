@@ -85,6 +85,8 @@ def test_the_keyboard_alone_reaches_the_sentences_and_the_map(opened, words, dat
             break
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
+    # The address changes at once, what is drawn by the event that tells of it.
+    page.wait_for_function("count => document.querySelectorAll('.targets li').length === count", arg=len(date.target))
     assert page.locator(".targets").inner_text().split() == [*date.target]
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.matches('.map')")

@@ -65,7 +65,7 @@ def _details(row: Row) -> str:
 
 
 def _commands(record: dict[str, Any]) -> str:
-    commands = [record["command"]] if "command" in record else record["commands"]
+    commands = record["commands"]
     if len(commands) == 1:
         return f"- command: `{commands[0]}`\n"
     return "- commands\n" + "".join(f"  - `{command}`\n" for command in commands)

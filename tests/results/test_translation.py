@@ -64,7 +64,7 @@ def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monke
         "training_seconds": 590.0,
         "decoding_seconds": 2.0,
         "parameters": 3_500_000,
-        "command": "qkv train translate",
+        "commands": ["qkv train translate"],
         "machine": "a machine",
     }
     row = _row("multi30k_transformer")

@@ -35,7 +35,8 @@ from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
-from qkv.products import linear, weights_kept
+from qkv.keeping import keeping
+from qkv.products import linear
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BATCH, SOURCE, STEPS, BEAM = 8000, 64, 16, 20, 5
@@ -204,7 +205,7 @@ def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], 
 def serve(turns: Connection, busy: bool, *which: Any) -> None:
     """A contender's process: for each turn asked for, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
-    with tempfile.TemporaryDirectory() as folder, weights_kept():
+    with tempfile.TemporaryDirectory() as folder, keeping():
         call = contender(*which, folder)
         call()
         turns.send(None)

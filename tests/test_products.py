@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv import products
+from qkv.keeping import keeping
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
 from qkv.products import Linear, batched, linear, plain, product, served
 
@@ -223,7 +224,7 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 @pytest.mark.usefixtures("onednn")
 def test_weights_that_are_kept_are_those_of_now() -> None:
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
-    with torch.inference_mode(), products.weights_kept():
+    with torch.inference_mode(), keeping():
         before = [linear(x, weight, bias) for _ in range(3)]
         weight.mul_(more)
         after = [linear(x, weight, bias) for _ in range(3)]
@@ -241,7 +242,7 @@ def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monke
     true = products._product
     monkeypatch.setattr(products, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), products.weights_kept():
+    with torch.inference_mode(), keeping():
         for _ in range(2):
             linear(x, weight[:])
             linear(x, weight * 2)
@@ -255,10 +256,10 @@ def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.M
     true = products._product
     monkeypatch.setattr(products, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), products.weights_kept():
+    with torch.inference_mode(), keeping():
         for _ in range(3):
-            with products.weights_kept():
+            with keeping():
                 linear(x, weight)
-    with torch.inference_mode(), products.weights_kept():
+    with torch.inference_mode(), keeping():
         linear(x, weight)
     assert given == [False, True, True, False]

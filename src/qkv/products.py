@@ -5,9 +5,7 @@ which PyTorch brings too, needs about half the time for the same sums. It is rea
 here and nowhere else; where it cannot serve, the product is PyTorch's own.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qkv.keeping import kept
 from qkv.parameters import readable
 from qkv.shapes import Shape, broadcast
 
@@ -56,46 +55,56 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 _Place = tuple[int, int, torch.Size, tuple[int, ...]]
-_KEPT: ContextVar[dict[_Place, tuple[Tensor, Tensor | None]] | None] = ContextVar("kept", default=None)
 
 
-@contextmanager
-def weights_kept() -> Iterator[None]:
-    """Lay each weight out as oneDNN reads it when it is met a second time, and keep that until the end of the block.
-
-    For a decoding, whose every step takes the same products, and for several of them: a block within another one shares
-    what that one keeps. Nothing outlives the outermost block, and a weight that changes within it is laid out anew.
-
-    Example:
-        >>> with weights_kept(), torch.inference_mode():
-        ...     linear(torch.ones(1, 3), torch.ones(2, 3))
-        tensor([[3., 3.]])
-    """
-    if _KEPT.get() is not None:
-        yield
-        return
-    before = _KEPT.set({})
-    try:
-        yield
-    finally:
-        _KEPT.reset(before)
+@final
+class _Weights(dict[_Place, tuple[Tensor, Tensor | None]]):
+    """Weights met in a decoding, and as oneDNN reads them from the second time on; a changed one is another."""
 
 
 def _kept(weight: Tensor) -> Tensor:
     """The weight as oneDNN reads it, where it is kept so; only of what was not itself computed in this decoding."""
-    kept = _KEPT.get()
-    if kept is None or weight.is_inference() or torch.is_grad_enabled():
+    weights = kept(_Weights)
+    if weights is None or weight.is_inference() or torch.is_grad_enabled():
         return weight
     place = (weight.data_ptr(), weight._version, weight.shape, weight.stride())
-    met = kept.get(place)
+    met = weights.get(place)
     if met is None:
         # Held here, so that no other weight comes to lie in its place.
-        kept[place] = (weight, None)
+        weights[place] = (weight, None)
         return weight
     if met[1] is None:
-        met = kept[place] = (weight, torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None))
+        met = weights[place] = (weight, laid_out(weight))
     assert met[1] is not None
     return met[1]
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """A weight (N, M) as oneDNN reads it; only for `followed`."""
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
+    return found
+
+
+def followed(
+    x: Tensor, laid: Tensor, bias: Tensor | None, *, relu: bool = False, added: Tensor | None = None
+) -> Tensor:
+    """x·Wᵀ + b and what follows it, in one pass, without a gradient; where `served` says yes.
+
+    Args:
+        x: (R, M).
+        laid: W, from `laid_out`.
+        bias: b (N,), or None.
+        relu: whether what is below 0 becomes 0.
+        added: (R, N), added at last; not beside `relu`.
+
+    Returns:
+        (R, N).
+    """
+    if added is not None:
+        joined: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, added, laid, bias, "add")
+        return joined
+    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, laid, bias, "relu" if relu else "none", [], "")
+    return found
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

@@ -4,15 +4,12 @@ A decoder's step reads what it keeps and does little with it. PyTorch's kernel m
 numbers; here each key and value is read once, as it lies, for all heads, and what a mask hides is not read at all.
 """
 
-from typing import Any
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.backends import tanh_operators
 from qkv.backends.base import Result
+from qkv.kernels.laid import Laid
 from qkv.parameters import readable
 from qkv.problem import Call, Problem
 from qkv.shapes import Shape
@@ -72,33 +69,20 @@ def _by_head(x: Tensor, leading: Shape) -> Tensor:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
-    from qkv.kernels import dot_few, pool
+    from qkv.kernels.few_rows import attend
 
     items, heads, queries, width = query.shape
     keys, wide = value.shape[2:]
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    strides = *query.stride()[:3], *key.stride()[:3], *value.stride()[:3]
-    sight = (0, 0, 0) if seen is None else (seen.stride(0), *seen.stride()[2:])
-    sizes = np.array([heads, queries, keys, width, wide, *strides, *sight], np.uint64)
+    q, k, v = (laid(x if x.stride(-1) == 1 else x.contiguous()) for x in (query, key, value))
+    mask = None if seen is None else Laid(laid(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
     output = query.new_empty(items, queries, heads, wide)
     lse = query.new_empty(items, heads, queries) if state else None
-    given = [_flat(x) for x in (query, key, value)]
-    mask = np.empty(0, np.bool_) if seen is None else _flat(seen)
-    out, states = output.view(-1).numpy(), np.empty(0, np.float32) if lse is None else lse.view(-1).numpy()
-    code, room = dot_few.forward.at(np.float32), -keys // dot_few.ROUND * -dot_few.ROUND
-
-    def work(chunk: int) -> None:
-        scratch = np.empty(room, np.uint64), np.empty((heads, room), np.float32)
-        code(*pool.share(chunk, chunks, items * queries), sizes, scale, *given, mask, out, states, *scratch)
-
-    time = query.numel() * keys * 5e-4
-    chunks = pool.chunks(time, items)
-    pool.run(work, chunks, time)
+    states = None if lse is None else lse.view(-1).numpy()
+    attend((items, heads, queries, keys, width, wide), scale, q, k, v, mask, output.view(-1).numpy(), states)
     return output.transpose(1, 2), lse
 
 
-def _flat(x: Tensor) -> NDArray[Any]:
-    """From the first number to the last, as they lie."""
+def laid(x: Tensor) -> Laid:
+    """Where the numbers of a tensor lie, with the strides of all dimensions but the last."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    found: NDArray[Any] = x.detach().as_strided((last + 1,), (1,)).numpy()
-    return found
+    return Laid(x.detach().as_strided((last + 1,), (1,)).numpy(), x.stride()[:-1])

@@ -15,7 +15,7 @@ from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, QkvError, complaint
-from qkv.products import weights_kept
+from qkv.keeping import keeping
 
 Stop = Literal["proved", "filled"]
 
@@ -124,7 +124,7 @@ def beam(
         state = model.start(source, lengths)
         if sources.numel() < source.shape[0]:
             state = model.select(state, sources)
-        with weights_kept():
+        with keeping():
             run.to_the_end(_Front.first(state, source, lengths, sources, bos))
     return [run.best(row) for row in range(source.shape[0])]
 

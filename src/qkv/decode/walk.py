@@ -9,7 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
 from qkv.errors import ConfigError, ShapeError, complaint
-from qkv.products import weights_kept
+from qkv.keeping import keeping
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
@@ -52,7 +52,7 @@ def walk(
     if rows.numel() < source.shape[0]:
         state = model.select(state, rows)
     tokens = torch.full_like(rows, bos)
-    with weights_kept():
+    with keeping():
         for step in range(int(limits.max())):
             logits, state = model.step(tokens, state)
             tokens, gains = choose(logits, rows, step)

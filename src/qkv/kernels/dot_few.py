@@ -166,3 +166,25 @@ def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places
                 lse[(b * heads + h) * queries + q] = top + np.log(total) if total != 0 else top
         _clear(out, row * heads * wide, heads * wide)
         _values(out, row * heads * wide, value, v, sizes, places, count, scores)
+
+
+@kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])")
+def append(start, stop, sizes, fresh, key, value):
+    """Write the newest keys and values of the batch's items start to stop behind those that are kept.
+
+    Args:
+        start, stop: the range of items.
+        sizes: N and K, how many are new and how many there are then; H·F and H·V; then strides: of what is fresh over
+            B and N, of keys over B and K, of values over B and K.
+        fresh: queries, keys and values of all heads beside each other, as one product gives them.
+        key, value: (B, K, H, F) and (B, K, H, V), from their first number on; written.
+    """
+    new, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3]
+    for b in range(start, stop):
+        for n in range(new):
+            at, k = b * sizes[4] + n * sizes[5] + width, keys - new + n
+            to_key, to_value = b * sizes[6] + k * sizes[7], b * sizes[8] + k * sizes[9]
+            for c in range(width):
+                key[to_key + c] = fresh[at + c]
+            for c in range(wide):
+                value[to_value + c] = fresh[at + width + c]

@@ -13,6 +13,7 @@ from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
+from qkv.nn.stepping import step
 from qkv.products import Linear
 
 
@@ -196,7 +197,7 @@ class TransformerTranslator(nn.Module):
             seen = _with_themselves(seen)
             x_BTM = x_BTM.view(*seen.shape[:2], -1)
         for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
-            x_BTM, grown = block.step(x_BTM, cache, _mask(state.lengths), seen)
+            x_BTM, grown = step(block, x_BTM, cache, state.lengths, seen)
             caches.append(grown)
         h_BTM: Tensor = self.decoder_norm(x_BTM)
         after = TransformerState(tuple(caches), state.lengths, state.position + target.shape[1], seen)

@@ -1,10 +1,17 @@
 """Keys and values that are kept between decoding steps."""
 
 from dataclasses import dataclass, field
-from typing import final
+from functools import cached_property
+from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from qkv.backends.step import laid
+from qkv.keeping import Rooms, kept
+from qkv.kernels.laid import Laid
+from qkv.parameters import readable
 
 _LEAST_ROOM = 16
 
@@ -48,10 +55,17 @@ class Memory:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
             return Memory(key, value, self.first)
+        grown = self.grow(later.length)
+        grown.key[..., self.length :, :] = later.key
+        grown.value[..., self.length :, :] = later.value
+        return grown
+
+    def grow(self, count: int) -> "Memory":
+        """These keys and values with room for more behind them, which holds anything until the caller writes there."""
         room = self.room
-        if room is None or not room.free(self, later.length):
-            room = _Room.holding(self, later.length)
-        return room.extended(self, later)
+        if room is None or not room.free(self, count):
+            room = _Room.holding(self, count)
+        return room.grown(self, count)
 
     def last(self, count: int) -> "Memory":
         """Forget all but the last keys; those that stay keep their positions."""
@@ -63,6 +77,15 @@ class Memory:
         if self.room is None or torch.is_grad_enabled():
             return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
         return _Room.chosen(self, rows)
+
+    @cached_property
+    def laid(self) -> tuple[Laid, Laid]:
+        """Where keys (B, H, K, E) and values (B, H, K, V) on the CPU lie; the last dimension must lie together."""
+        apart = self.key.stride()[:3], self.value.stride()[:3]
+        if self.room is None:
+            return laid(self.key), laid(self.value)
+        before, (keys, values) = self.first - self.room.start, self.room.arrays
+        return Laid(keys[before * apart[0][2] :], apart[0]), Laid(values[before * apart[1][2] :], apart[1])
 
 
 @final
@@ -104,21 +127,26 @@ class _Room:
         """Whether a memory ends where this is filled, and there is room behind."""
         return memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
 
-    def extended(self, memory: Memory, later: Memory) -> Memory:
-        """The memory with later keys and values, here."""
-        begin, end = self.filled, self.filled + later.length
-        self.key[..., begin:end, :] = later.key
-        self.value[..., begin:end, :] = later.value
-        self.filled = end
-        kept = slice(memory.first - self.start, end)
-        return Memory(self.key[..., kept, :], self.value[..., kept, :], memory.first, self)
+    def grown(self, memory: Memory, count: int) -> Memory:
+        """The memory with room for more, here."""
+        self.filled += count
+        begin, length = memory.first - self.start, memory.length + count
+        return Memory(self.key.narrow(-2, begin, length), self.value.narrow(-2, begin, length), memory.first, self)
+
+    @cached_property
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """All of it, flat, as it lies: (B, K, H, E) and (B, K, H, V)."""
+        return self.key.transpose(-3, -2).view(-1).numpy(), self.value.transpose(-3, -2).view(-1).numpy()
 
 
 def _empty(part: Tensor, rows: int, length: int) -> Tensor:
     """Room of a part's kind, all heads of a position beside each other: so projections give them, so a step reads."""
-    if part.ndim < 4:
-        return part.new_empty(rows, *part.shape[1:-2], length, part.shape[-1])
-    return part.new_empty(rows, *part.shape[1:-3], length, part.shape[-3], part.shape[-1]).transpose(-3, -2)
+    by_head = part.ndim > 3
+    inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
+    shape = (rows, *inner, part.shape[-1])
+    rooms = kept(Rooms) if part.dtype == torch.float32 and readable(part) else None
+    found = part.new_empty(shape) if rooms is None else rooms.take(shape)
+    return found.transpose(-3, -2) if by_head else found
 
 
 @final

@@ -14,8 +14,8 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
+from qkv.keeping import keeping
 from qkv.models.copying import CopyingTranslator
-from qkv.products import weights_kept
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
@@ -248,7 +248,7 @@ class Translator:
             # A beam holds its sources that many times.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
-            with weights_kept():  # for all batches together
+            with keeping():  # for all batches together
                 for batch in batches:
                     drawn = [[row[place] for place in batch] for row in keys]
                     results.append(self._decode_batch([kept[place] for place in batch], drawn, how))

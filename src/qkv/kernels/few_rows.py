@@ -1,0 +1,83 @@
+"""Attention of few queries, and the keys that a step adds: shares the rows of `qkv.kernels.dot_few` among threads."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.kernels import dot_few, pool
+from qkv.kernels.laid import Laid
+
+Floats = NDArray[np.float32]
+
+_EACH = 5e-4
+"""Microseconds of one thread for a number of the query and a key."""
+_NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
+
+
+def attend(
+    shape: tuple[int, int, int, int, int, int],
+    scale: float,
+    query: Laid,
+    key: Laid,
+    value: Laid,
+    mask: Laid | None,
+    out: Floats,
+    lse: Floats | None = None,
+) -> None:
+    """Attend by dot products under softmax.
+
+    Args:
+        shape: B, H, Q, K, F and V.
+        scale: multiplies the products.
+        query: float32, with strides over B, H and Q; the last dimension lies together.
+        key, value: likewise, over B, H and K.
+        mask: what is seen, bool, over B, Q and K; None for everything.
+        out: (B, Q, H, V), flat, written.
+        lse: (B, H, Q), flat, written; None where it is not wanted.
+
+    Example:
+        >>> ones, out = Laid(np.ones(6, np.float32), (6, 6, 2)), np.empty(2, np.float32)
+        >>> attend((1, 1, 1, 3, 2, 2), 1.0, Laid(np.ones(2, np.float32), (2, 2, 2)), ones, ones, None, out)
+        >>> out.round(4)
+        array([1., 1.], dtype=float32)
+    """
+    items, heads, queries, keys, width, wide = shape
+    seen, apart = (_NO_MASK, (0, 0, 0)) if mask is None else mask
+    sizes = _sizes((heads, queries, keys, width, wide, *query.strides, *key.strides, *value.strides, *apart))
+    states = _NO_LSE if lse is None else lse
+    code: Any = dot_few.forward.at(np.float32)
+    room = -keys // dot_few.ROUND * -dot_few.ROUND
+    time = items * heads * queries * width * keys * _EACH
+    chunks = pool.chunks(time, items)
+
+    def work(chunk: int) -> None:
+        scratch = np.empty(room, np.uint64), np.empty((heads, room), np.float32)
+        rows = pool.share(chunk, chunks, items * queries)
+        code(*rows, sizes, scale, query.numbers, key.numbers, value.numbers, seen, out, states, *scratch)
+
+    pool.run(work, chunks, time)
+
+
+def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value: Laid) -> None:
+    """Write the newest keys and values behind those that are kept.
+
+    Args:
+        shape: B, N and K, how many are new and how many there are then; H·F and H·V.
+        fresh: queries, keys and values of all heads beside each other, with strides over B and N.
+        key, value: written; strides over B and K, all heads of a position lie together.
+
+    Example:
+        >>> keys, values = Laid(np.zeros(2, np.float32), (2, 1)), Laid(np.zeros(2, np.float32), (2, 1))
+        >>> append((1, 1, 2, 1, 1), Laid(np.arange(3, dtype=np.float32), (3, 3)), keys, values)
+        >>> keys.numbers, values.numbers
+        (array([0., 1.], dtype=float32), array([0., 2.], dtype=float32))
+    """
+    items, *rest = shape
+    sizes = _sizes((*rest, *fresh.strides, *key.strides, *value.strides))
+    dot_few.append.at(np.float32)(0, items, sizes, fresh.numbers, key.numbers, value.numbers)
+
+
+def _sizes(numbers: Sequence[int]) -> NDArray[np.uint64]:
+    return np.array(numbers, np.uint64)

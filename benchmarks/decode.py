@@ -33,9 +33,9 @@ import torch
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
+from qkv.keeping import keeping
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
-from qkv.keeping import keeping
 from qkv.products import linear
 
 RESULTS = Path(__file__).parent / "results"

@@ -188,4 +188,4 @@ def test_an_error_in_the_code_is_not_hidden():
         return x.no_such_attribute
 
     with pytest.raises(numba.core.errors.TypingError):
-        compiled._compile(wrong, "void(F[::1])", "f4")
+        compiled.compile_kept(wrong, ["void(f4[::1])"])

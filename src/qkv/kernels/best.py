@@ -1,7 +1,6 @@
 """The best tokens of each row of scores: shares the rows of `qkv.kernels.best_tokens` among threads."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +35,7 @@ def best(
     barred = np.array([number for number in set(never) if number < size], np.uint64)
     found = np.empty((rows, min(count, size - barred.size)), np.uint64)
     gains = np.empty(found.shape, np.float32)
-    code: Any = best_tokens.at(np.float32)
-    time = scores.size * _EACH
-    chunks = pool.chunks(time, rows)
-
-    def work(chunk: int) -> None:
-        part = pool.share(chunk, chunks, rows)
-        code(*part, size, scores.reshape(-1), barred, found, gains, np.empty(-(-size // BLOCK), np.float32))
-
-    pool.run(work, chunks, time)
+    given = (size, scores.reshape(-1), barred, found, gains)
+    scratch = (((-(-size // BLOCK),), np.float32),)
+    pool.share_out(best_tokens, np.float32, rows, scores.size * _EACH, given, scratch)
     return found.view(np.int64), gains

@@ -10,7 +10,7 @@ only changes of the kernel's own file. The options below are part of the name un
 import hashlib
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numba
@@ -164,7 +164,9 @@ class Kernel:
             raise DtypeError(message)
         with self._lock:
             if dtype not in self._compiled:
-                self._compiled[dtype] = self._compiled.get(key) or _compile(self.py_func, self.signature, _LETTERS[key])
+                self._compiled[dtype] = self._compiled.get(key) or compile_kept(
+                    self.py_func, [self.signature.replace("F", _LETTERS[key])]
+                )
                 self._compiled[key] = self._compiled[dtype]
             return self._compiled[dtype]
 
@@ -188,17 +190,37 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
     return lambda function: Kernel(function, signature)
 
 
-def _compile(function: Callable[..., Any], signature: str, letter: str) -> Callable[..., Any]:
-    types = [signature.replace("F", letter)]
+def part_of(kernel: Kernel) -> Callable[..., Any]:
+    """A kernel's function as a part of other compiled functions.
+
+    Args:
+        kernel: whose.
+
+    Returns:
+        The compiled function, which is kept with those that call it.
+    """
+    return helper(kernel.py_func)
+
+
+def compile_kept(function: Callable[..., Any], signatures: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a function now, and keep the machine code on disk where that can be done.
+
+    Args:
+        function: plain Python that Numba understands; its name is that under which the code is kept.
+        signatures: of its arguments.
+
+    Returns:
+        The compiled function.
+    """
     name = function.__qualname__
     function.__qualname__ = f"{name}-{_RECIPE[:8]}"
     try:
-        return cast(Callable[..., Any], _njit(types, cache=True, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+        return cast(Callable[..., Any], _njit(signatures, cache=True, fastmath=ELEMENTWISE, **_OPTIONS)(function))
     except (RuntimeError, OSError) as error:
         if not _is_about_the_cache(error):
             raise
         _warn_once(str(error))
-        return cast(Callable[..., Any], _njit(types, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+        return cast(Callable[..., Any], _njit(signatures, fastmath=ELEMENTWISE, **_OPTIONS)(function))
     finally:
         function.__qualname__ = name
 

@@ -1,7 +1,6 @@
 """Attention of few queries, and the keys that a step adds: shares the rows of `qkv.kernels.dot_few` among threads."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,17 +46,11 @@ def attend(
     seen, apart = (_NO_MASK, (0, 0, 0)) if mask is None else mask
     sizes = _sizes((heads, queries, keys, width, wide, *query.strides, *key.strides, *value.strides, *apart))
     states = _NO_LSE if lse is None else lse
-    code: Any = dot_few.forward.at(np.float32)
     room = -keys // dot_few.ROUND * -dot_few.ROUND
+    given = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, seen, out, states)
     time = items * heads * queries * width * keys * _EACH
-    chunks = pool.chunks(time, items)
-
-    def work(chunk: int) -> None:
-        scratch = np.empty(room, np.uint64), np.empty((heads, room), np.float32)
-        rows = pool.share(chunk, chunks, items * queries)
-        code(*rows, sizes, scale, query.numbers, key.numbers, value.numbers, seen, out, states, *scratch)
-
-    pool.run(work, chunks, time)
+    scratch = ((room,), np.uint64), ((heads, room), np.float32)
+    pool.share_out(dot_few.forward, np.float32, items * queries, time, given, scratch)
 
 
 def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value: Laid) -> None:

@@ -1,27 +1,32 @@
-"""The threads that run compiled kernels: `torch.get_num_threads()` − 1 workers and the caller.
+"""The threads that run compiled kernels, `torch.get_num_threads()` with the caller: PyTorch's own, or workers of ours.
 
-Work is a number of chunks that anyone may take. The caller takes chunks too, so it never waits for a worker that is
-busy with somebody else's work, and calls from many Python threads share the workers without being able to block each
-other. A forked child starts with no workers and makes its own when it first needs them.
+A kernel that takes a range of things goes to PyTorch's own threads (`share_out`). For other work, and where those
+cannot be had, there are workers, and a number of chunks that anyone may take. The caller takes chunks too, so it never
+waits for a worker that is busy with somebody else's work, and calls from many Python threads share the workers without
+being able to block each other. A forked child starts with no workers and makes its own when it first needs them.
 """
 
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Any
 
+import numpy as np
 import torch
+
+from qkv.kernels import team
+from qkv.kernels.compiled import Kernel
 
 ALONE_BELOW = 200.0
 """Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
 
-BETWEEN_PRODUCTS = 1500.0
-"""The same for a pass between PyTorch's products, on two threads.
+TEAM_BELOW = 20.0
+"""The same for PyTorch's own threads, which wait for the next operator anyway."""
 
-PyTorch's second thread waits for its next product in a loop, on the core that the worker is woken for: on two cores a
-pass of 0.3 ms took 0.7 ms longer with the worker than without it.
-"""
+_EACH = 4
+"""Chunks for each thread: whose work takes less takes more of them."""
 
 _queue: "SimpleQueue[_Job]" = SimpleQueue()
 _workers = 0
@@ -83,6 +88,46 @@ def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
         raise job.error
 
 
+def share_out(
+    kernel: Kernel,
+    dtype: Any,
+    things: int,
+    microseconds: float,
+    given: Sequence[Any],
+    scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
+) -> None:
+    """Run a kernel over a range of things, shared among as many threads as PyTorch would use: its own, where they can
+    be had.
+
+    Args:
+        kernel: takes the range, what it is given, and its scratch.
+        dtype: of the kernel.
+        things: how many.
+        microseconds: how long all of them take one thread, roughly.
+        given: what the kernel is given after the range.
+        scratch: shape and type of the memory that each chunk has for itself; it may hold anything.
+
+    Example:
+        >>> from qkv.kernels.tanh_layout import lay_out
+        >>> tiles = np.empty((1, 1, 4, 16))
+        >>> share_out(lay_out, tiles.dtype, 1, 0.0, (np.ones((1, 3, 2)), tiles))
+        >>> tiles.sum()
+        np.float64(6.0)
+    """
+    if team.available():
+        members = threads() if microseconds >= TEAM_BELOW else 1
+        count = 1 if members == 1 else max(1, min(things, _EACH * members))
+        rooms = [np.empty((count, *shape), kind) for shape, kind in scratch]
+        team.launcher(kernel, dtype, len(rooms))(members, count, things, *given, *rooms)
+        return
+    code, count = kernel.at(dtype), chunks(microseconds, things)
+
+    def work(chunk: int) -> None:
+        code(*share(chunk, count, things), *given, *(np.empty(shape, kind) for shape, kind in scratch))
+
+    run(work, count, microseconds)
+
+
 def threads() -> int:
     """How many threads a call may use, its own included.
 
@@ -110,23 +155,7 @@ def chunks(microseconds: float, most: int) -> int:
         >>> chunks(0.0, 1000)
         1
     """
-    return 1 if microseconds < ALONE_BELOW else max(1, min(most, 4 * threads()))
-
-
-def between_products(microseconds: float) -> float:
-    """Say how long work between PyTorch's products counts: as nothing, where the caller had better work alone.
-
-    Args:
-        microseconds: how long it takes one thread, roughly.
-
-    Returns:
-        As many, or 0. Only two threads have been measured; more share their work as elsewhere.
-
-    Example:
-        >>> between_products(2 * BETWEEN_PRODUCTS)
-        3000.0
-    """
-    return 0.0 if threads() == 2 and microseconds < BETWEEN_PRODUCTS else microseconds
+    return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * threads()))
 
 
 def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:

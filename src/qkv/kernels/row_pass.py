@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.kernels import pool, row_slopes, row_weights
+from qkv.kernels.compiled import Kernel
 from qkv.kernels.sight import Array
 
 Doubles = NDArray[np.float64]
@@ -82,18 +83,11 @@ def weigh(mechanism: Mechanism, tile: Tile, products: Array, weights: Array) -> 
         (array([[[0.5, 0.5]]]), array([[0.69314718]]))
     """
     state = np.empty(products.shape[:2])
-    code = _code(row_weights, products, weights)
-    rows, keys = state.size, products.shape[2]
     head = SHAPES[mechanism.shape], mechanism.power, RULES[mechanism.rule], weights.dtype == np.float32
-    given = products, *tile[:6], mechanism.drop, *tile[6:]
-
-    def work(chunk: int) -> None:
-        scratch = np.empty(keys, products.dtype), np.empty(64, products.dtype)
-        code(*pool.share(chunk, chunks, rows), *head, *given, weights, state, *scratch)
-
-    time = pool.between_products(mechanism.cost(products.size))
-    chunks = pool.chunks(time, rows)
-    pool.run(work, chunks, time)
+    given = *head, products, *tile[:6], mechanism.drop, *tile[6:], weights, state
+    scratch = ((products.shape[2],), products.dtype), ((64,), products.dtype)
+    kernel, time = _kernel(row_weights, products, weights), mechanism.cost(products.size)
+    pool.share_out(kernel, weights.dtype, state.size, time, given, scratch)
     return state
 
 
@@ -142,21 +136,15 @@ def unweigh(
         array([[[ 0.25, -0.25]]])
     """
     found = Pulled(np.empty(products.shape[:2]), np.empty(products.shape[:2]))
-    code = _code(row_slopes, products, weights)
-    rows, keys = state.size, products.shape[2]
+    keys, kinds = products.shape[2], (products.dtype, weights.dtype)
     head = SHAPES[mechanism.shape], mechanism.power, RULES[mechanism.rule], weights.dtype == np.float32
-    given = products, *tile[:5], mechanism.drop, *tile[6:], weights, state, grads, of_state, learns_scale, *found
-
-    def work(chunk: int) -> None:
-        kinds = (keys, weights.dtype), (keys, products.dtype), (4, weights.dtype), (1, products.dtype)
-        code(*pool.share(chunk, chunks, rows), *head, *given, *(np.empty(size, kind) for size, kind in kinds))
-
-    time = pool.between_products(mechanism.cost(products.size))
-    chunks = pool.chunks(time, rows)
-    pool.run(work, chunks, time)
+    given = *head, products, *tile[:5], mechanism.drop, *tile[6:], weights, state, grads, of_state, learns_scale, *found
+    scratch = ((keys,), kinds[1]), ((keys,), kinds[0]), ((4,), kinds[1]), ((1,), kinds[0])
+    kernel, time = _kernel(row_slopes, products, weights), mechanism.cost(products.size)
+    pool.share_out(kernel, weights.dtype, state.size, time, given, scratch)
     return found
 
 
-def _code(module: Any, products: Array, weights: Array) -> Any:
-    kernel = module.same if products.dtype == weights.dtype else module.wider
-    return kernel.at(weights.dtype)
+def _kernel(module: Any, products: Array, weights: Array) -> Kernel:
+    found: Kernel = module.same if products.dtype == weights.dtype else module.wider
+    return found

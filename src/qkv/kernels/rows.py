@@ -36,15 +36,8 @@ def project(scores: Array, alpha: Doubles) -> Doubles:
     """
     items, height, keys = scores.shape
     tau = np.empty((items, height))
-    code = entmax.at(scores.dtype)
-    time = pool.between_products(_microseconds(scores, alpha))
-    chunks = pool.chunks(time, tau.size)
-
-    def work(chunk: int) -> None:
-        scratch = np.empty(keys + 1), np.empty(64, scores.dtype)
-        code(*pool.share(chunk, chunks, tau.size), alpha, scores, tau, *scratch)
-
-    pool.run(work, chunks, time)
+    scratch = ((keys + 1,), np.float64), ((64,), scores.dtype)
+    pool.share_out(entmax, scores.dtype, tau.size, _microseconds(scores, alpha), (alpha, scores, tau), scratch)
     return tau
 
 
@@ -73,14 +66,7 @@ def project_back(
     """
     items, height, keys = grads.shape
     d_alpha = np.empty((items, height))
-    code = entmax_back.at(grads.dtype)
-    time = pool.between_products(_microseconds(grads, alpha))
-    chunks = pool.chunks(time, d_alpha.size)
-
-    def work(chunk: int) -> None:
-        scratch = np.empty(keys, grads.dtype), np.empty(1, grads.dtype)
-        part = pool.share(chunk, chunks, d_alpha.size)
-        code(*part, alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha, *scratch)
-
-    pool.run(work, chunks, time)
+    given = alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha
+    scratch = ((keys,), grads.dtype), ((1,), grads.dtype)
+    pool.share_out(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), given, scratch)
     return d_alpha

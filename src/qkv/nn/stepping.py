@@ -255,13 +255,14 @@ class _Real:
     """Which source positions are real, of the lengths that were asked about last."""
 
     def __init__(self) -> None:
-        self.lengths: Tensor | None = None
-        self.mask = torch.empty(0, 0, dtype=torch.bool)
+        self._last: tuple[Tensor, Tensor] | None = None
 
     def of(self, lengths: Tensor, keys: int) -> Tensor:
-        if lengths is not self.lengths or keys != self.mask.shape[1]:
-            self.lengths, self.mask = lengths, torch.arange(keys) < lengths[:, None]
-        return self.mask
+        """(B, K), True where real."""
+        last = self._last  # read once: other threads ask too
+        if last is None or last[0] is not lengths or last[1].shape[1] != keys:
+            last = self._last = lengths, torch.arange(keys) < lengths[:, None]
+        return last[1]
 
 
 def _real(lengths: Tensor, keys: int) -> Laid:

@@ -22,6 +22,7 @@ from qkv.kernels import (
     entmax_rows,
     row_slopes,
     row_weights,
+    short,
     tanh_backward,
     tanh_direct,
     tanh_factors,
@@ -162,6 +163,7 @@ def test_helpers_in_two_files_are_the_same_text():
     assert shared_helpers(row_weights, row_slopes) >= {"_exp", "_exp4", "_exp_or_zero", "_hide", "_mix", "_row_bits"}
     assert shared_helpers(row_weights, entmax_rows) >= {"_exp", "_largest"}
     assert shared_helpers(dot_few, best_tokens) == {"_exp"}
+    assert shared_helpers(dot_few, short) == {"_exp"}
 
 
 def shared_helpers(one: object, other: object, but: str = "") -> set[str]:

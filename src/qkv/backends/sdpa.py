@@ -1,5 +1,6 @@
 """Backend `sdpa`: PyTorch's fused kernel, for dot-product cores under softmax."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.backends import step, sunk
+from qkv.backends import short, step, sunk
 from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.hidden import without_hidden
 from qkv.backends.operators import second_derivative
@@ -62,6 +63,8 @@ def _written_out(problem: Problem) -> int:
 
 def cost(problem: Problem) -> Cost:
     """Two matrix products forward, five backward; the scores stay in the cache. The narrower width is padded."""
+    if short.fits(problem):
+        return short.cost(problem)
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
     matrix = _written_out(problem)
@@ -73,13 +76,17 @@ def cost(problem: Problem) -> Cost:
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """Attend with the operands of the score: by a pass of our own where queries are few."""
-    few = step.serves(problem, call)
-    # That pass reads only what is seen; all other ways need zeros in place of the rest.
-    call = call if few else without_hidden(call)
+    """Attend with the operands of the score: by passes of our own where queries are few or sequences short."""
+    own: Callable[[Problem, Call, Tensor, Tensor, float], Result] | None = None
+    if step.serves(problem, call):
+        own = step.run
+    elif short.serves(problem, call):
+        own = short.run
+    # Those passes read only what is seen; all other ways need zeros in place of the rest.
+    call = call if own is not None else without_hidden(call)
     query, key, scale = _operands(call)
-    if few:
-        return step.run(problem, call, query, key, scale)
+    if own is not None:
+        return own(problem, call, query, key, scale)
     return attend(problem, call, query, key, scale, "sdpa")
 
 
@@ -91,8 +98,10 @@ def direct(problem: Problem) -> Direct | None:
         and not problem.sink
         and len(problem.leading) == 2
         and problem.width == problem.value_width
-        and problem.queries > step.MOST
+        and (problem.queries > step.MOST or short.fits(problem))
     )
+    if plain and short.fits(problem):
+        return short.direct(problem)
     return partial(_direct, problem.mask == "causal", problem.gradient) if plain else None
 
 
@@ -108,7 +117,9 @@ def _direct(causal: bool, gradient: bool, query: Tensor, key: Tensor, value: Ten
 
 def tells(problem: Problem, call: Call) -> str:
     """Which kernel it is."""
-    return "a compiled pass over the keys of few queries" if step.serves(problem, call) else "PyTorch's own"
+    if step.serves(problem, call):
+        return "a compiled pass over the keys of few queries"
+    return "a compiled pass over short sequences" if short.serves(problem, call) else "PyTorch's own"
 
 
 def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, backend: str) -> Result:

@@ -1,0 +1,242 @@
+"""Dot products under softmax between short sequences: one compiled pass over each item, for backend `sdpa`.
+
+PyTorch's kernel makes products of tiles so small that most of its time goes to calling for them, and its backward pass
+in half types takes ten times as long again; the full matrix is copied, and with it queries, keys and values by head.
+Here an item is read where its projections lie, its tables stay in the first cache, what a mask hides is not computed,
+and the backward pass makes the weights again.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkv.backends import step, tanh_operators
+from qkv.backends.base import Direct, Result
+from qkv.backends.operators import second_derivative
+from qkv.masks.lower import Visibility
+from qkv.parameters import readable
+from qkv.problem import Call, Cost, Problem
+from qkv.scores.base import Score
+from qkv.shapes import Shape
+
+LONGEST = 256
+"""The most queries or keys; beyond, an item's tables leave the second cache."""
+WIDEST = 128
+"""The widest query or value; likewise."""
+EACH = 5e-5
+"""Microseconds of one thread for each number of a query and each key, forward."""
+LEAST = 32
+"""The fewest items: below, a call takes what it saves, and a process that computes little needs no Numba."""
+
+
+def fits(problem: Problem) -> bool:
+    """Whether this pass is made for a problem that `sdpa` does not refuse."""
+    # Asked first: a program that is traced must not be cut to the sizes that are asked about below.
+    return (
+        not torch.compiler.is_compiling()
+        and not problem.transformed
+        and problem.device == "cpu"
+        and problem.dtype in (torch.float32, torch.bfloat16)
+        and problem.mask in ("all", "causal", "keys", "bounds")
+        and problem.bias == "none"
+        and not problem.sink
+        and (problem.gradient or problem.queries > step.MOST)
+        and max(problem.queries, problem.keys) <= LONGEST
+        and max(problem.width, problem.value_width) <= WIDEST
+        and problem.rows >= LEAST
+        and tanh_operators.trouble() is None
+    )
+
+
+def serves(problem: Problem, call: Call) -> bool:
+    """Whether it computes a call: one whose tensors can be read."""
+    return (
+        fits(problem)
+        and torch._C._get_tracing_state() is None
+        and all(map(readable, (call.query, call.key, call.value)))
+    )
+
+
+def cost(problem: Problem) -> Cost:
+    """Two products forward, five backward, and a way through the rows of each.
+
+    Fitted to processor time of one thread and halved, as other backends are foreseen at half of theirs at such sizes.
+    """
+    pairs = problem.rows * problem.queries * problem.keys
+    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
+    numbers = problem.rows * (problem.queries + problem.keys) * (problem.width + problem.value_width)
+    time = (50 if problem.gradient else 14) + operations / 800_000 + numbers * (0.8 if problem.gradient else 0.3) / 1000
+    return Cost(int(operations), 4 * LONGEST * (2 * LONGEST + 5 * WIDEST), time)
+
+
+def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) -> Result:
+    """Attend.
+
+    Args:
+        problem, call: what is asked; what no one may see may hold anything.
+        query: (..., Q, F), operands of dot products.
+        key: (..., K, F).
+        scale: multiplies the products.
+    """
+    query, key, value = (_by_head(x, problem.leading, 2) for x in (query, key, call.value))
+    sight = _sight(problem, call.visibility)
+    if problem.gradient:
+        output, lse = _Short.apply(query, key, value, sight, scale), None  # type: ignore[no-untyped-call]
+    else:
+        output, lse = _forward(query, key, value, sight, scale, problem.state)
+    if output.shape[:-2] != problem.leading:
+        output = output.reshape(*problem.leading, *output.shape[2:])
+    return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
+
+
+def direct(problem: Problem) -> Direct | None:
+    """The pass and nothing else, where query, key and value have four dimensions and the mask is `all` or `causal`."""
+    if problem.mask == "all":
+        last = np.full(1, problem.keys, np.int32)
+        sight = _Sight(np.zeros(1, np.int32), last, (0, 0, 0))
+    else:
+        last = np.minimum(np.arange(1, problem.queries + 1), problem.keys).astype(np.int32)
+        sight = _Sight(np.zeros(problem.queries, np.int32), last, (0, 0, 1))
+    return partial(_direct, sight, problem.gradient) if len(problem.leading) == 2 and not problem.state else None
+
+
+def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    query, key, scale, _ = score.prepare(query, key)
+    if isinstance(scale, Tensor):
+        query, scale = query * scale.to(query.dtype), 1.0
+    if not gradient:
+        return _forward(query, key, value, sight, scale, False)[0]
+    output: Tensor = _Short.apply(query, key, value, sight, scale)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Sight(NamedTuple):
+    """The first key and the one past the last key that each query sees, and how they lie over (B, H, Q)."""
+
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+    strides: tuple[int, ...]
+
+
+def _sight(problem: Problem, visibility: Visibility) -> _Sight:
+    first, last = (None, None) if visibility.bounds is None else visibility.bounds
+    first = torch.zeros(1, dtype=torch.int32) if first is None else first
+    last = torch.full((1,), problem.keys, dtype=torch.int32) if last is None else last
+    # One shape, so that both lie alike.
+    ends = first + torch.zeros_like(last), last + torch.zeros_like(first)
+    rows = [_by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
+    return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
+
+
+def _by_head(x: Tensor, leading: Shape, own: int) -> Tensor:
+    """(..., own dimensions) to (batch, heads, own dimensions), a view where it can be one."""
+    rest = x.shape[x.ndim - own :]
+    if x.shape[:-own] != leading:
+        x = x.expand(*leading, *rest)
+    return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
+
+
+class _Short(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, sight: _Sight, scale: float) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.sight, ctx.scale = sight, scale
+        return _forward(query, key, value, sight, scale, False)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        given = grad, ctx.sight, ctx.scale, *ctx.saved_tensors
+        found = _ShortBackward.apply(*given) if torch.is_grad_enabled() else _backward(*given)  # type: ignore[no-untyped-call]
+        return (*found, None, None)
+
+
+class _ShortBackward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+        return _backward(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("sdpa")
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, sight: _Sight, scale: float, state: bool
+) -> tuple[Tensor, Tensor | None]:
+    from qkv.kernels import short
+
+    query, key, value = (_together(x) for x in (query, key, value))
+    items, heads, queries, width = query.shape
+    sizes = _sizes(query, key, value, sight)
+    output = query.new_empty(items, queries, heads, value.shape[-1])
+    lse = query.new_empty(items, heads, queries, dtype=torch.float32) if state else None
+    states = np.empty(0, np.float32) if lse is None else _flat(lse)
+    given = [*map(_flat, (query, key, value)), *sight[:2], _flat(output), states]
+    rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
+    tables = rows * deep, keys * deep, keys * broad, max(keys * deep, rows * broad), rows * keys
+    _share(short.forward[query.dtype.itemsize].at(np.float32), query, key, EACH, (sizes, scale, *given), tables)
+    return output.transpose(1, 2), lse
+
+
+def _backward(
+    grad: Tensor, sight: _Sight, scale: float, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, ...]:
+    from qkv.kernels import short
+
+    query, key, value, grad = (_together(x) for x in (query, key, value, grad))
+    sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
+    found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
+    given = *map(_flat, (query, key, value, grad)), *sight[:2], *map(_flat, found), np.empty(0, np.float32)
+    rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
+    largest = max(rows, keys) * max(deep, broad)
+    tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, rows * keys, rows * keys
+    _share(short.backward[query.dtype.itemsize].at(np.float32), query, key, 2 * EACH, (sizes, scale, *given), tables)
+    return tuple(x.transpose(1, 2) for x in found)
+
+
+def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[np.uint64]:
+    """Sizes and strides as the kernels take them."""
+    shape = query.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3]
+    strides = *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *sight.strides
+    return np.array([*shape, *strides], np.uint64)
+
+
+def _share(code: Any, query: Tensor, key: Tensor, each: float, given: tuple[Any, ...], tables: tuple[int, ...]) -> None:
+    """Share the items out among threads, each with tables of its own; `each` microseconds a pair of numbers."""
+    from qkv.kernels import pool, short
+
+    items = query.shape[0] * query.shape[1]
+    time = pool.between_products(each * query.numel() * key.shape[2])
+    # All items take as long, so one part for each thread; for each of them Python's lock is taken.
+    chunks = min(pool.chunks(time, items), pool.threads())
+    edges = -query.shape[2] // short.ROUND * -short.ROUND // short.ROWS
+
+    def work(chunk: int) -> None:
+        own = [np.empty(size, np.float32) for size in tables]
+        code(*pool.share(chunk, chunks, items), *given, *own, np.empty((edges, 2), np.uint64))
+
+    pool.run(work, chunks, time)
+
+
+def _whole(*sizes: int) -> tuple[int, ...]:
+    from qkv.kernels.short import ROUND
+
+    return tuple(-size // ROUND * -ROUND for size in sizes)
+
+
+def _together(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _flat(x: Tensor) -> NDArray[Any]:
+    """From the first number to the last, as they lie; of bfloat16 the bits."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    flat = x.detach().as_strided((last + 1,), (1,))
+    found: NDArray[Any] = (flat.view(torch.uint16) if x.dtype == torch.bfloat16 else flat).numpy()
+    return found

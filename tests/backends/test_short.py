@@ -1,0 +1,175 @@
+"""The pass over short sequences: exact with its gradients, blind to what is hidden, and taken only where it serves."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qkv
+from qkv.backends import short
+from qkv.errors import UnsupportedError
+from qkv.masks import causal, lengths, window
+
+ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 4, 21, 19, 20, 12
+BY_ITEM = lengths(torch.arange(ITEMS) * 3)
+MASKS: dict[str, Any] = {
+    "all": None,
+    "causal": causal(),
+    "padding": BY_ITEM,
+    "both": causal() & BY_ITEM,
+    "window": window(3, 2),
+    "none at first": causal(offset=-9),
+}
+
+
+def drawn(dtype: torch.dtype = torch.float32, queries: int = QUERIES, keys: int = KEYS) -> list[Tensor]:
+    torch.manual_seed(0)
+    sizes = (queries, WIDTH), (keys, WIDTH), (keys, VALUE), (queries, VALUE)
+    return [torch.randn(ITEMS, HEADS, *size).to(dtype) for size in sizes]
+
+
+def served(*tensors: Tensor, **given: object) -> bool:
+    plan = qkv.explain(*tensors, **given)  # type: ignore[arg-type]
+    return plan.backend == "sdpa" and "short sequences" in plan.why
+
+
+def answers(backend: str, tensors: list[Tensor], mask: Any) -> list[Tensor]:
+    """The output and the gradients of query, key and value."""
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    output = qkv.attention(*leaves, mask=mask, backend=backend)
+    return [output.detach(), *torch.autograd.grad(output, leaves, tensors[3].to(output.dtype))]
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_output_and_gradients_are_as_exact_as_the_equation(name: str, dtype: torch.dtype, scale: float) -> None:
+    tensors, mask = drawn(dtype), MASKS[name]
+    tensors[0] *= scale
+    assert served(*(x.requires_grad_() for x in tensors[:3]), mask=mask)
+    wide = answers("reference", [x.double() for x in tensors], mask)
+    for right, plain, ours in zip(
+        wide, answers("reference", tensors, mask), answers("sdpa", tensors, mask), strict=True
+    ):
+        error, usual = ours.double() - right, plain.double() - right
+        slack = 2 * torch.finfo(dtype).eps / 2 * float(right.abs().max())
+        assert error.square().mean().sqrt() <= 1.5 * usual.square().mean().sqrt() + slack
+        assert error.abs().max() <= 3 * usual.abs().max() + slack
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (8, 16), (16, 15), (17, 33), (64, 64), (256, 40)])
+def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
+    tensors = drawn(queries=sizes[0], keys=sizes[1])
+    assert served(*(x.requires_grad_() for x in tensors[:3]))
+    turned = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
+    apart = [torch.stack((x.detach(), x.detach()), -1)[..., 0] for x in tensors]
+    found = answers("sdpa", tensors, None)
+    for other in (turned, apart):
+        assert all(torch.equal(one, two) for one, two in zip(found, answers("sdpa", other, None), strict=True))
+    for one, right in zip(found, answers("reference", [x.double() for x in tensors], None), strict=True):
+        torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("filled", [math.nan, math.inf, 3e38])
+def test_what_is_hidden_is_not_read(filled: float) -> None:
+    tensors = drawn()
+    hidden = (torch.arange(KEYS) >= 3 * torch.arange(ITEMS)[:, None])[:, None, :, None]
+    clean = answers("sdpa", tensors, BY_ITEM)
+    tensors[0][0] = tensors[3][0] = filled
+    for index in (1, 2):
+        tensors[index] = tensors[index].masked_fill(hidden, filled)
+    assert all(torch.equal(one, two) for one, two in zip(clean, answers("sdpa", tensors, BY_ITEM), strict=True))
+
+
+def test_a_row_that_sees_nothing_gives_zero() -> None:
+    found = answers("sdpa", drawn(), causal(offset=-9))
+    assert not found[0][:, :, :9].any()
+    assert not found[1][:, :, :9].any()
+    with torch.no_grad():
+        output, state = qkv.attention_with_state(*drawn()[:3], mask=causal(offset=-9), backend="sdpa")
+    assert torch.equal(output, found[0])
+    assert (state.value[:, :, :9] == -math.inf).all()
+
+
+def test_the_state_is_that_of_the_equation() -> None:
+    with torch.no_grad():
+        state = qkv.attention_with_state(*drawn()[:3], mask=BY_ITEM, backend="sdpa")[1]
+        right = qkv.attention_with_state(*(x.double() for x in drawn()[:3]), mask=BY_ITEM, backend="reference")[1]
+    torch.testing.assert_close(state.value.double(), right.value, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_seen_and_no_number_stays_visible() -> None:
+    query, key, value, _ = drawn()
+    value[1, 2, 4, 5] = math.inf
+    key[3, 1, 0, 0] = math.nan
+    output = qkv.attention(query, key, value, backend="sdpa")
+    assert (output[1, 2, :, 5] == math.inf).all()
+    assert output[3, 1].isnan().all()
+    assert int((~output.isfinite()).sum()) == QUERIES + QUERIES * VALUE
+
+
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = answers("sdpa", drawn(), BY_ITEM)
+    monkeypatch.setattr(short, "EACH", 1.0)
+    monkeypatch.setattr("qkv.kernels.pool.threads", lambda: 3)
+    assert all(torch.equal(one, two) for one, two in zip(alone, answers("sdpa", drawn(), BY_ITEM), strict=True))
+
+
+def test_grouped_heads_broadcast_keys_and_other_leading_shapes() -> None:
+    query, key, value, _ = drawn()
+    for given in (
+        (query, key[:, ::2], value[:, ::2]),
+        (query, key[:1], value[:1]),
+        (query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)),
+        (query[:, None], key[:, None], value[:, None]),
+    ):
+        grouped = given[1].shape[-3] == HEADS // 2
+        leaves = [x.detach().requires_grad_() for x in given]
+        assert served(*leaves, enable_gqa=grouped)
+        ours = qkv.attention(*leaves, enable_gqa=grouped)
+        right = qkv.attention(*leaves, enable_gqa=grouped, backend="reference")
+        torch.testing.assert_close(ours, right)
+        for one, two in zip(
+            torch.autograd.grad(ours.sum(), leaves), torch.autograd.grad(right.sum(), leaves), strict=True
+        ):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_derivative_says_where_to_have_it() -> None:
+    leaves = [x.requires_grad_() for x in drawn()[:3]]
+    first = torch.autograd.grad(qkv.attention(*leaves).square().sum(), leaves[0], create_graph=True)[0]
+    with pytest.raises(UnsupportedError, match="reference"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("given", ["few items", "many keys", "wide", "double", "a bias", "few queries, no gradient"])
+def test_taken_only_where_it_serves(given: str) -> None:
+    tensors = drawn()[:3]
+    extra: dict[str, Any] = {}
+    match given:
+        case "few items":
+            tensors = [x[:7] for x in tensors]
+        case "many keys":
+            tensors = [torch.randn(ITEMS, HEADS, 257, 8) for _ in range(3)]
+        case "wide":
+            tensors = [torch.randn(ITEMS, HEADS, 9, 129) for _ in range(3)]
+        case "double":
+            tensors = [x.double() for x in tensors]
+        case "a bias":
+            extra["bias"] = torch.zeros(QUERIES, KEYS)
+        case _:
+            tensors[0] = tensors[0][:, :, :8]
+    leaves = [x.requires_grad_(given != "few queries, no gradient") for x in tensors]
+    assert not served(*leaves, **extra)
+
+
+def test_traced_calls_leave_it_alone() -> None:
+    class Module(nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return qkv.attention(query, key, value, backend="sdpa")
+
+    tensors = tuple(drawn()[:3])
+    exported = torch.export.export(Module(), tensors)
+    torch.testing.assert_close(exported.module()(*tensors), qkv.attention(*tensors))

@@ -139,7 +139,8 @@ def clip_gradient(parameters: list[nn.Parameter], limit: float) -> float:
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
-    if limit:
+    # As PyTorch's clipping, which multiplies all of them by one where nothing is to be shortened.
+    if limit and not limit / (norm + 1e-6) >= 1:
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return float(norm)
 

@@ -6,6 +6,7 @@ Here an item is read where its projections lie, its tables stay in the first cac
 and the backward pass makes the weights again.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -180,7 +181,7 @@ def _forward(
     given = [*map(_flat, (query, key, value)), *sight[:2], _flat(output), states]
     rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
     tables = rows * deep, keys * deep, keys * broad, max(keys * deep, rows * broad), rows * keys
-    _share(short.forward[query.dtype.itemsize].at(np.float32), query, key, EACH, (sizes, scale, *given), tables)
+    _share(short.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *given), tables)
     return output.transpose(1, 2), lse
 
 
@@ -196,7 +197,7 @@ def _backward(
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
     tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, rows * keys, rows * keys
-    _share(short.backward[query.dtype.itemsize].at(np.float32), query, key, 2 * EACH, (sizes, scale, *given), tables)
+    _share(short.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
     return tuple(x.transpose(1, 2) for x in found)
 
 
@@ -207,21 +208,14 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[
     return np.array([*shape, *strides], np.uint64)
 
 
-def _share(code: Any, query: Tensor, key: Tensor, each: float, given: tuple[Any, ...], tables: tuple[int, ...]) -> None:
+def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], tables: Shape) -> None:
     """Share the items out among threads, each with tables of its own; `each` microseconds a pair of numbers."""
     from qkv.kernels import pool, short
 
-    items = query.shape[0] * query.shape[1]
-    time = pool.between_products(each * query.numel() * key.shape[2])
-    # All items take as long, so one part for each thread; for each of them Python's lock is taken.
-    chunks = min(pool.chunks(time, items), pool.threads())
     edges = -query.shape[2] // short.ROUND * -short.ROUND // short.ROWS
-
-    def work(chunk: int) -> None:
-        own = [np.empty(size, np.float32) for size in tables]
-        code(*pool.share(chunk, chunks, items), *given, *own, np.empty((edges, 2), np.uint64))
-
-    pool.run(work, chunks, time)
+    scratch = *(((size,), np.float32) for size in tables), ((edges, 2), np.uint64)
+    items = query.shape[0] * query.shape[1]
+    pool.share_out(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch)
 
 
 def _whole(*sizes: int) -> tuple[int, ...]:

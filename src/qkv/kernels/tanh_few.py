@@ -40,16 +40,9 @@ def forward(
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     out = np.empty((items, queries, value.shape[2]), dtype)
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
-    code, given, rows = _forward.at(dtype), arguments(sight, shift, drop, dtype), items * queries
-    time = rows * keys * (width * 5e-4 + value.shape[2] * 5e-5)
-    chunks = pool.chunks(time, rows)
-
-    def work(chunk: int) -> None:
-        start, stop = pool.share(chunk, chunks, rows)
-        lines = np.empty((1, width), dtype)
-        code(start, stop, rule, *inputs, *given, out, top, total, lines, np.empty(keys + 64, dtype))
-
-    pool.run(work, chunks, time)
+    rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
+    given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
+    pool.share_out(_forward, dtype, rows, time, given, (((1, width), dtype), ((keys + 64,), dtype)))
     return out, top, total
 
 
@@ -87,18 +80,12 @@ def backward(
     d_query, d_key, d_value = (np.zeros(x.shape, dtype) for x in (query, key, value))
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
-    code, given = _backward.at(dtype), arguments(sight, shift, drop, dtype)
+    grads = d_query, d_key, d_value, along, d_bias, d_shift
+    given = rule, *inputs, *arguments(sight, shift, drop, dtype), top, total, out, grad, grad_lse, *grads
+    time = items * queries * keys * (width * 1.2e-3 + value.shape[2] * 1e-4)
     # Items that share a bias would write to its gradient at once.
     alone = bias_gradient and len(np.unique(sight.owner[:, 3])) < items
-    time = items * queries * keys * (width * 1.2e-3 + value.shape[2] * 1e-4)
-    chunks = 1 if alone else pool.chunks(time, items)
-
-    def work(chunk: int) -> None:
-        n0, n1 = pool.share(chunk, chunks, items)
-        grads = d_query, d_key, d_value, along, d_bias, d_shift
-        scratch = np.empty((_TOGETHER, width), dtype), np.empty(_TOGETHER, dtype)
-        code(n0, n1, rule, *inputs, *given, top, total, out, grad, grad_lse, *grads, *scratch)
-
-    pool.run(work, chunks, time)
+    scratch = ((_TOGETHER, width), dtype), ((_TOGETHER,), dtype)
+    pool.share_out(_backward, dtype, items, 0.0 if alone else time, given, scratch)
     d_vector = summed(along, sight.owner[:, 0], len(vector))
     return d_query, d_key, d_value, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift

@@ -10,17 +10,16 @@ from typing import Any, TypeVar, cast, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 T = TypeVar("T")
 
 _STORE: ContextVar[dict[type, Any] | None] = ContextVar("store", default=None)
-_LINE = 16
-"""Numbers in a line of the cache, where memory begins."""
+_LINE = 64
+"""Bytes in a line of the cache, where memory begins."""
 _WIDER = 4
 """How many times as large as what is asked for a piece may be."""
-MOST = 1 << 27
-"""Numbers from which on idle pieces are given back before more is taken."""
 
 
 @contextmanager
@@ -71,38 +70,54 @@ def kept(kind: type[T]) -> T | None:
 
 @final
 class Rooms:
-    """Memory that tensors of earlier decodings lay in, once nothing refers to them any more.
+    """Memory that arrays and tensors lay in, once nothing refers to them any more.
 
     glibc gives large blocks back to the system when they are freed, and the first touch of each page that comes anew
-    takes as long as reading it several times: the keys that a beam of 5 keeps were a tenth of its time so.
+    takes as long as reading it several times: the keys that a beam of 5 keeps were a tenth of its time so, and the
+    gradients of a decoder's step more than half.
+
+    Args:
+        most: bytes of all pieces together, from which on idle ones are given back before more is taken.
 
     Example:
         >>> rooms = Rooms()
-        >>> place = rooms.take((2, 3)).data_ptr()  # and lets go of it
-        >>> rooms.take((3, 2)).data_ptr() == place
+        >>> place = rooms.tensor((2, 3)).data_ptr()  # and lets go of it
+        >>> rooms.tensor((3, 2)).data_ptr() == place
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1 << 29) -> None:
         """Begin without any."""
-        # What a piece that no tensor lies in counts, asked as it will be: how many are ours is Python's affair.
-        self._pieces = [np.empty(0, np.float32)]
+        self._most = most
+        # What a piece that nothing lies in counts, asked as it will be: how many of them are ours is Python's affair.
+        self._pieces = [np.empty(0, np.uint8)]
         self._lock = threading.Lock()
         self._idle = self._holders(0)
         self._pieces.clear()
 
-    def take(self, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, shape: tuple[int, ...]) -> Tensor:
         """Memory for a float32 tensor on the CPU, with whatever it held before.
 
         Args:
             shape: its own.
         """
-        size = prod(shape)
+        return torch.from_numpy(self.array(shape, np.float32))
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Memory for an array, with whatever it held before.
+
+        Args:
+            shape: its own.
+            dtype: its type.
+        """
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if size > self._most // _WIDER:
+            return np.empty(shape, dtype)
         with self._lock:
             piece = self._pieces[self._place(size + _LINE)]
-            first = -piece.ctypes.data // 4 % _LINE
-            # Every tensor that lies in it, views of views among them, holds the array.
-            return torch.from_numpy(piece[first : first + size]).view(shape)
+            first = -piece.ctypes.data % _LINE
+            # Every array and tensor that lies in it, views of views among them, holds the piece.
+            return piece[first : first + size].view(dtype).reshape(shape)
 
     def _place(self, size: int) -> int:
         """Where the smallest idle piece of at least that size is, a new one if need be."""
@@ -111,9 +126,9 @@ class Rooms:
         fitting = [k for k in idle if size <= self._pieces[k].size <= _WIDER * size]
         if fitting:
             return min(fitting, key=lambda k: self._pieces[k].size)
-        if size + sum(piece.size for piece in self._pieces) > MOST:
+        if size + sum(piece.size for piece in self._pieces) > self._most:
             self._pieces = [self._pieces[k] for k in places if k not in idle]
-        self._pieces.append(np.empty(size, np.float32))
+        self._pieces.append(np.empty(size, np.uint8))
         return len(self._pieces) - 1
 
     def _holders(self, place: int) -> int:

@@ -145,7 +145,7 @@ def _empty(part: Tensor, rows: int, length: int) -> Tensor:
     inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
     shape = (rows, *inner, part.shape[-1])
     rooms = kept(Rooms) if part.dtype == torch.float32 and readable(part) else None
-    found = part.new_empty(shape) if rooms is None else rooms.take(shape)
+    found = part.new_empty(shape) if rooms is None else rooms.tensor(shape)
     return found.transpose(-3, -2) if by_head else found
 
 

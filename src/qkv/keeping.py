@@ -117,7 +117,8 @@ class Rooms:
             piece = self._pieces[self._place(size + _LINE)]
             first = -piece.ctypes.data % _LINE
             # Every array and tensor that lies in it, views of views among them, holds the piece.
-            return piece[first : first + size].view(dtype).reshape(shape)
+            found: NDArray[Any] = piece[first : first + size].view(dtype).reshape(shape)
+            return found
 
     def _place(self, size: int) -> int:
         """Where the smallest idle piece of at least that size is, a new one if need be."""

@@ -176,3 +176,23 @@ def test_a_memory_without_room_is_taken_too() -> None:
     cache = DecoderCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
     x = torch.randn(BATCH, 1, WIDTH)
     torch.testing.assert_close(stepping.step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_other_defaults_change_nothing(direct: list[bool]) -> None:
+    made = block()
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    expected = made.step(x, cache)[0]
+    torch.set_default_dtype(torch.float64)
+    try:
+        out = stepping.step(made, x, cache, None)[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+def test_a_source_without_positions_goes_the_usual_way(direct: list[bool]) -> None:
+    made, x = block(), torch.randn(BATCH, 1, WIDTH)
+    cache = made.step(x, made.begin(torch.randn(BATCH, 0, WIDTH)))[1]
+    torch.testing.assert_close(stepping.step(made, x, cache, None)[0], made.step(x, cache)[0])
+    assert not any(direct)

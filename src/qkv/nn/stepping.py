@@ -149,7 +149,7 @@ class _Direct:
 
         batch, new, width = shape
         head = width // self.heads
-        out = torch.empty(batch * new, width)
+        out = memory.value.new_empty(batch * new, width)
         by_head = Laid(query.numbers, (query.strides[0], head, query.strides[1]))
         sizes = (batch, self.heads, new, memory.length, head, head)
         attend(sizes, scale, by_head, *memory.laid, mask, out.view(-1).numpy())
@@ -194,6 +194,7 @@ def _suits(block: DecoderBlock, x: Tensor, cache: DecoderCache) -> bool:
         and past is not None
         and 0 < new <= MOST
         and batch * block.self_attention.heads >= LEAST
+        and memory.length > 0
         and all(_lies(part, batch) for part in (past.key, past.value, memory.key, memory.value))
     )
 
@@ -261,7 +262,7 @@ class _Real:
         """(B, K), True where real."""
         last = self._last  # read once: other threads ask too
         if last is None or last[0] is not lengths or last[1].shape[1] != keys:
-            last = self._last = lengths, torch.arange(keys) < lengths[:, None]
+            last = self._last = lengths, torch.arange(keys, device=lengths.device) < lengths[:, None]
         return last[1]
 
 

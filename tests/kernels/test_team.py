@@ -19,14 +19,14 @@ needs_team = pytest.mark.skipif(not team.available(), reason="PyTorch has no lib
 @needs_team
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("things", "chunks"), [(1, 1), (7, 3), (100, 100), (5, 8), (0, 1)])
-def test_every_thing_once_whoever_takes_it(things: int, chunks: int, dtype: type) -> None:
+def test_every_thing_once_whoever_takes_it(things: int, chunks: int, dtype: type[np.floating]) -> None:
     given = np.random.default_rng(0).normal(size=(things, 3, 2)).astype(dtype)
     alone = np.full((things, 1, 4, 16), 9, dtype)
     together = alone.copy()
     lay_out.at(dtype)(0, things, given, alone)
     for threads in (1, 2, 3):
         together.fill(9)
-        team.launcher(lay_out, dtype, 0)(threads, chunks, things, given, together)
+        team.launcher(lay_out, dtype, 0)(threads, chunks, things, (given, together))
         assert np.array_equal(alone, together)
 
 
@@ -36,8 +36,9 @@ def test_each_chunk_has_scratch_of_its_own() -> None:
     none = np.empty(0, np.uint64)
     found, gains = np.empty((64, 2), np.uint64), np.empty((64, 2), np.float32)
     room = np.empty((8, -(-1000 // BLOCK)), np.float32)
+    packed = (1000, scores.reshape(-1), none, found, gains, room)
     for _ in range(20):
-        team.launcher(best_tokens, np.float32, 1)(2, 8, 64, 1000, scores.reshape(-1), none, found, gains, room)
+        team.launcher(best_tokens, np.float32, 1)(2, 8, 64, packed)
         assert np.array_equal(found[:, 0], scores.argmax(1))
         assert np.array_equal(found[:, 1], np.argsort(-scores, 1)[:, 1])
 

@@ -118,7 +118,7 @@ def share_out(
         members = threads() if microseconds >= TEAM_BELOW else 1
         count = 1 if members == 1 else max(1, min(things, _EACH * members))
         rooms = [np.empty((count, *shape), kind) for shape, kind in scratch]
-        team.launcher(kernel, dtype, len(rooms))(members, count, things, *given, *rooms)
+        team.launcher(kernel, dtype, len(rooms))(members, count, things, (*given, *rooms))
         return
     code, count = kernel.at(dtype), chunks(microseconds, things)
 

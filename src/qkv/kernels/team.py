@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,8 @@ def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
         scratch: how many of its last arguments are scratch.
 
     Returns:
-        A function of the number of threads, of chunks and of things, and of what the kernel is given, its scratch with
-        one dimension more, the chunks. The bits do not depend on who takes which chunk.
+        A function of the number of threads, of chunks and of things, and of a tuple of what the kernel is given, its
+        scratch with one dimension more, the chunks. The bits do not depend on who takes which chunk.
 
     Raises:
         UnsupportedError: PyTorch's threads cannot be had.
@@ -68,15 +69,23 @@ def _compile(kernel: Kernel, letter: str, scratch: int) -> Callable[..., None]:
     (start, _, *taken), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
     given = [_longer(each) if place >= len(taken) - scratch else each for place, each in enumerate(taken)]
     source = kernel.py_func
-    # Written out, because a kernel is called much faster with arguments of its own than with a tuple of them; and as
-    # if it stood in the kernel's file, so that it is kept on disk with it and made anew when that file changes.
-    names = ", ".join(f"a{place}" for place in range(len(given)))
-    text = f"def launch(threads, chunks, things, {names}): spread(part, threads, chunks, things, ({names},))"
-    place: dict[str, Any] = {"spread": spread(start, scratch), "part": part_of(kernel), "__name__": source.__module__}
-    exec(compile(text, source.__code__.co_filename, "exec"), place)
-    function = place["launch"]
+    # As if it stood in the kernel's file: so it is kept on disk with it, and made anew when that file changes.
+    code = _launch.__code__.replace(co_filename=source.__code__.co_filename)
+    named = {"__name__": source.__module__, "_spread": spread(start, scratch), "_part": part_of(kernel)}
+    function = FunctionType(code, named, f"{source.__name__}_by_team")
     function.__qualname__ = f"{source.__qualname__}-team-{scratch}"
-    return compile_kept(function, [types.void(*(types.uint64,) * 3, *given)])
+    packed = types.Tuple(given)  # type: ignore[no-untyped-call]
+    return compile_kept(function, [types.void(types.uint64, types.uint64, types.uint64, packed)])
+
+
+# Of the kernel that a copy of `_launch` is made for.
+_spread: Any = None
+_part: Any = None
+
+
+def _launch(threads: int, chunks: int, things: int, packed: tuple[Any, ...]) -> None:
+    """What is compiled for each kernel, with these two names of its own."""
+    _spread(_part, threads, chunks, things, packed)
 
 
 def _longer(kind: Any) -> Any:

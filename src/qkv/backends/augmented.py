@@ -1,4 +1,4 @@
-"""Squared distances as dot products of operands with one more column, for PyTorch's fused kernel.
+"""Squared distances as dot products of operands with one more column, for kernels of a plain softmax.
 
 −‖q−k‖²/2h² = (q·k − ‖k‖²/2)/h² − ‖q‖²/2h², and the last part is the same for every key: softmax forgets it. So softmax
 over squared distances, and the Gaussian kernel divided by its sum, which is the same, are softmax over the dot
@@ -11,7 +11,7 @@ products of (q, 1)/h² and (k, −‖k‖²/2). Nothing but the rounding differs
 import torch
 from torch import Tensor
 
-from qkv.backends import sdpa
+from qkv.backends import sdpa, softmax_tiles
 from qkv.backends.base import Result
 from qkv.problem import Call, Problem
 from qkv.scores.pointwise import Bell, Half, Linear
@@ -60,6 +60,11 @@ def shallow(far: tuple[float, float], scale: float | Tensor) -> bool:
     return bool(farthest**2 * steepest / 2 <= DEPTH)
 
 
+def tiled(problem: Problem) -> bool:
+    """Whether tiles are faster than PyTorch's fused kernel at what `products` gave."""
+    return softmax_tiles.serves(problem) and softmax_tiles.time(problem) < sdpa.cost(problem).time
+
+
 def run(problem: Problem, call: Call, query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> Result:
     """Attend by dot products.
 
@@ -78,5 +83,8 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, value: Tensor,
     augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1)
     if isinstance(scale, Tensor):
         augmented, scale = augmented * scale, 1.0
-    call = call._replace(query=augmented, key=torch.cat([key, half], -1), value=value)
+    wider = torch.cat([key, half], -1)
+    if tiled(problem):
+        return Result(softmax_tiles.attend(problem, augmented, wider, value, scale), None)
+    call = call._replace(query=augmented, key=wider, value=value)
     return sdpa.attend(problem, call, call.query, call.key, scale, "rowwise")

@@ -19,6 +19,7 @@ from qkv.backends.stripes import Inputs, Recipe
 from qkv.masks.lower import Visibility
 from qkv.products import batched
 from qkv.scores.pointwise import Box
+from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class _NearBackward(torch.autograd.Function):
         ctx: Any, recipe: Recipe, state: Any, wanted: tuple[bool, ...], g: Tensor, *known: Tensor
     ) -> tuple[Tensor | None, ...]:
         query, key, value, weights = known[:4]
-        with torch.autocast("cpu", enabled=False):
+        with as_it_is(query):
             d_value = batched(weights.mT, g) if wanted[2] else None
             if isinstance(recipe.pointwise, Box):
                 still = (torch.zeros_like(x) if want else None for x, want in zip(known[:2], wanted[:2], strict=True))

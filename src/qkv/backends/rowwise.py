@@ -12,15 +12,19 @@ large and their difference is small. With R² = max‖q−c‖·max‖k−c‖/h
 - else, and for float64, distances are subtracted, as `blocked` does.
 
 The guard reads the operands, so it is asked inside `run`; `tells` gives `explain` what it says.
+
+**A plain softmax over dot products** has PyTorch's own softmax between its products (`qkv.backends.softmax_tiles`)
+where products of such tiles are faster than those of PyTorch's fused kernel.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.backends import augmented, blocked, near, tanh_operators
-from qkv.backends.base import Backend, Result
+from qkv.backends import augmented, blocked, near, softmax_tiles, tanh_operators
+from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
 from qkv.backends.row_tiles import RowTiles
@@ -28,7 +32,9 @@ from qkv.backends.scratch import lent
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe
 from qkv.masks.lower import Visibility
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.base import Score
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
+from qkv.scores.widened import as_it_is
 
 NEAR = 4.0
 """The largest R² for which products in the operands' own type are as exact as the equation."""
@@ -57,6 +63,8 @@ def cost(problem: Problem) -> Cost:
     """Matrix products as `blocked`, and one pass over the rows. Fitted to processor time of one thread."""
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
+    if softmax_tiles.serves(problem):
+        return Cost(int(operations), 64 << 20, softmax_tiles.time(problem))
     numbers = problem.rows * (problem.queries + problem.keys) * problem.width
     start, each, linear = (560, 7.5, 4e-3) if problem.gradient else (200, 3.5, 0.0)
     if _beside_fused_kernel(problem):
@@ -84,11 +92,13 @@ def _beside_fused_kernel(problem: Problem) -> bool:
 
 def run(problem: Problem, call: Call) -> Result:
     """A function of our own over the tiles."""
+    if softmax_tiles.serves(problem):
+        return Result(_tiled(problem, call.query, call.key, call.value, call.score), None)
     recipe, inputs = blocked.prepare(problem, call)
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
     given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
     inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
-    with torch.autocast(problem.device, enabled=False):
+    with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
             with torch.no_grad():
@@ -107,6 +117,19 @@ def run(problem: Problem, call: Call) -> Result:
             inputs = inputs._replace(query=operands[0], key=operands[1])
         output, state = _Rowwise.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
     return Result(output.to(call.query.dtype), state if problem.state else None)
+
+
+def direct(problem: Problem) -> Direct | None:
+    """Tiles of a plain softmax and nothing else."""
+    return partial(_tiled, problem) if softmax_tiles.serves(problem) else None
+
+
+def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    with as_it_is(query):
+        query, key, scale, _ = score.prepare(query, key)
+        if isinstance(scale, Tensor):
+            query, scale = query * scale.to(query.dtype), 1.0
+        return softmax_tiles.attend(problem, query, key, value, scale)
 
 
 def _products(problem: Problem, way: str, far: tuple[float, float], scale: float | Tensor) -> Problem | None:
@@ -161,6 +184,8 @@ def _way(query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Te
 
 def tells(problem: Problem, call: Call) -> str:
     """What the guard says of a call."""
+    if softmax_tiles.serves(problem):
+        return _TILED
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
@@ -169,12 +194,16 @@ def tells(problem: Problem, call: Call) -> str:
         far = _far(query, key)
         way = _way(query, key, far, operands.scale)
         products = _products(problem, way, far, operands.scale)
+    if products is not None and augmented.tiled(products):
+        return f"{_HOLDS}: distances as dot products, with {_TILED}"
     return _TOLD[way if products is None else "products"]
 
 
+_TILED = "PyTorch's own softmax between products of tiles"
+_HOLDS = f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds"
 _TOLD = {
-    "products": f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds: distances as dot products in PyTorch's fused kernel",
-    "single": f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds: distances as products in single precision",
+    "products": f"{_HOLDS}: distances as dot products in PyTorch's fused kernel",
+    "single": f"{_HOLDS}: distances as products in single precision",
     "double": "distances as products in double precision: operands are too far from 0 for single",
     "direct": "distances by subtraction, as blocked does: operands are too far apart for products",
 }
@@ -215,7 +244,7 @@ class _Backward(torch.autograd.Function):
         if g_output is None:
             g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
         of_state = g_state if recipe.state else None
-        with torch.autocast(given.query.device.type, enabled=False), lent() as rooms:
+        with as_it_is(given.query), lent() as rooms:
             buffers = RowTiles(recipe, given, visibility, rooms).backward(g_output, of_state, wanted)
         return tuple(buffers)
 
@@ -224,4 +253,6 @@ class _Backward(torch.autograd.Function):
         raise second_derivative("rowwise")
 
 
-BACKEND = Backend("rowwise", "matrix products with compiled rows between them", refuses, cost, run, tells=tells)
+BACKEND = Backend(
+    "rowwise", "matrix products with compiled rows between them", refuses, cost, run, tells=tells, direct=direct
+)

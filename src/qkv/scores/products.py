@@ -1,13 +1,13 @@
 """Scores that are products: dot, scaled dot, cosine, bilinear."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.parameters import Parameter, above, spread
+from qkv.parameters import Parameter, above, readable, spread
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
@@ -123,14 +123,63 @@ def unit(x: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    # The largest magnitude is divided out first, so that neither squares nor their sum overflow or vanish.
     if x.shape[-1] == 0:
         return x
+    if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or torch.autograd.forward_ad._current_level >= 0:
+        return _literal(x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        found: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]
+        return found
+    return _divided(x)[0]
+
+
+def _literal(x: Tensor) -> Tensor:
+    # The largest magnitude is divided out first, so that neither squares nor their sum overflow or vanish.
     largest = x.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
     y = x / torch.where(zero, torch.ones_like(largest), largest)
-    norm = torch.where(zero, torch.ones_like(largest), y.square().sum(-1, keepdim=True)).sqrt()
-    return y / norm
+    return y / torch.where(zero, torch.inf, y.square().sum(-1, keepdim=True)).sqrt()
+
+
+_SAFE = 1e-12, 1e15
+"""Norms whose squares are far from both ends of float32."""
+
+
+def _divided(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """x/‖x‖, by two divisions where a row's squares may leave their range: norm, and what was divided out before."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    least, most = norm.aminmax()
+    if _SAFE[0] < least and most < _SAFE[1]:
+        return x / norm, norm, None
+    # One row does not change another one's bits: those in range are divided by 1.
+    largest = x.abs().amax(-1, keepdim=True)
+    first = largest.masked_fill_(((norm > _SAFE[0]) & (norm < _SAFE[1])) | (largest == 0), 1)
+    y = x / first
+    norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+    norm.masked_fill_(norm == 0, torch.inf)
+    return y / norm, norm, first
+
+
+@final
+class _Unit(torch.autograd.Function):
+    """With u = x/‖x‖ and g its gradient, that of x is (g − u(u·g))/‖x‖."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        unit, norm, first = _divided(x)
+        ctx.save_for_backward(x, unit, norm, first)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        x, unit, norm, first = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Second derivatives follow.
+            slope: Tensor = torch.autograd.grad(_literal(x), x, g, create_graph=True)[0]
+            return slope
+        along = g * unit
+        found: Tensor = torch.addcmul(g, unit, along.sum(-1, keepdim=True), value=-1, out=along).div_(norm)
+        return found if first is None else found.div_(first)
 
 
 @final

@@ -87,11 +87,12 @@ def run(problem: Problem, call: Call) -> Result:
         _shift(problem, call, count, wide),
         call.seed,
     )
-    output, lse = tanh_operators.apply(items, _RULES[problem.normalizer], call.dropout)
+    stated = problem.state or problem.sink
+    output, lse = tanh_operators.apply(items, _RULES[problem.normalizer], call.dropout, stated)
     output = output.view(*leading, *output.shape[-2:])
     if problem.normalizer == "mean" and count is not None:
         output = output / count.clamp(min=1).unsqueeze(-1)
-    if problem.normalizer == "softmax":
+    if problem.normalizer == "softmax" and stated:
         output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
     state = _state(problem, lse, count) if problem.state else None
     return Result(output.to(dtype), state)

@@ -57,12 +57,12 @@ def trouble() -> str | None:
 trouble._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def apply(items: Items, rule: str, dropout: float) -> tuple[Tensor, Tensor]:
-    """Output (N, Q, V) and lse (N, Q), empty but for a softmax."""
+def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[Tensor, Tensor]:
+    """Output (N, Q, V) and lse (N, Q), which is empty but for a softmax, and where its state is not asked for."""
     if torch.compiler.is_compiling():
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
-    output, lse = _Fused.apply(rule, dropout, *items)  # type: ignore[no-untyped-call]
+    output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
     return output, lse
 
 
@@ -107,7 +107,7 @@ def _sight(items: Items) -> "Sight":
     )
 
 
-def _forward(items: Items, rule: Any, dropout: float, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(items: Items, rule: Any, state: bool, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, lse, and the two parts of the lse that the backward pass wants."""
     from qkv.kernels import tanh_sum
 
@@ -115,7 +115,7 @@ def _forward(items: Items, rule: Any, dropout: float, known: _Known) -> tuple[Te
         known.factors, _array(items.value), known.sight, rule, shift=_array(items.shift), drop=known.drop
     )
     output, top, total = (torch.from_numpy(x) for x in rows)
-    if rule != "softmax":
+    if rule != "softmax" or not state:
         return output, output.new_empty(output.shape[0], 0), top, total
     return output, torch.where(top == -torch.inf, top, top + total.log()), top, total
 
@@ -150,10 +150,10 @@ def _backward(
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rule: str, dropout: float, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         items = Items(*tensors)  # type: ignore[arg-type]
         known = _known(items, dropout)
-        output, lse, top, total = _forward(items, rule, dropout, known)
+        output, lse, top, total = _forward(items, rule, state, known)
         ctx.rule, ctx.known = rule, known
         ctx.save_for_backward(*tensors, output, top, total)
         ctx.set_materialize_grads(False)
@@ -161,11 +161,11 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[2:]
+        wanted = ctx.needs_input_grad[3:]
         learns_bias = wanted[Items._fields.index("bias")]
         found = _FusedBackward.apply(ctx.rule, ctx.known, learns_bias, g_output, g_lse, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         gradients = dict(zip(_LEARNED, found, strict=True))
-        return (None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
+        return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
 
 
 class _FusedBackward(torch.autograd.Function):
@@ -224,7 +224,7 @@ def tanh_forward(
         shift,
         seed,
     )
-    return _forward(items, rule, dropout, _known(items, dropout))
+    return _forward(items, rule, True, _known(items, dropout))
 
 
 @tanh_forward.register_fake

@@ -296,6 +296,13 @@ def _weights(n, q, start, rule, inputs, sight, state, lines, s):
         _logistic(s, shift[n, q])
 
 
+@helper
+def _clear(d_query, d_key, d_value):
+    d_query[:] = 0
+    d_key[:] = 0
+    d_value[:] = 0
+
+
 @stage
 def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     """Add what one row and its keys from `start` on give to every gradient."""
@@ -339,7 +346,7 @@ def backward(
         n0, n1: the range of items.
         rule, query, ..., out: as in `forward`, with what it computed.
         grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
-        d_query, d_key, d_value: added to, (N, Q, A), (N, K, A), (N, K, V).
+        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V); zeroed here, just before they are added to.
         d_vector: added to, (N, A), float64.
         d_bias: added to, as the bias, of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
@@ -349,6 +356,7 @@ def backward(
     state = (top, total, out, grad, grad_lse, shift, drop)
     grads = (d_query, d_key, d_value, d_vector, d_bias, d_shift)
     for n in range(n0, n1):
+        _clear(d_query[n], d_key[n], d_value[n])
         for q in range(query.shape[1]):
             begin, end = _bounds(sight, n, q, value.shape[1])
             for start in range(begin, end, scratch.size):

@@ -82,8 +82,6 @@ def backward(
     (out, top, total), (grad, grad_lse, bias_gradient) = rows, wanted
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
     d_query, d_key, d_value = (_ROOMS.array(x.shape, dtype) for x in (query, key, value))
-    for gradient in (d_query, d_key, d_value):
-        gradient.fill(0)
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
     grads = d_query, d_key, d_value, along, d_bias, d_shift

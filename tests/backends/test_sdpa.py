@@ -51,7 +51,7 @@ def test_half_types_take_longer_backward_for_each_row_of_heads() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.zeros(4, 3, 16, 8, dtype=dtype, requires_grad=True)
         times[dtype] = BACKEND.cost(qkv.explain(x, x, x, backend="sdpa").problem).time
-    assert times[torch.bfloat16] - times[torch.float32] == pytest.approx(50 * 4 * 3)
+    assert times[torch.bfloat16] - times[torch.float32] == pytest.approx(50 * 4 * 3, abs=1.0)
 
 
 @pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])

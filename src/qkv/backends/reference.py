@@ -48,7 +48,7 @@ def cost(problem: Problem) -> Cost:
     if problem.normalizer == "hard":
         each += 6
     if problem.sink:
-        each += 1 if problem.gradient else 0.6
+        each += 0.3 if problem.gradient else 0.6
     # Sorting rows is some thirty operations, however short they are.
     start = {"sparsemax": 80.0, "entmax": 300.0}.get(problem.normalizer, 0.0) if not problem.gradient else 0.0
     # Gradients of keys and values are written whole, however few the queries.

@@ -67,10 +67,17 @@ def cost(problem: Problem) -> Cost:
         return short.cost(problem)
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
+    # The kernel takes its products in blocks, and backward those are slower ones than of whole matrices.
+    worth = 1.09 if problem.gradient and problem.dtype.itemsize > 2 else 1.0
     matrix = _written_out(problem)
     # Measured on CPU: the backward pass of half types costs some 50 µs a row of heads below 256 keys (float32: 6).
     slow = problem.gradient and problem.dtype.itemsize == 2 and problem.device == "cpu" and problem.keys < 256
-    time = (50 if problem.gradient else 14) + operations / 150_000 + matrix / 2000 + (50 * problem.rows if slow else 0)
+    time = (
+        (50 if problem.gradient else 14)
+        + worth * operations / 150_000
+        + matrix / 2000
+        + (50 * problem.rows if slow else 0)
+    )
     time += 2.5e-3 * problem.rows * problem.keys * problem.width if problem.gradient else 0
     return Cost(int(operations), 5 * matrix + 4 * problem.rows * problem.queries, time)
 

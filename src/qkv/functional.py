@@ -218,7 +218,7 @@ def explain(
     Example:
         >>> import qkv
         >>> query, key, value = torch.randn(3, 1, 8, 1024, 64).unbind()
-        >>> qkv.explain(query, key, value).backend
+        >>> qkv.explain(query, key, value, mask=qkv.masks.causal()).backend
         'sdpa'
     """
     # A generator of its own: looking at a plan must not change what is drawn next.

@@ -102,7 +102,7 @@ def answer(asked: Question) -> Plan:
         UnsupportedError: the backend asked for cannot serve.
 
     Example:
-        >>> answer(Question(queries=4096, keys=4096)).backend
+        >>> answer(Question(queries=4096, keys=4096, mask="causal")).backend
         'sdpa'
     """
     _expect_countable(asked)

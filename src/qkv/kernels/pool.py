@@ -26,10 +26,7 @@ TEAM_BELOW = 20.0
 """The same for PyTorch's own threads, which wait for the next operator anyway."""
 
 _EACH = 4
-"""Chunks for each worker: whose work takes less takes more of them."""
-
-_EACH_OF_TEAM = 2
-"""The same for PyTorch's threads, which begin together: an update of a small GPT takes 4% less so than with four."""
+"""Chunks for each thread: whose work takes less takes more of them."""
 
 _queue: "SimpleQueue[_Job]" = SimpleQueue()
 _workers = 0
@@ -98,6 +95,7 @@ def share_out(
     microseconds: float,
     given: Sequence[Any],
     scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
+    each: int = _EACH,
 ) -> None:
     """Run a kernel over a range of things, shared among as many threads as PyTorch would use: its own, where they can
     be had.
@@ -109,6 +107,7 @@ def share_out(
         microseconds: how long all of them take one thread, roughly.
         given: what the kernel is given after the range.
         scratch: shape and type of the memory that each chunk has for itself; it may hold anything.
+        each: chunks for each of PyTorch's threads; fewer where all things take as long.
 
     Example:
         >>> from qkv.kernels.tanh_layout import lay_out
@@ -119,7 +118,7 @@ def share_out(
     """
     if team.available():
         members = threads() if microseconds >= TEAM_BELOW else 1
-        count = 1 if members == 1 else max(1, min(things, _EACH_OF_TEAM * members))
+        count = 1 if members == 1 else max(1, min(things, each * members))
         rooms = [np.empty((count, *shape), kind) for shape, kind in scratch]
         team.launcher(kernel, dtype, len(rooms))(members, count, things, (*given, *rooms))
         return

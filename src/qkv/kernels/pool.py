@@ -22,8 +22,12 @@ from qkv.kernels.compiled import Kernel
 ALONE_BELOW = 200.0
 """Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
 
+BETWEEN_PRODUCTS = 1500.0
+"""The same for a pass between PyTorch's products, on two threads: PyTorch's second thread waits for its next product in
+a loop, on the core that a worker is woken for."""
+
 TEAM_BELOW = 20.0
-"""The same for PyTorch's own threads, which wait for the next operator anyway."""
+"""The same for PyTorch's own threads."""
 
 _EACH = 4
 """Chunks for each thread: whose work takes less takes more of them."""
@@ -158,6 +162,22 @@ def chunks(microseconds: float, most: int) -> int:
         1
     """
     return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * threads()))
+
+
+def between_products(microseconds: float) -> float:
+    """Say how long work of workers counts between PyTorch's products: as nothing, where the caller had better be alone.
+
+    Args:
+        microseconds: how long it takes one thread, roughly.
+
+    Returns:
+        As many, or 0. Only two threads have been measured; more share their work as elsewhere.
+
+    Example:
+        >>> between_products(2 * BETWEEN_PRODUCTS)
+        3000.0
+    """
+    return 0.0 if threads() == 2 and microseconds < BETWEEN_PRODUCTS else microseconds
 
 
 def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:

@@ -221,7 +221,7 @@ def _blocks(columns: int, items: int) -> list[tuple[int, int]]:
 
 def _share(work: Callable[[int, int, int], None], targets: Line, sources: Line, blocks: int, columns: int) -> None:
     items = targets.members.size
-    time = (targets.numbers.size + sources.numbers.size) * (columns + 8) * _EACH
+    time = pool.between_products((targets.numbers.size + sources.numbers.size) * (columns + 8) * _EACH)
     parts = items if blocks > 1 else pool.chunks(time, items)
 
     def task(chunk: int) -> None:

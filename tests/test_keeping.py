@@ -1,5 +1,6 @@
 """What is kept is shared within the outermost block and nowhere else; memory in use is never given twice."""
 
+import random
 import threading
 
 import torch
@@ -60,3 +61,24 @@ def test_memory_begins_where_a_line_of_the_cache_does() -> None:
     taken = [rooms.tensor((size,)) for size in (1, 7, 100)]
     assert all(x.data_ptr() % 64 == 0 for x in taken)
     assert torch.equal(rooms.tensor((0, 3)), torch.empty(0, 3))
+
+
+def test_beyond_the_limit_idle_pieces_go_and_those_in_use_stay() -> None:
+    rooms = Rooms(most=10_000)
+    held = [rooms.tensor((100,)).fill_(float(number)) for number in range(12)]
+    del held[:9]
+    fresh = [rooms.tensor((size,)).fill_(-1.0) for size in (500, 400, 600, 500)]
+    assert [x.shape[0] for x in fresh] == [500, 400, 600, 500]
+    assert all(bool((x == -1).all()) for x in fresh)
+    assert [x.unique().tolist() for x in held] == [[9.0], [10.0], [11.0]]
+    assert rooms.tensor((5000,)).shape == (5000,)
+
+
+def test_much_taking_and_letting_go_never_mixes_two() -> None:
+    chance, rooms, held = random.Random(0), Rooms(most=50_000), []
+    for number in range(3000):
+        if held and chance.random() < 0.5:
+            tensor, filled = held.pop(chance.randrange(len(held)))
+            assert bool((tensor == filled).all())
+        else:
+            held.append((rooms.tensor((chance.randrange(1, 2000),)).fill_(float(number)), float(number)))

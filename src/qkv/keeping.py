@@ -114,23 +114,23 @@ class Rooms:
         if size > self._most // _WIDER:
             return np.empty(shape, dtype)
         with self._lock:
-            piece = self._pieces[self._place(size + _LINE)]
+            piece = self._idle_of(size + _LINE)
             first = -piece.ctypes.data % _LINE
             # Every array and tensor that lies in it, views of views among them, holds the piece.
             found: NDArray[Any] = piece[first : first + size].view(dtype).reshape(shape)
             return found
 
-    def _place(self, size: int) -> int:
-        """Where the smallest idle piece of at least that size is, a new one if need be."""
+    def _idle_of(self, size: int) -> NDArray[np.uint8]:
+        """The smallest idle piece of at least that size, a new one if need be."""
         places = range(len(self._pieces))
         idle = [k for k in places if self._holders(k) == self._idle]
         fitting = [k for k in idle if size <= self._pieces[k].size <= _WIDER * size]
         if fitting:
-            return min(fitting, key=lambda k: self._pieces[k].size)
+            return self._pieces[min(fitting, key=lambda k: self._pieces[k].size)]
         if size + sum(piece.size for piece in self._pieces) > self._most:
             self._pieces = [self._pieces[k] for k in places if k not in idle]
         self._pieces.append(np.empty(size, np.uint8))
-        return len(self._pieces) - 1
+        return self._pieces[-1]
 
     def _holders(self, place: int) -> int:
         return sys.getrefcount(self._pieces[place])

@@ -75,7 +75,8 @@ def test_beyond_the_limit_idle_pieces_go_and_those_in_use_stay() -> None:
 
 
 def test_much_taking_and_letting_go_never_mixes_two() -> None:
-    chance, rooms, held = random.Random(0), Rooms(most=50_000), []
+    chance, rooms = random.Random(0), Rooms(most=50_000)
+    held: list[tuple[torch.Tensor, float]] = []
     for number in range(3000):
         if held and chance.random() < 0.5:
             tensor, filled = held.pop(chance.randrange(len(held)))

@@ -100,7 +100,7 @@ ROWS = (
         note="validation BLEU of the first training, greedy, was 35.4 with half its updates and 37.8 with all; 44.0 on "
         "training sentences: not enough learnt, rather than by heart, so the second goes on with less dropout. Length "
         "penalties 1, 1.2, 1.4 and 1.5 gave 40.24, 40.53, 40.52 and 40.12 on validation data. One training of 7,000 "
-        "updates with dropout 0.2 came to 40.3 there, 1,100 more from its weights with dropout 0.3 to 40.0, both together "
-        "to 40.4; with dropout 0.1 the validation loss rose from 1.55 to 1.65",
+        "updates with dropout 0.2 came to 40.3 there, 1,100 more from its weights with dropout 0.3 to 40.0, both to "
+        "40.4; with dropout 0.1 the validation loss rose from 1.55 to 1.65",
     ),
 )

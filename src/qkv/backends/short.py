@@ -18,6 +18,7 @@ from torch import Tensor
 from qkv.backends import step, tanh_operators
 from qkv.backends.base import Direct, Result
 from qkv.backends.operators import second_derivative
+from qkv.backends.step import by_head, laid
 from qkv.masks.lower import Visibility
 from qkv.parameters import readable
 from qkv.problem import Call, Cost, Problem
@@ -83,7 +84,7 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
         key: (..., K, F).
         scale: multiplies the products.
     """
-    query, key, value = (_by_head(x, problem.leading, 2) for x in (query, key, call.value))
+    query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
     sight = _sight(problem, call.visibility)
     if problem.gradient:
         output, lse = _Short.apply(query, key, value, sight, scale), None  # type: ignore[no-untyped-call]
@@ -129,16 +130,8 @@ def _sight(problem: Problem, visibility: Visibility) -> _Sight:
     last = torch.full((1,), problem.keys, dtype=torch.int32) if last is None else last
     # One shape, so that both lie alike.
     ends = first + torch.zeros_like(last), last + torch.zeros_like(first)
-    rows = [_by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
+    rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
     return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
-
-
-def _by_head(x: Tensor, leading: Shape, own: int) -> Tensor:
-    """(..., own dimensions) to (batch, heads, own dimensions), a view where it can be one."""
-    rest = x.shape[x.ndim - own :]
-    if x.shape[:-own] != leading:
-        x = x.expand(*leading, *rest)
-    return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
 
 
 class _Short(torch.autograd.Function):
@@ -225,13 +218,9 @@ def _whole(*sizes: int) -> tuple[int, ...]:
     return tuple(-size // ROUND * -ROUND for size in sizes)
 
 
+def _flat(x: Tensor) -> NDArray[Any]:
+    return laid(x).numbers
+
+
 def _together(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _flat(x: Tensor) -> NDArray[Any]:
-    """From the first number to the last, as they lie; of bfloat16 the bits."""
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    flat = x.detach().as_strided((last + 1,), (1,))
-    found: NDArray[Any] = (flat.view(torch.uint16) if x.dtype == torch.bfloat16 else flat).numpy()
-    return found

@@ -47,9 +47,9 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
         scale: multiplies the products.
     """
     seen = call.visibility.matrix()
-    query, key, value = (_by_head(x, problem.leading) for x in (query, key, call.value))
+    query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
     if seen is not None:
-        seen = _by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
+        seen = by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
         if seen.shape[1] > 1 and seen.stride(1):
             # Each head sees other keys: an item of its own.
             query, key, value, seen = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, seen))
@@ -59,11 +59,12 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
     return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
 
 
-def _by_head(x: Tensor, leading: Shape) -> Tensor:
-    """(..., N, F) to (batch, heads, N, F), a view where it can be one."""
-    if x.shape[:-2] != leading:
-        x = x.expand(*leading, *x.shape[-2:])
-    return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *x.shape[-2:])
+def by_head(x: Tensor, leading: Shape, own: int = 2) -> Tensor:
+    """(..., own dimensions) to (batch, heads, own dimensions), a view where it can be one."""
+    rest = x.shape[x.ndim - own :]
+    if x.shape[:-own] != leading:
+        x = x.expand(*leading, *rest)
+    return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
 
 
 def _attend(
@@ -83,6 +84,7 @@ def _attend(
 
 
 def laid(x: Tensor) -> Laid:
-    """Where the numbers of a tensor lie, with the strides of all dimensions but the last."""
+    """Where the numbers of a tensor lie, of bfloat16 their bits, with the strides of all dimensions but the last."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return Laid(x.detach().as_strided((last + 1,), (1,)).numpy(), x.stride()[:-1])
+    flat = x.detach().as_strided((last + 1,), (1,))
+    return Laid((flat.view(torch.uint16) if x.dtype == torch.bfloat16 else flat).numpy(), x.stride()[:-1])

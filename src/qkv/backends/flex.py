@@ -48,9 +48,7 @@ def run(problem: Problem, call: Call) -> Result:
     """Four dimensions, one function for the score, one for the mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    query, key, scale, _ = call.score.prepare(call.query, call.key)
-    if isinstance(scale, Tensor):
-        query, scale = query * scale.to(query.dtype), 1.0
+    query, key, scale = call.score.prepare(call.query, call.key).with_number()
     query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
     score, seen = _score(problem), _block_mask(problem, call)
     output = flex_attention(query, key, value, score_mod=score, block_mask=seen, scale=scale)

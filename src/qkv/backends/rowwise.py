@@ -126,9 +126,7 @@ def direct(problem: Problem) -> Direct | None:
 
 def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
     with as_it_is(query):
-        query, key, scale, _ = score.prepare(query, key)
-        if isinstance(scale, Tensor):
-            query, scale = query * scale.to(query.dtype), 1.0
+        query, key, scale = score.prepare(query, key).with_number()
         return softmax_tiles.attend(problem, query, key, value, scale)
 
 

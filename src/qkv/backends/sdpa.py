@@ -91,7 +91,7 @@ def run(problem: Problem, call: Call) -> Result:
         own = short.run
     # Those passes read only what is seen; all other ways need zeros in place of the rest.
     call = call if own is not None else without_hidden(call)
-    query, key, scale = _operands(call)
+    query, key, scale = call.score.prepare(call.query, call.key).with_number()
     if own is not None:
         return own(problem, call, query, key, scale)
     return attend(problem, call, query, key, scale, "sdpa")
@@ -113,9 +113,7 @@ def direct(problem: Problem) -> Direct | None:
 
 
 def _direct(causal: bool, gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
-    query, key, scale, _ = score.prepare(query, key)
-    if isinstance(scale, Tensor):
-        query, scale = query * scale.to(query.dtype), 1.0
+    query, key, scale = score.prepare(query, key).with_number()
     output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
     if gradient:
         one_derivative(output, "sdpa")
@@ -197,13 +195,6 @@ def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
     if lacking < 0:
         return F.pad(query, (0, -lacking)), F.pad(key, (0, -lacking)), value
     return query, key, value
-
-
-def _operands(call: Call) -> tuple[Tensor, Tensor, float]:
-    operands = call.score.prepare(call.query, call.key)
-    if isinstance(operands.scale, Tensor):
-        return operands.query * operands.scale.to(operands.query.dtype), operands.key, 1.0
-    return operands.query, operands.key, operands.scale
 
 
 def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:

@@ -107,9 +107,7 @@ def direct(problem: Problem) -> Direct | None:
 
 
 def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
-    query, key, scale, _ = score.prepare(query, key)
-    if isinstance(scale, Tensor):
-        query, scale = query * scale.to(query.dtype), 1.0
+    query, key, scale = score.prepare(query, key).with_number()
     if not gradient:
         return _forward(query, key, value, sight, scale, False)[0]
     output: Tensor = _Short.apply(query, key, value, sight, scale)  # type: ignore[no-untyped-call]

@@ -98,9 +98,7 @@ def _operands(problem: Problem, call: Call) -> tuple[Tensor, Tensor, float, Tens
     if shifts.ndim > 2:
         shifts = shifts.expand(*problem.leading, shifts.shape[-1]).reshape(-1, problem.leading[-1], shifts.shape[-1])
     shifts = shifts.reshape((1,) * (3 - shifts.ndim) + tuple(shifts.shape))
-    if isinstance(operands.scale, Tensor):
-        return operands.query * operands.scale.to(operands.query.dtype), operands.key, 1.0, shifts
-    return operands.query, operands.key, operands.scale, shifts
+    return *operands.with_number(), shifts
 
 
 def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -36,6 +36,12 @@ class Operands(NamedTuple):
     scale: float | Tensor = 1.0
     vector: Tensor | None = None
 
+    def with_number(self) -> tuple[Tensor, Tensor, float]:
+        """Query, key and a number that scales their products: a scale that is a tensor goes with the queries."""
+        if isinstance(self.scale, Tensor):
+            return self.query * self.scale.to(self.query.dtype), self.key, 1.0
+        return self.query, self.key, self.scale
+
 
 class Score(ABC):
     """How well a key answers a query: a small frozen value.

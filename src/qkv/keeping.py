@@ -69,7 +69,7 @@ def kept(kind: type[T]) -> T | None:
 
 
 @final
-class Rooms:
+class Reused:
     """Memory that arrays and tensors lay in, once nothing refers to them any more.
 
     glibc gives large blocks back to the system when they are freed, and the first touch of each page that comes anew
@@ -80,9 +80,9 @@ class Rooms:
         most: bytes of all pieces together, from which on idle ones are given back before more is taken.
 
     Example:
-        >>> rooms = Rooms()
-        >>> place = rooms.tensor((2, 3)).data_ptr()  # and lets go of it
-        >>> rooms.tensor((3, 2)).data_ptr() == place
+        >>> reused = Reused()
+        >>> place = reused.tensor((2, 3)).data_ptr()  # and lets go of it
+        >>> reused.tensor((3, 2)).data_ptr() == place
         True
     """
 

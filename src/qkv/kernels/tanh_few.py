@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from qkv.keeping import Rooms
+from qkv.keeping import Reused
 from qkv.kernels import pool
 from qkv.kernels.sight import Array, Drop, Sight, arguments, summed
 from qkv.kernels.tanh_direct import backward as _backward
@@ -11,7 +11,7 @@ from qkv.kernels.tanh_direct import forward as _forward
 _TOGETHER = 32
 """Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
 
-_ROOMS = Rooms(1 << 26)
+_REUSED = Reused(1 << 26)
 """Gradients of earlier steps: of a step's own time, touching new pages takes more than half."""
 
 Inputs = tuple[Array, Array, Array, Array]
@@ -81,7 +81,7 @@ def backward(
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     (out, top, total), (grad, grad_lse, bias_gradient) = rows, wanted
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
-    d_query, d_key, d_value = (_ROOMS.array(x.shape, dtype) for x in (query, key, value))
+    d_query, d_key, d_value = (_REUSED.array(x.shape, dtype) for x in (query, key, value))
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
     grads = d_query, d_key, d_value, along, d_bias, d_shift

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkv.backends.step import laid
-from qkv.keeping import Rooms, kept
+from qkv.keeping import Reused, kept
 from qkv.kernels.laid import Laid
 from qkv.parameters import readable
 
@@ -144,8 +144,8 @@ def _empty(part: Tensor, rows: int, length: int) -> Tensor:
     by_head = part.ndim > 3
     inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
     shape = (rows, *inner, part.shape[-1])
-    rooms = kept(Rooms) if part.dtype == torch.float32 and readable(part) else None
-    found = part.new_empty(shape) if rooms is None else rooms.tensor(shape)
+    reused = kept(Reused) if part.dtype == torch.float32 and readable(part) else None
+    found = part.new_empty(shape) if reused is None else reused.tensor(shape)
     return found.transpose(-3, -2) if by_head else found
 
 

@@ -59,12 +59,19 @@ def started(made: DecoderBlock, real: Tensor | None = None) -> DecoderCache:
     return made.step(torch.randn(BATCH, 1, WIDTH), made.begin(torch.randn(BATCH, SOURCE, WIDTH)), mask)[1]
 
 
+def step(
+    made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
+) -> tuple[Tensor, DecoderCache]:
+    out, (after,) = stepping.steps([made], x, [cache], real, seen)
+    return out, after
+
+
 def compare(made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> None:
     cache = other = started(made, real)
     mask = None if real is None else lengths(real)
     for _ in range(steps):
         x = torch.randn(BATCH, 1, WIDTH)
-        (out, cache), (expected, other) = stepping.step(made, x, cache, real), made.step(x, other, mask)
+        (out, cache), (expected, other) = step(made, x, cache, real), made.step(x, other, mask)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
         assert cache.past is not None
         assert other.past is not None
@@ -81,6 +88,54 @@ def test_steps_are_the_blocks_own(direct: list[bool], norm_first: bool, score: s
     assert all(direct)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool) -> None:
+    torch.manual_seed(0)
+    with torch.inference_mode(False):
+        made = DecoderBlock(36, 3, 50, norm_first=norm_first).eval()
+        for parameter in made.parameters():
+            nn.init.normal_(parameter, std=0.2)
+    cache = other = made.step(torch.randn(37, 1, 36), made.begin(torch.randn(37, 5, 36)))[1]
+    for _ in range(4):
+        x = torch.randn(37, 1, 36)
+        (out, cache), (expected, other) = step(made, x, cache, None), made.step(x, other)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_blocks_follow_one_another(direct: list[bool], norm_first: bool) -> None:
+    stack = [block(norm_first=norm_first, **more) for more in ({}, {"score": "dot"}, {})]
+    caches = others = tuple(map(started, stack))
+    for _ in range(3):
+        x = expected = torch.randn(BATCH, 1, WIDTH)
+        out, caches = stepping.steps(stack, x, caches, None)
+        grown = []
+        for made, cache in zip(stack, others, strict=True):
+            expected, after = made.step(expected, cache)
+            grown.append(after)
+        others = tuple(grown)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+def test_norms_without_parameters(direct: list[bool]) -> None:
+    made = block()
+    with torch.inference_mode(False):
+        made.around_cross.norm = nn.LayerNorm(WIDTH, eps=1e-3, elementwise_affine=False)
+        made.around_feed.norm = nn.LayerNorm(WIDTH, bias=False)
+    compare(made.eval(), steps=2)
+    assert all(direct)
+
+
+def test_a_row_does_not_depend_on_those_beside_it(direct: list[bool]) -> None:
+    made, half = block(), torch.arange(BATCH // 2)
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    out = step(made, x, cache, None)[0]
+    assert torch.equal(step(made, x[half], cache.select(half), None)[0], out[half])
+    assert all(direct)
+
+
 def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
     made, width = block(), 3
     cache, seen = started(made), torch.ones(BATCH, width, 1, dtype=torch.bool)
@@ -89,7 +144,7 @@ def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
         own = torch.eye(width, dtype=torch.bool).expand(BATCH, width, width)
         seen = torch.cat([seen & (torch.rand(seen.shape) < 0.7), own], -1)
         x = torch.randn(BATCH, width, WIDTH)
-        out, cache = stepping.step(made, x, cache, None, seen)
+        out, cache = step(made, x, cache, None, seen)
         expected, other = made.step(x, other, None, seen)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     assert all(direct)
@@ -98,9 +153,9 @@ def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
 def test_earlier_states_stay_as_they_were() -> None:
     made = block()
     cache, x, y = started(made), torch.randn(BATCH, 1, WIDTH), torch.randn(BATCH, 1, WIDTH)
-    one = stepping.step(made, x, cache, None)
-    stepping.step(made, y, cache, None)
-    again = stepping.step(made, x, cache, None)
+    one = step(made, x, cache, None)
+    step(made, y, cache, None)
+    again = step(made, x, cache, None)
     assert torch.equal(one[0], again[0])
     assert one[1].past is not None
     assert again[1].past is not None
@@ -118,10 +173,10 @@ CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
 def test_changed_weights_are_those_of_now(direct: list[bool], change: Callable[[DecoderBlock], object]) -> None:
     made = block()
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
-    before = stepping.step(made, x, cache, None)[0]
+    before = step(made, x, cache, None)[0]
     with torch.inference_mode(False), torch.no_grad():
         change(made)
-    after = stepping.step(made, x, cache, None)[0]
+    after = step(made, x, cache, None)[0]
     assert not torch.allclose(before, after)
     torch.testing.assert_close(after, made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
     assert all(direct)
@@ -145,18 +200,18 @@ def test_what_is_not_as_usual_goes_the_usual_way(direct: list[bool], change: Cal
     dtype = made.around_self.norm.weight.dtype
     memory, x = torch.randn(BATCH, SOURCE, WIDTH, dtype=dtype), torch.randn(BATCH, 1, WIDTH, dtype=dtype)
     cache = made.step(x, made.begin(memory))[1]
-    torch.testing.assert_close(stepping.step(made, x, cache, None)[0], made.step(x, cache)[0])
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
     assert not any(direct)
 
 
 def test_a_hook_that_comes_later_is_called(direct: list[bool]) -> None:
     made, called = block(), []
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
-    stepping.step(made, x, cache, None)
+    step(made, x, cache, None)
     hook = made.cross_attention.attention.register_forward_hook(lambda *_: called.append(1))
-    stepping.step(made, x, cache, None)
+    step(made, x, cache, None)
     hook.remove()
-    stepping.step(made, x, cache, None)
+    step(made, x, cache, None)
     assert (direct, called) == ([True, False, True], [1])
 
 
@@ -165,8 +220,8 @@ def test_gradients_go_the_usual_way(direct: list[bool]) -> None:
     with torch.inference_mode(False):
         cache = made.begin(torch.randn(BATCH, SOURCE, WIDTH))
         x = torch.randn(BATCH, 1, WIDTH)
-        out, cache = stepping.step(made, x, cache, None)
-        out = stepping.step(made, x, cache, None)[0]
+        out, cache = step(made, x, cache, None)
+        out = step(made, x, cache, None)[0]
         assert out.requires_grad
     assert not any(direct)
 
@@ -175,7 +230,7 @@ def test_a_memory_without_room_is_taken_too() -> None:
     made = block()
     cache = DecoderCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
     x = torch.randn(BATCH, 1, WIDTH)
-    torch.testing.assert_close(stepping.step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_other_defaults_change_nothing(direct: list[bool]) -> None:
@@ -184,7 +239,7 @@ def test_other_defaults_change_nothing(direct: list[bool]) -> None:
     expected = made.step(x, cache)[0]
     torch.set_default_dtype(torch.float64)
     try:
-        out = stepping.step(made, x, cache, None)[0]
+        out = step(made, x, cache, None)[0]
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
@@ -194,5 +249,5 @@ def test_other_defaults_change_nothing(direct: list[bool]) -> None:
 def test_a_source_without_positions_goes_the_usual_way(direct: list[bool]) -> None:
     made, x = block(), torch.randn(BATCH, 1, WIDTH)
     cache = made.step(x, made.begin(torch.randn(BATCH, 0, WIDTH)))[1]
-    torch.testing.assert_close(stepping.step(made, x, cache, None)[0], made.step(x, cache)[0])
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
     assert not any(direct)

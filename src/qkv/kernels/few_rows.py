@@ -1,7 +1,5 @@
 """Attention of few queries, and the keys that a step adds: shares the rows of `qkv.kernels.dot_few` among threads."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,15 +40,26 @@ def attend(
         >>> out.round(4)
         array([1., 1.], dtype=float32)
     """
-    items, heads, queries, keys, width, wide = shape
-    seen, apart = (_NO_MASK, (0, 0, 0)) if mask is None else mask
-    sizes = _sizes((heads, queries, keys, width, wide, *query.strides, *key.strides, *value.strides, *apart))
+    items, heads, queries, keys, width, _ = shape
+    sizes = np.array(attended(shape, query.strides, key.strides, value.strides, mask), np.uint64)
+    seen = _NO_MASK if mask is None else mask.numbers
     states = _NO_LSE if lse is None else lse
     room = -keys // dot_few.ROUND * -dot_few.ROUND
     given = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, seen, out, states)
     time = items * heads * queries * width * keys * _EACH
     scratch = ((room,), np.uint64), ((heads, room), np.float32)
     pool.share_out(dot_few.forward, np.float32, items * queries, time, given, scratch)
+
+
+def attended(
+    shape: tuple[int, int, int, int, int, int],
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    mask: Laid | None,
+) -> tuple[int, ...]:
+    """Sizes and strides as `dot_few.forward` takes them; arguments as of `attend`, of operands their strides."""
+    return (*shape[1:], *query, *key, *value, *((0, 0, 0) if mask is None else mask.strides))
 
 
 def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value: Laid) -> None:
@@ -67,10 +76,12 @@ def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value:
         >>> keys.numbers, values.numbers
         (array([0., 1.], dtype=float32), array([0., 2.], dtype=float32))
     """
-    items, *rest = shape
-    sizes = _sizes((*rest, *fresh.strides, *key.strides, *value.strides))
-    dot_few.append.at(np.float32)(0, items, sizes, fresh.numbers, key.numbers, value.numbers)
+    sizes = np.array(appended(shape, fresh.strides, key.strides, value.strides), np.uint64)
+    dot_few.append.at(np.float32)(0, shape[0], sizes, fresh.numbers, key.numbers, value.numbers)
 
 
-def _sizes(numbers: Sequence[int]) -> NDArray[np.uint64]:
-    return np.array(numbers, np.uint64)
+def appended(
+    shape: tuple[int, int, int, int, int], fresh: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Sizes and strides as `dot_few.append` takes them; arguments as of `append`, of operands their strides."""
+    return (*shape[1:], *fresh, *key, *value)

@@ -40,6 +40,26 @@ def available() -> bool:
     return not _forked and _found()
 
 
+def linked() -> bool:
+    """Say whether regions can be compiled; where they are not `available`, one thread runs them.
+
+    Example:
+        >>> linked() or not available()
+        True
+    """
+    return _found()
+
+
+def link() -> None:
+    """Name OpenMP's entry to LLVM, which ends the process where it meets a call of something without a place.
+
+    Raises:
+        UnsupportedError: PyTorch's threads cannot be had.
+    """
+    if not _found():
+        raise UnsupportedError(complaint("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
+
+
 def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
     """Give a kernel as a parallel region, compiled when it is first asked for and kept on disk as the kernel is.
 
@@ -58,8 +78,7 @@ def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
     key = kernel, dtype, scratch
     code = _launchers.get(key)
     if code is None:
-        if not _found():
-            raise UnsupportedError(complaint("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
+        link()
         with _lock:
             code = _launchers[key] = _launchers.get(key) or _compile(kernel, np.dtype(dtype).str[1:], scratch)
     return code

@@ -13,7 +13,7 @@ from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
-from qkv.nn.stepping import step
+from qkv.nn.stepping import steps
 from qkv.products import Linear
 
 
@@ -192,15 +192,13 @@ class TransformerTranslator(nn.Module):
         Returns:
             (B, T, M), and the state that includes the tokens.
         """
-        x_BTM, seen, caches = self._embed(target, state.position), state.seen, []
+        x_BTM, seen = self._embed(target, state.position), state.seen
         if seen is not None:
             seen = _with_themselves(seen)
             x_BTM = x_BTM.view(*seen.shape[:2], -1)
-        for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
-            x_BTM, grown = step(block, x_BTM, cache, state.lengths, seen)
-            caches.append(grown)
+        x_BTM, caches = steps(self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen)
         h_BTM: Tensor = self.decoder_norm(x_BTM)
-        after = TransformerState(tuple(caches), state.lengths, state.position + target.shape[1], seen)
+        after = TransformerState(caches, state.lengths, state.position + target.shape[1], seen)
         return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:

@@ -79,11 +79,13 @@ class Memory:
         return _Room.chosen(self, rows)
 
     @cached_property
-    def laid(self) -> tuple[Laid, Laid]:
-        """Where keys (B, H, K, E) and values (B, H, K, V) on the CPU lie; the last dimension must lie together."""
-        apart = self.key.stride()[:3], self.value.stride()[:3]
+    def laid(self) -> tuple[Laid, Laid] | None:
+        """Where keys (B, H, K, E) and values (B, H, K, V) lie, as compiled passes read them; None where they do not."""
         if self.room is None:
-            return laid(self.key), laid(self.value)
+            return (laid(self.key), laid(self.value)) if _plain(self.key) and _plain(self.value) else None
+        if self.room.arrays is None:
+            return None
+        apart = self.key.stride()[:3], self.value.stride()[:3]
         before, (keys, values) = self.first - self.room.start, self.room.arrays
         return Laid(keys[before * apart[0][2] :], apart[0]), Laid(values[before * apart[1][2] :], apart[1])
 
@@ -134,9 +136,16 @@ class _Room:
         return Memory(self.key.narrow(-2, begin, length), self.value.narrow(-2, begin, length), memory.first, self)
 
     @cached_property
-    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """All of it, flat, as it lies: (B, K, H, E) and (B, K, H, V)."""
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """All of it, flat, as it lies: (B, K, H, E) and (B, K, H, V); None where compiled passes do not read it."""
+        if not (_plain(self.key) and _plain(self.value)):
+            return None
         return self.key.transpose(-3, -2).view(-1).numpy(), self.value.transpose(-3, -2).view(-1).numpy()
+
+
+def _plain(part: Tensor) -> bool:
+    """Whether the numbers are float32 by head, and each head's lie together."""
+    return part.ndim == 4 and part.dtype == torch.float32 and part.stride(3) == 1 and readable(part)
 
 
 def _empty(part: Tensor, rows: int, length: int) -> Tensor:

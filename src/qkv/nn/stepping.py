@@ -4,9 +4,10 @@ The general way asks at each of some hundred calls what it is given. Where rows 
 products; here it is asked once in a decoding, and seen at each step that nothing has changed since.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,12 +18,14 @@ from qkv.kernels.laid import Laid
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import DecoderBlock, DecoderCache, FeedForward, Residual
-from qkv.nn.cache import Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import Given, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
-from qkv.products import Linear, followed, laid_out, served
+from qkv.products import Linear, served
+
+if TYPE_CHECKING:
+    from qkv.kernels.paneled import Affine, Norm
 
 _KNOWN = (
     DecoderBlock,
@@ -41,32 +44,33 @@ _KNOWN = (
 )
 
 
-def step(
-    block: DecoderBlock, x: Tensor, cache: DecoderCache, lengths: Tensor | None, seen: Tensor | None = None
-) -> tuple[Tensor, DecoderCache]:
-    """The newest positions of a decoder block, each seeing itself and those before: as `block.step`.
+def steps(
+    blocks: Sequence[DecoderBlock],
+    x: Tensor,
+    caches: Sequence[DecoderCache],
+    lengths: Tensor | None,
+    seen: Tensor | None = None,
+) -> tuple[Tensor, tuple[DecoderCache, ...]]:
+    """The newest positions of decoder blocks, one after another, each seeing itself and those before: as `block.step`.
 
     Args:
-        block: whose.
+        blocks: whose.
         x: (B, N, M).
-        cache: what was kept of the positions before.
+        caches: what was kept of the positions before, by each block.
         lengths: real source positions (B,); None where there is no padding.
         seen: which positions each sees, bool (B, N, K) with K those kept and N more, where they are no sequence.
 
     Returns:
-        (B, N, M), and the cache that includes them.
+        (B, N, M), and the caches that include them.
     """
-    direct = _prepared(block, x, cache)
-    if direct is None or (seen is None and x.shape[1] > 1):
-        return block.step(x, cache, None if lengths is None else Lengths(lengths), seen)
-    return direct(x, cache, lengths, seen)
-
-
-class _Affine(NamedTuple):
-    """W as oneDNN reads it, and b."""
-
-    weight: Tensor
-    bias: Tensor | None
+    prepared = _prepared(blocks, x, caches) if seen is not None or x.shape[1] == 1 else None
+    if prepared is not None:
+        return _directly(prepared, x, caches, lengths, seen)
+    mask, grown = None if lengths is None else Lengths(lengths), []
+    for block, cache in zip(blocks, caches, strict=True):
+        x, after = block.step(x, cache, mask, seen)
+        grown.append(after)
+    return x, tuple(grown)
 
 
 class _Slot(NamedTuple):
@@ -81,21 +85,24 @@ class _Slot(NamedTuple):
 
 @final
 class _Direct:
-    """The operands of a block's step, and the modules and parameters that they were taken from."""
+    """A block's parameters as its step reads them, and the modules that they were taken from."""
 
     def __init__(self, block: DecoderBlock) -> None:
+        from qkv.kernels.block_step import Weights
+        from qkv.kernels.paneled import Affine, lay_out
+
         own, other, feed = block.self_attention, block.cross_attention, block.feed_forward
-        self.project = _affine(own.projections.layers[0])
         weight, bias = other.projections.part(0)
         assert weight is not None
-        self.project_query = _Affine(laid_out(weight), bias)
-        self.mix, self.mix_memory = _affine(own.output), _affine(other.output)
-        self.expand, self.contract = _affine(feed.expand), _affine(feed.contract)
-        self.smallest = weight
-        self.norms = tuple(around.norm for around in (block.around_self, block.around_cross, block.around_feed))
-        self.norm_first = block.around_self.norm_first
-        self.heads, self.width = own.heads, own.width
-        self.scales = _scale(own), _scale(other)
+        parts = (
+            *(_affine(own.projections.layers[0]), _norm(block.around_self), _affine(own.output)),
+            *(Affine(weight.detach(), bias), _norm(block.around_cross), _affine(other.output)),
+            *(_affine(feed.expand), _norm(block.around_feed), _affine(feed.contract)),
+        )
+        scales = np.array([_scale(own), _scale(other)], np.float32)
+        hidden, first = feed.expand.out_features, block.around_self.norm_first
+        self.weights = Weights(*lay_out(parts), scales, own.width, hidden, own.heads, first)
+        self.widest = feed.expand.weight
         self._modules = list(block.modules())
         self._slots = [
             _Slot(m._parameters, name, parameter, parameter.data_ptr(), parameter._version)
@@ -114,57 +121,31 @@ class _Direct:
                 return False
         return _unwatched(self._modules)
 
-    def __call__(
-        self, x: Tensor, cache: DecoderCache, lengths: Tensor | None, seen: Tensor | None
-    ) -> tuple[Tensor, DecoderCache]:
-        shape = batch, new, width = x.shape
-        rows = x.reshape(-1, width)
-        update, past = self._self_attention(self._before(0, rows), cache, shape, seen)
-        rows = self._after(0, self.mix, update, rows)
-        query = followed(self._before(1, rows), *self.project_query).view(-1).numpy()
-        mask = None if lengths is None else _real(lengths, cache.memory.length)
-        update = self._attend(Laid(query, (new * width, width)), cache.memory, shape, mask, self.scales[1])
-        rows = self._after(1, self.mix_memory, update, rows)
-        hidden = followed(self._before(2, rows), *self.expand, relu=True)
-        rows = self._after(2, self.contract, hidden, rows)
-        return rows.view(batch, new, width), DecoderCache(past, cache.memory)
 
-    def _self_attention(
-        self, rows: Tensor, cache: DecoderCache, shape: torch.Size, seen: Tensor | None
-    ) -> tuple[Tensor, Memory]:
-        from qkv.kernels.few_rows import append
+def _directly(
+    prepared: Sequence[_Direct],
+    x: Tensor,
+    caches: Sequence[DecoderCache],
+    lengths: Tensor | None,
+    seen: Tensor | None,
+) -> tuple[Tensor, tuple[DecoderCache, ...]]:
+    from qkv.kernels.block_step import Block, run
 
+    batch, new, _ = x.shape
+    after, blocks = [], []
+    for direct, cache in zip(prepared, caches, strict=True):
         assert cache.past is not None
-        batch, new, width = shape
-        fresh = Laid(followed(rows, *self.project).view(-1).numpy(), (new * 3 * width, 3 * width))
-        past = cache.past.grow(new)
-        key, value = (Laid(x.numbers, (x.strides[0], x.strides[2])) for x in past.laid)
-        append((batch, new, past.length, width, width), fresh, key, value)
-        mask = None if seen is None else Laid(laid(seen).numbers, seen.stride())
-        return self._attend(fresh, past, shape, mask, self.scales[0]), past
-
-    def _attend(self, query: Laid, memory: Memory, shape: torch.Size, mask: Laid | None, scale: float) -> Tensor:
-        """(B·N, M) from queries of all heads beside each other."""
-        from qkv.kernels.few_rows import attend
-
-        batch, new, width = shape
-        head = width // self.heads
-        out = memory.value.new_empty(batch * new, width)
-        by_head = Laid(query.numbers, (query.strides[0], head, query.strides[1]))
-        sizes = (batch, self.heads, new, memory.length, head, head)
-        attend(sizes, scale, by_head, *memory.laid, mask, out.view(-1).numpy())
-        return out
-
-    def _before(self, part: int, rows: Tensor) -> Tensor:
-        return self._normed(part, rows) if self.norm_first else rows
-
-    def _after(self, part: int, affine: _Affine, update: Tensor, rows: Tensor) -> Tensor:
-        joined = followed(update, *affine, added=rows)
-        return joined if self.norm_first else self._normed(part, joined)
-
-    def _normed(self, part: int, rows: Tensor) -> Tensor:
-        norm = self.norms[part]
-        return torch.layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        past, memory = cache.past.grow(new), cache.memory
+        own, other = past.laid, memory.laid
+        assert own is not None
+        assert other is not None
+        blocks.append(Block(direct.weights, own, past.length, other, memory.length))
+        after.append(DecoderCache(past, memory))
+    out = x.new_empty(x.shape)
+    mask = None if seen is None else Laid(laid(seen).numbers, seen.stride())
+    real = None if lengths is None else _real(lengths, caches[0].memory.length)
+    run(blocks, (batch, new), x.detach().contiguous().view(-1).numpy(), mask, real, out.view(-1).numpy())
+    return out, tuple(after)
 
 
 @final
@@ -172,30 +153,39 @@ class _Steps(dict[int, tuple[DecoderBlock, _Direct | None]]):
     """Blocks met in a decoding, and their operands where they have the form for it."""
 
 
-def _prepared(block: DecoderBlock, x: Tensor, cache: DecoderCache) -> _Direct | None:
-    """The block's operands, where its step can be taken by them."""
+def _prepared(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> list[_Direct] | None:
+    """The blocks' operands, where their steps can be taken by them."""
     steps = kept(_Steps)
-    if steps is None or torch.is_grad_enabled() or not _suits(block, x, cache):
+    if steps is None or torch.is_grad_enabled() or not _suits(blocks, x, caches):
         return None
-    met = steps.get(id(block))
-    if met is None or (met[1] is not None and not met[1].unchanged()):
-        if not _unwatched(block.modules()) or not served(x, block.feed_forward.expand.weight):
+    found = []
+    for block in blocks:
+        met = steps.get(id(block))
+        if met is None or (met[1] is not None and not met[1].unchanged()):
+            if not _unwatched(block.modules()) or not served(x, block.feed_forward.expand.weight):
+                return None
+            met = steps[id(block)] = (block, _Direct(block) if _has_form(block) else None)
+        if met[1] is None:
             return None
-        met = steps[id(block)] = (block, _Direct(block) if _has_form(block) else None)
-    return met[1] if met[1] is not None and served(x, met[1].smallest) else None
+        found.append(met[1])
+    widest = max((direct.widest for direct in found), key=len)
+    return found if served(x, widest) else None
 
 
-def _suits(block: DecoderBlock, x: Tensor, cache: DecoderCache) -> bool:
+def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> bool:
     """Whether a step is for compiled passes, and what it reads lies as they need it."""
     batch, new, _ = x.shape
-    past, memory = cache.past, cache.memory
-    return (
-        torch._C._get_tracing_state() is None
-        and past is not None
-        and 0 < new <= MOST
+    if torch._C._get_tracing_state() is not None or not 0 < new <= MOST or not blocks:
+        return False
+    size = caches[0].memory.length
+    return size > 0 and all(
+        cache.past is not None
         and batch * block.self_attention.heads >= LEAST
-        and memory.length > 0
-        and all(_lies(part, batch) for part in (past.key, past.value, memory.key, memory.value))
+        and batch == cache.past.key.shape[0] == cache.memory.key.shape[0]
+        and cache.memory.length == size
+        and cache.past.laid is not None
+        and cache.memory.laid is not None
+        for block, cache in zip(blocks, caches, strict=True)
     )
 
 
@@ -210,10 +200,6 @@ def _unwatched(modules: Iterable[nn.Module]) -> bool:
     return True
 
 
-def _lies(part: Tensor, batch: int) -> bool:
-    return part.ndim == 4 and part.shape[0] == batch and part.dtype == torch.float32 and part.stride(3) == 1
-
-
 def _has_form(block: DecoderBlock) -> bool:
     """Whether a block is what `_Direct` computes: nothing replaced, nothing of its own."""
     return (
@@ -222,7 +208,15 @@ def _has_form(block: DecoderBlock) -> bool:
         and block.feed_forward.activation == "relu"
         and all(map(_plain, (block.self_attention, block.cross_attention)))
         and tanh_operators.trouble() is None
+        and _linked()
     )
+
+
+def _linked() -> bool:
+    """Whether passes can be compiled that PyTorch's threads share."""
+    from qkv.kernels.team import linked
+
+    return linked()
 
 
 def _plain(layer: MultiHeadAttention) -> bool:
@@ -239,9 +233,19 @@ def _plain(layer: MultiHeadAttention) -> bool:
     )
 
 
-def _affine(layer: nn.Module | None) -> _Affine:
+def _affine(layer: nn.Module | None) -> "Affine":
+    from qkv.kernels.paneled import Affine
+
     assert isinstance(layer, Linear)
-    return _Affine(laid_out(layer.weight), layer.bias)
+    return Affine(layer.weight.detach(), layer.bias)
+
+
+def _norm(around: Residual) -> "Norm":
+    from qkv.kernels.paneled import Norm
+
+    norm = around.norm
+    gain = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight.detach()
+    return Norm(gain, torch.zeros_like(gain) if norm.bias is None else norm.bias, norm.eps)
 
 
 def _scale(layer: MultiHeadAttention) -> float:

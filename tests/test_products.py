@@ -222,7 +222,9 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 
 
 @pytest.mark.usefixtures("onednn")
-def test_weights_that_are_kept_are_those_of_now() -> None:
+@pytest.mark.parametrize("many", [1, 2**40], ids=["by panels", "by oneDNN"])
+def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    monkeypatch.setattr(products, "_MANY", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
     with torch.inference_mode(), keeping():
         before = [linear(x, weight, bias) for _ in range(3)]
@@ -234,6 +236,23 @@ def test_weights_that_are_kept_are_those_of_now() -> None:
         torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
     weight.data.zero_()
     assert torch.equal(linear(x, weight), torch.zeros(len(x), len(weight)))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    paneled = products._compiled()
+    if paneled is None:
+        pytest.skip("Numba does not run here")
+    taken: list[Tensor] = []
+    true = paneled.times
+    monkeypatch.setattr(paneled, "times", lambda self, x, bias: taken.append(x) or true(self, x, bias))
+    monkeypatch.setattr(products, "_MANY", 2**23)
+    x, weight, bias = drawn(*SHAPES[0])
+    with torch.inference_mode(), keeping():
+        found = [linear(x * scale, weight, bias) for scale in range(1, 6)]
+    assert len(taken) == 4
+    for scale, each in enumerate(found, 1):
+        torch.testing.assert_close(each, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("onednn")

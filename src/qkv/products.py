@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,17 @@ from qkv.keeping import kept
 from qkv.parameters import readable
 from qkv.shapes import Shape, broadcast
 
+if TYPE_CHECKING:
+    from qkv.kernels.paneled import Paneled
+
 _LEAST = 2**20
 """Multiplications below which the call itself takes too much of the time."""
 _LEAST_ITEM = 2**23
 """The same for one item of a batch, whose result is copied beside those of the others. On two threads 256 × 256 × 64
 takes as long as by MKL, 512 × 512 × 64 two thirds; and each item waits for both cores, whoever else uses them."""
+_MANY = 2**26
+"""Multiplications from which on weights that come again are multiplied by panels; a process that decodes little needs
+no Numba."""
 _LONGEST = 1024
 """How many terms are added up in one product: oneDNN rounds a sum of 4096 twice as much as MKL."""
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -51,19 +57,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return found
-    return _product(x, _kept(weight), bias)
+    laid = _kept(x, weight)
+    return _product(x, laid, bias) if isinstance(laid, Tensor) else laid.times(x, bias)
 
 
 _Place = tuple[int, int, torch.Size, tuple[int, ...]]
 
 
 @final
-class _Weights(dict[_Place, tuple[Tensor, Tensor | None]]):
-    """Weights met in a decoding, and as oneDNN reads them from the second time on; a changed one is another."""
+class _Weights(dict[_Place, "tuple[Tensor, Tensor | Paneled | None]"]):
+    """Weights met in a decoding, and as they are multiplied from the second time on; a changed one is another."""
 
 
-def _kept(weight: Tensor) -> Tensor:
-    """The weight as oneDNN reads it, where it is kept so; only of what was not itself computed in this decoding."""
+def _kept(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
+    """The weight laid out, where it is kept so; only of what was not itself computed in this decoding."""
     weights = kept(_Weights)
     if weights is None or weight.is_inference() or torch.is_grad_enabled():
         return weight
@@ -74,37 +81,28 @@ def _kept(weight: Tensor) -> Tensor:
         weights[place] = (weight, None)
         return weight
     if met[1] is None:
-        met = weights[place] = (weight, laid_out(weight))
+        met = weights[place] = (weight, _laid_out(x, weight))
     assert met[1] is not None
     return met[1]
 
 
-def laid_out(weight: Tensor) -> Tensor:
-    """A weight (N, M) as oneDNN reads it; only for `followed`."""
+def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
+    """A weight for products of our own where they are large, else as oneDNN reads it."""
+    if x.numel() * weight.shape[0] >= _MANY and (paneled := _compiled()) is not None:
+        return paneled(weight.detach())
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
     return found
 
 
-def followed(
-    x: Tensor, laid: Tensor, bias: Tensor | None, *, relu: bool = False, added: Tensor | None = None
-) -> Tensor:
-    """x·Wᵀ + b and what follows it, in one pass, without a gradient; where `served` says yes.
-
-    Args:
-        x: (R, M).
-        laid: W, from `laid_out`.
-        bias: b (N,), or None.
-        relu: whether what is below 0 becomes 0.
-        added: (R, N), added at last; not beside `relu`.
-
-    Returns:
-        (R, N).
-    """
-    if added is not None:
-        joined: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, added, laid, bias, "add")
-        return joined
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, laid, bias, "relu" if relu else "none", [], "")
-    return found
+@lru_cache
+def _compiled() -> "type[Paneled] | None":
+    """Products by panels, where Numba runs and shares them among PyTorch's threads."""
+    try:
+        from qkv.kernels.paneled import Paneled
+        from qkv.kernels.team import linked
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return Paneled if linked() else None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

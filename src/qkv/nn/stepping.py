@@ -63,8 +63,9 @@ def steps(
     Returns:
         (B, N, M), and the caches that include them.
     """
-    prepared = _prepared(blocks, x, caches) if seen is not None or x.shape[1] == 1 else None
-    if prepared is not None:
+    prepared = _prepared(blocks, x, caches)
+    # Asked last: a program that is traced must not be cut to the size that is asked about.
+    if prepared is not None and (seen is not None or x.shape[1] == 1):
         return _directly(prepared, x, caches, lengths, seen)
     mask, grown = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):

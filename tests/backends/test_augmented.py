@@ -66,7 +66,26 @@ def test_what_is_no_plain_softmax_stays_with_the_rows(given: dict[str, object]) 
 
 
 def test_values_that_are_not_finite_are_no_reason_to_trust_norms() -> None:
-    assert not augmented.shallow((float("nan"), 0.0), 1.0)
+    none, one = torch.full((1, 1), torch.nan), torch.zeros(1, 1)
+    assert not augmented.shallow(none, one, 1.0, True)
+    assert not augmented.shallow(one, none, 1.0, True)
+
+
+@pytest.mark.parametrize("score", [SquaredDistance, Gaussian])
+@pytest.mark.parametrize("far", [30.0, 1e3, 1e7])
+def test_a_key_far_from_all_others_leaves_them_to_products(score: type, far: float) -> None:
+    leaves = inputs()
+    with torch.no_grad():
+        leaves[1][..., 5, :] = far
+    assert PRODUCTS in told(*leaves, score=score(4.0))
+    assert PRODUCTS not in told(*leaves, score=score(4.0), mask=causal())  # the first row sees one key alone
+    answers = []
+    for backend, dtype in (("reference", torch.float64), ("rowwise", torch.float32)):
+        tensors = [x.detach().to(dtype).requires_grad_() for x in leaves]
+        output = qkv.attention(*tensors, score=score(4.0), backend=backend)
+        answers.append((output, *torch.autograd.grad(output.square().sum(), tensors)))
+    for expected, got in zip(*answers, strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=2e-6)
 
 
 def test_a_second_derivative_names_the_backend_that_was_asked() -> None:

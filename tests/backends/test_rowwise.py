@@ -172,6 +172,12 @@ def test_the_guard_goes_by_the_largest_norms() -> None:
     x = torch.randn(40, 8)
     assert rowwise.guard(x, x, 1 / 64) == "single"
     assert rowwise.guard(1e3 + x, 1e3 + x, 1.0) == "double"
+    one_far = torch.cat([x[1:], 1e6 * torch.ones(1, 8)])
+    assert rowwise.guard(x, one_far, 1 / 64) == "single"  # its norm is like that of no query
+    assert rowwise.guard(one_far, x, 1 / 64) == "double"  # in its row all distances are large, and they count
+    assert rowwise.guard(one_far, one_far, 1 / 64) == "direct"
+    for none in (torch.nan, torch.inf, 1e19):
+        assert rowwise.guard(x, torch.cat([x[1:], torch.full((1, 8), none)]), 1 / 64) != "single"
     side = torch.tensor([1e4, -1e4]).repeat(20)[:, None]
     assert rowwise.guard(side + x, side + x, 1.0) == "direct"
     assert rowwise.guard(1e3 + x[:5], 1e3 + x, 1.0) == "direct"  # a median of the keys takes longer than subtracting

@@ -4,8 +4,10 @@
 over squared distances, and the Gaussian kernel divided by its sum, which is the same, are softmax over the dot
 products of (q, 1)/h² and (k, −‖k‖²/2). Nothing but the rounding differs, as long as
 
-- the norms are small against h, so that nothing cancels: the guard of `qkv.backends.rowwise`, which asks this module;
-- no e^−x underflows where the Gaussian's own would, and leave a row without weight: (max‖q‖ + max‖k‖)²/2h² ≤ `DEPTH`.
+- norms that are alike are small against h, so that nothing cancels: the guard of `qkv.backends.rowwise`;
+- each row has a key whose score is not far below 0: (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for one that it may see. Then no row is
+  left without weight because all its Gaussians underflow, and no log-sum-exp is so large that its rounding counts. A
+  key so far that its own Gaussian is 0 has the weight 0 under softmax as well.
 """
 
 import torch
@@ -41,22 +43,27 @@ def products(problem: Problem) -> Problem | None:
     return None if sdpa.refuses(found) else found
 
 
-def shallow(far: tuple[float, float], scale: float | Tensor) -> bool:
-    """Say whether no kernel value underflows.
+def shallow(of_query: Tensor, of_key: Tensor, scale: float | Tensor, all_seen: bool) -> bool:
+    """Say whether each row has a key whose score is not far below 0.
 
     Args:
-        far: max‖q‖² and max‖k‖².
+        of_query: ‖q‖², (..., Q, 1).
+        of_key: ‖k‖², (..., K, 1), finite.
         scale: 1/h².
+        all_seen: whether every row may see every key, the nearest too.
 
     Returns:
-        Whether (max‖q‖ + max‖k‖)²/2h² ≤ `DEPTH`; False where an entry is not finite.
+        Whether (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for all queries, and the key of least norm or, where a row may not see that
+        one, all keys; False where one is NaN.
 
     Example:
-        >>> shallow((8.0, 8.0), 0.1), shallow((8e4, 8.0), 0.1)
+        >>> near, far = torch.tensor([[8.0]]), torch.tensor([[8.0], [8e4]])
+        >>> shallow(near, far, 0.1, True), shallow(near, far, 0.1, False)
         (True, False)
     """
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    farthest: float = far[0] ** 0.5 + far[1] ** 0.5
+    key = of_key.amin(-2).max() if all_seen else of_key.max()
+    farthest = float(of_query.max()) ** 0.5 + float(key) ** 0.5
     return bool(farthest**2 * steepest / 2 <= DEPTH)
 
 

@@ -2,11 +2,16 @@
 
 **Distances.** ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is a product of q' = (−2q, ‖q‖², 1) and k' = (k, 1, ‖k‖²): a distance is a
 dot product of slightly wider operands, and PyTorch differentiates the way from q to q'. It cancels where both norms are
-large and their difference is small. With R² = max‖q−c‖·max‖k−c‖/h², c a center:
+large and their difference is small. The error is a few roundoffs of (‖q‖ + ‖k‖)². A pair one of whose norms is twice
+the other or more has ‖q−k‖ ≥ (‖q‖ + ‖k‖)/3: its error is at most nine times the roundoff of its squared distance, which
+the equation makes too. Only pairs whose norms are alike are in danger; with m ≤ M the largest norms of the two sides,
+they have ‖q‖·‖k‖ ≤ m·min(M, 2m). So one vector far from all others, which is like none of the other side, endangers
+nobody, as long as far distances do not count themselves: a kernel is 0 there, and so is a softmax in rows of near keys
+(`augmented.shallow`).
 
-- R² ≤ `NEAR` about c = 0: products of the operands' own type. Their error, a few roundoffs of R², is that of the
-  equation itself at distances of that size. Under softmax, and for Gaussians under their sum, PyTorch's fused kernel
-  takes them (`qkv.backends.augmented`).
+- m·M/h² ≤ `NEAR`, or m·min(M, 2m)/h² ≤ `NEAR` where far distances do not count: products of the operands' own type.
+  Their error, a few roundoffs of `NEAR`, is that of the equation itself at distances of that size. Under softmax, and
+  for Gaussians under their sum, PyTorch's fused kernel takes them (`qkv.backends.augmented`).
 - the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
   maximum is subtracted before anything is rounded.
 - else, and for float64, distances are subtracted, as `blocked` does.
@@ -37,7 +42,10 @@ from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
 from qkv.scores.widened import as_it_is
 
 NEAR = 4.0
-"""The largest R² for which products in the operands' own type are as exact as the equation."""
+"""The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation."""
+
+_LARGEST = 1e37
+"""Squared norms above this are left to float64: float32 ends at 3.4e38."""
 
 _RULES = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 
@@ -102,10 +110,10 @@ def run(problem: Problem, call: Call) -> Result:
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
             with torch.no_grad():
-                norms = inputs.query.square().sum(-1, keepdim=True), inputs.key.square().sum(-1, keepdim=True)
-                far = float(norms[0].max()), float(norms[1].max())
-                way = _way(inputs.query, inputs.key, far, scale)
-                products = _products(problem, way, far, scale)
+                norms = _norms(inputs.query, inputs.key)
+                shallow = augmented.shallow(*norms, scale, problem.mask == "all")
+                way = _way(inputs.query, inputs.key, norms, scale, shallow or _vanishes(problem))
+                products = augmented.products(problem) if way == "single" and shallow else None
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
                 return result._replace(output=result.output.to(call.query.dtype))
@@ -130,10 +138,9 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
         return softmax_tiles.attend(problem, query, key, value, scale)
 
 
-def _products(problem: Problem, way: str, far: tuple[float, float], scale: float | Tensor) -> Problem | None:
-    """The problem of dot products that PyTorch's fused kernel solves in place of this one, where the guard lets it."""
-    products = augmented.products(problem) if way == "single" else None
-    return products if products is not None and augmented.shallow(far, scale) else None
+def _vanishes(problem: Problem) -> bool:
+    """Whether the score is 0 at far distances."""
+    return not isinstance(problem.pointwise, Half)
 
 
 def _operands(inputs: Inputs, scale: float | Tensor, way: str) -> tuple[Tensor, Tensor] | None:
@@ -155,7 +162,7 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
     Args:
         query: (..., Q, F).
         key: (..., K, F).
-        scale: 1/h².
+        scale: 1/h², of a softmax over all keys.
 
     Returns:
         `single`, `double` or `direct`; see the module.
@@ -165,17 +172,21 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
         >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
         ('single', 'double', 'direct')
     """
-    return _way(query, key, _far(query, key), scale)
+    norms = _norms(query, key)
+    return _way(query, key, norms, scale, augmented.shallow(*norms, scale, True))
 
 
-def _far(query: Tensor, key: Tensor) -> tuple[float, float]:
-    """The largest squared norms of both sides."""
-    return float(query.square().sum(-1).max()), float(key.square().sum(-1).max())
+def _norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared norms of both sides."""
+    return query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
 
 
-def _way(query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor) -> str:
+def _way(query: Tensor, key: Tensor, norms: tuple[Tensor, Tensor], scale: float | Tensor, near_counts: bool) -> str:
+    """What `guard` says; `near_counts`: whether distances between vectors far apart do not count."""
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    if (far[0] * far[1]) ** 0.5 * steepest <= NEAR:
+    less, more = sorted(float(x.max()) for x in norms)
+    most = min(more, 4 * less) if near_counts else more
+    if more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= NEAR:
         return "single"
     return "direct" if center(query, key, scale) is None else "double"
 
@@ -189,16 +200,17 @@ def tells(problem: Problem, call: Call) -> str:
     operands = call.score.prepare(call.query, call.key)
     query, key = operands.query.float(), operands.key.float()
     with torch.no_grad():
-        far = _far(query, key)
-        way = _way(query, key, far, operands.scale)
-        products = _products(problem, way, far, operands.scale)
+        norms = _norms(query, key)
+        shallow = augmented.shallow(*norms, operands.scale, problem.mask == "all")
+        way = _way(query, key, norms, operands.scale, shallow or _vanishes(problem))
+        products = augmented.products(problem) if way == "single" and shallow else None
     if products is not None and augmented.tiled(products):
         return f"{_HOLDS}: distances as dot products, with {_TILED}"
     return _TOLD[way if products is None else "products"]
 
 
 _TILED = "PyTorch's own softmax between products of tiles"
-_HOLDS = f"the guard on max‖q‖·max‖k‖/h² ≤ {NEAR:g} holds"
+_HOLDS = f"the guard on ‖q‖·‖k‖/h² ≤ {NEAR:g} for norms alike holds"
 _TOLD = {
     "products": f"{_HOLDS}: distances as dot products in PyTorch's fused kernel",
     "single": f"{_HOLDS}: distances as products in single precision",

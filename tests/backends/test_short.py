@@ -72,6 +72,13 @@ def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
 
 
+def test_few_items_are_enough_where_they_are_long() -> None:
+    few = torch.randn(2 * torch.get_num_threads(), 256, 128)
+    assert served(few, few, few)
+    assert not served(few[:1], few[:1], few[:1])
+    assert not served(few[:, :8], few, few)
+
+
 @pytest.mark.parametrize("filled", [math.nan, math.inf, 3e38])
 def test_what_is_hidden_is_not_read(filled: float) -> None:
     tensors = drawn()

@@ -32,7 +32,10 @@ WIDEST = 128
 EACH = 5e-5
 """Microseconds of one thread for each number of a query and each key, forward."""
 LEAST = 32
-"""The fewest items: below, a call takes what it saves, and a process that computes little needs no Numba."""
+"""Items that are always enough: below, a call takes what it saves, and who computes little needs no Numba."""
+MUCH = 1 << 24
+"""Multiplications of one product that are enough for fewer items, two for each thread: PyTorch's kernel takes a
+millisecond of one thread for as much."""
 
 
 def fits(problem: Problem) -> bool:
@@ -49,9 +52,17 @@ def fits(problem: Problem) -> bool:
         and (problem.gradient or problem.queries > step.MOST)
         and max(problem.queries, problem.keys) <= LONGEST
         and max(problem.width, problem.value_width) <= WIDEST
-        and problem.rows >= LEAST
+        and _enough(problem)
         and tanh_operators.trouble() is None
     )
+
+
+def _enough(problem: Problem) -> bool:
+    """Whether there is so much to compute, and in so many items, that each thread wins by it."""
+    if problem.rows >= LEAST:
+        return True
+    much = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
+    return much >= MUCH and problem.rows >= 2 * torch.get_num_threads()
 
 
 def serves(problem: Problem, call: Call) -> bool:

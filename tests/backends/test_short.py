@@ -11,6 +11,8 @@ import qkv
 from qkv.backends import short
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths, window
+from qkv.normalizers import Softmax
+from qkv.scores import ScaledDot
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 4, 21, 19, 20, 12
 BY_ITEM = lengths(torch.arange(ITEMS) * 3)
@@ -72,11 +74,53 @@ def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
 
 
+def test_a_scale_may_be_negative() -> None:
+    score, tensors = ScaledDot(-30.0), drawn()[:3]
+    right = qkv.attention(*(x.double() for x in tensors), score=score, backend="reference")
+    ours = qkv.attention(*tensors, score=score, backend="sdpa")
+    torch.testing.assert_close(ours.double(), right, rtol=1e-4, atol=1e-4)
+
+
 def test_few_items_are_enough_where_they_are_long() -> None:
     few = torch.randn(2 * torch.get_num_threads(), 256, 128)
     assert served(few, few, few)
     assert not served(few[:1], few[:1], few[:1])
     assert not served(few[:, :8], few, few)
+
+
+@pytest.mark.parametrize("mask", [None, causal()])
+@pytest.mark.parametrize("sink", ["number", "of each head", "of each item", "large", "none"])
+def test_a_sink_is_one_more_term_of_each_sum(sink: str, mask: Any) -> None:
+    drawn_ones = drawn()
+    of = {
+        "number": torch.tensor(0.5),
+        "of each head": torch.randn(HEADS),
+        "of each item": torch.randn(ITEMS, HEADS),
+        "large": torch.tensor([200.0, -200.0, 20.0, 0.0]),
+        "none": torch.full((HEADS,), -torch.inf),
+    }[sink]
+    answers = []
+    for backend, dtype in (("reference", torch.float64), ("reference", torch.float32), ("sdpa", torch.float32)):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (*drawn_ones[:3], of)]
+        normalizer = Softmax(leaves[3])
+        assert backend == "reference" or served(*leaves[:3], normalizer=normalizer, mask=mask)
+        output = qkv.attention(*leaves[:3], normalizer=normalizer, mask=mask, backend=backend)
+        answers.append([output, *torch.autograd.grad(output, leaves, drawn_ones[3].to(dtype))])
+    for right, plain, ours in zip(*answers, strict=True):
+        error, usual = ours.double() - right, plain.double() - right
+        slack = 2 * torch.finfo(torch.float32).eps / 2 * float(right.detach().abs().max())
+        wider = 1.0 if right.numel() > HEADS * ITEMS else 16.0
+        assert error.square().mean().sqrt() <= wider * (1.5 * usual.square().mean().sqrt() + slack)
+        assert error.abs().max() <= wider * (3 * usual.abs().max() + slack)
+
+
+def test_a_number_as_sink_and_its_state() -> None:
+    tensors, normalizer = drawn()[:3], Softmax(1.5)
+    with torch.no_grad():
+        ours = qkv.attention_with_state(*tensors, normalizer=normalizer, backend="sdpa")
+        right = qkv.attention_with_state(*(x.double() for x in tensors), normalizer=normalizer, backend="reference")
+    torch.testing.assert_close(ours[0].double(), right[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours[1].value.double(), right[1].value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("filled", [math.nan, math.inf, 3e38])

@@ -3,7 +3,8 @@
 PyTorch's kernel makes products of tiles so small that most of its time goes to calling for them, and its backward pass
 in half types takes ten times as long again; the full matrix is copied, and with it queries, keys and values by head.
 Here an item is read where its projections lie, its tables stay in the first cache, what a mask hides is not computed,
-and the backward pass makes the weights again.
+and the backward pass makes the weights again. A sink is one more term of each row's sum; its gradient is −w_sink
+(g·out), summed over rows.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from qkv.backends.base import Direct, Result
 from qkv.backends.operators import second_derivative
 from qkv.backends.step import by_head, laid
 from qkv.masks.lower import Visibility
+from qkv.normalizers.dense import Softmax
 from qkv.parameters import readable
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.base import Score
@@ -48,7 +50,6 @@ def fits(problem: Problem) -> bool:
         and problem.dtype in (torch.float32, torch.bfloat16)
         and problem.mask in ("all", "causal", "keys", "bounds")
         and problem.bias == "none"
-        and not problem.sink
         and (problem.gradient or problem.queries > step.MOST)
         and max(problem.queries, problem.keys) <= LONGEST
         and max(problem.width, problem.value_width) <= WIDEST
@@ -96,11 +97,11 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
         scale: multiplies the products.
     """
     query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
-    sight = _sight(problem, call.visibility)
+    sight, sink = _sight(problem, call.visibility), _sink(problem, call)
     if problem.gradient:
-        output, lse = _Short.apply(query, key, value, sight, scale), None  # type: ignore[no-untyped-call]
+        output, lse = _Short.apply(query, key, value, sink, sight, scale), None  # type: ignore[no-untyped-call]
     else:
-        output, lse = _forward(query, key, value, sight, scale, problem.state)
+        output, lse = _forward(query, key, value, sink, sight, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
     return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
@@ -120,8 +121,8 @@ def direct(problem: Problem) -> Direct | None:
 def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
     query, key, scale = score.prepare(query, key).with_number()
     if not gradient:
-        return _forward(query, key, value, sight, scale, False)[0]
-    output: Tensor = _Short.apply(query, key, value, sight, scale)  # type: ignore[no-untyped-call]
+        return _forward(query, key, value, None, sight, scale, False)[0]
+    output: Tensor = _Short.apply(query, key, value, None, sight, scale)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -143,12 +144,27 @@ def _sight(problem: Problem, visibility: Visibility) -> _Sight:
     return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
 
 
+def _sink(problem: Problem, call: Call) -> Tensor | None:
+    """That of each item, (1 or B, 1 or H)."""
+    if not problem.sink:
+        return None
+    assert isinstance(call.normalizer, Softmax)
+    sink = torch.as_tensor(call.normalizer.sink, dtype=torch.float32)
+    if len(problem.leading) > 1 and sink.ndim > 1:
+        sink = sink.expand(problem.leading).reshape(-1, problem.leading[-1])
+    return sink.reshape(*(1,) * (2 - sink.ndim), *sink.shape)
+
+
 class _Short(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, sight: _Sight, scale: float) -> Tensor:
-        ctx.save_for_backward(query, key, value)
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float
+    ) -> Tensor:
+        learns = ctx.needs_input_grad[3]
+        output, lse = _forward(query, key, value, sink, sight, scale, learns)
+        ctx.save_for_backward(query, key, value, sink, *((output, lse) if learns else ()))
         ctx.sight, ctx.scale = sight, scale
-        return _forward(query, key, value, sight, scale, False)[0]
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -161,7 +177,7 @@ class _ShortBackward(torch.autograd.Function):
     """The gradients, as a function whose own derivative says where second derivatives are to be had."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
         return _backward(*given)
 
     @staticmethod
@@ -170,7 +186,7 @@ class _ShortBackward(torch.autograd.Function):
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, sight: _Sight, scale: float, state: bool
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
     from qkv.kernels import short
 
@@ -180,27 +196,47 @@ def _forward(
     output = query.new_empty(items, queries, heads, value.shape[-1])
     lse = query.new_empty(items, heads, queries, dtype=torch.float32) if state else None
     states = np.empty(0, np.float32) if lse is None else _flat(lse)
-    given = [*map(_flat, (query, key, value)), *sight[:2], _flat(output), states]
+    given = [*map(_flat, (query, key, value)), *sight[:2], _sinks(sink, items, heads), _flat(output), states]
     rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
     tables = rows * deep, keys * deep, keys * broad, max(keys * deep, rows * broad), rows * keys
     _share(short.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *given), tables)
     return output.transpose(1, 2), lse
 
 
+def _sinks(sink: Tensor | None, items: int, heads: int) -> NDArray[np.float32]:
+    if sink is None:
+        return np.full(items * heads, -np.inf, np.float32)
+    found: NDArray[np.float32] = sink.detach().expand(items, heads).contiguous().view(-1).numpy()
+    return found
+
+
 def _backward(
-    grad: Tensor, sight: _Sight, scale: float, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, ...]:
+    grad: Tensor,
+    sight: _Sight,
+    scale: float,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sink: Tensor | None,
+    output: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
     from qkv.kernels import short
 
+    of_sink = None
+    if sink is not None and output is not None and lse is not None:
+        weight = torch.exp(sink.unsqueeze(-1) - lse)
+        of_sink = -(weight * (grad * output).sum(-1)).sum(-1).sum_to_size(sink.shape)
     query, key, value, grad = (_together(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
     found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
-    given = *map(_flat, (query, key, value, grad)), *sight[:2], *map(_flat, found), np.empty(0, np.float32)
+    sinks = _sinks(sink, *query.shape[:2])
+    given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *map(_flat, found), np.empty(0, np.float32)
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
     tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, rows * keys, rows * keys
     _share(short.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
-    return tuple(x.transpose(1, 2) for x in found)
+    return (*(x.transpose(1, 2) for x in found), of_sink)
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[np.uint64]:

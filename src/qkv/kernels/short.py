@@ -232,33 +232,37 @@ def _by_keys(c, width, keys, a, lanes, b, edges, rows):
 
 
 @reduction
-def _softmax(s, at, first, last, lanes, scale):
-    """s ← softmax(scale·s) of what a row sees, zeros elsewhere; the maximum and the sum before division."""
+def _softmax(s, at, first, last, lanes, scale, sink):
+    """s ← softmax(scale·s) of what a row sees beside a sink, zeros elsewhere; what was subtracted, and the sum before
+    division."""
     wide_registers()
     top = np.float32(-np.inf)
     for k in range(first, last):
-        top = s[at + k] if s[at + k] > top else top
-    base = top * scale if top > -np.inf else ZERO
+        # Scaled first: a scale may be negative.
+        scaled = s[at + k] * scale
+        top = scaled if scaled > top else top
+    top = max(top, sink)
+    base = top if top > -np.inf else ZERO
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
     for k in range(low, high):
         s[at + k] = _exp(s[at + k] * scale - base)
     _zero(s, at, at + first)
     _zero(s, at + last, at + lanes)
-    total = ZERO
+    total = _exp(sink - base)
     for k in range(low, high):
         total += s[at + k]
     share = ONE / total if total != 0 else ZERO
     for k in range(low, high):
         s[at + k] *= share
-    return top * scale, total
+    return top, total
 
 
 @helper
-def _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, lse, start):
+def _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink, lse, start):
     """From scores to weights, row by row; the row state, where there is room for it."""
     for r in range(queries):
         low, high = _ends(first, last, f + r * by, keys)
-        top, total = _softmax(s, r * lanes, low, high, lanes, scale)
+        top, total = _softmax(s, r * lanes, low, high, lanes, scale, sink)
         if lse.size:
             lse[start + r] = top + np.log(total) if total != 0 else -np.inf
     _zero(s, queries * lanes, rows * lanes)
@@ -291,7 +295,7 @@ def _whole(size):
     return (size + LANES - N1) // LANES * LANES
 
 
-def _forward(start, stop, sizes, scale, query, key, value, first, last, out, lse, q, k, v, t, s, edges):
+def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, out, lse, q, k, v, t, s, edges):
     """Compute the items start to stop, counted over (B, H).
 
     Args:
@@ -301,6 +305,7 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, out, lse
         scale: multiplies the products.
         query, key, value: from their first number to their last; the last dimension lies together.
         first, last: the keys that a row sees, likewise.
+        sink: of each item, −inf for none.
         out: (B, Q, H, V), flat.
         lse: (B, H, Q), flat; of size zero where it is not wanted.
         q, k, v, t, s: tables of this thread, (Q, F), (K, F), (K, V), (K, F) or (Q, V), and (Q, K), flat, each size a
@@ -318,18 +323,40 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, out, lse
         _load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
         _turn(k, lanes, deep, t)
         _pairs(s, lanes, q, deep, t, edges, rows)
-        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, lse, item * queries)
+        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink[item], lse, item * queries)
         _by_rows(t, broad, broad, s, lanes, v, edges, rows)
         _store(t, queries, wide, broad, out, (b * queries * heads + h) * wide, heads * wide)
 
 
 def _backward(
-    start, stop, sizes, scale, query, key, value, grad, first, last, to_q, to_k, to_v, none, q, k, v, g, t, s, d, edges
+    start,
+    stop,
+    sizes,
+    scale,
+    query,
+    key,
+    value,
+    grad,
+    first,
+    last,
+    sink,
+    to_q,
+    to_k,
+    to_v,
+    none,
+    q,
+    k,
+    v,
+    g,
+    t,
+    s,
+    d,
+    edges,
 ):
     """Compute the gradients of the items start to stop, from weights made again.
 
     Args:
-        start, stop, scale, query, key, value, first, last: as `forward`.
+        start, stop, scale, query, key, value, first, last, sink: as `forward`.
         sizes: as `forward`; then the strides of the output's gradient over B, H and Q.
         grad: of the output, from its first number to its last; the last dimension lies together.
         to_q, to_k, to_v: (B, Q, H, F), (B, K, H, F) and (B, K, H, V), flat.
@@ -350,7 +377,7 @@ def _backward(
         _take(grad, b * sizes[17] + h * sizes[18], sizes[19], first, last, f, by, queries, keys, wide, g, broad, rows)
         _turn(k, lanes, deep, t)
         _pairs(s, lanes, q, deep, t, edges, rows)
-        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, none, N0)
+        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink[item], none, N0)
         _turn(v, lanes, broad, t)
         _pairs(d, lanes, g, broad, t, edges, rows)
         _slopes(s, d, lanes, first, last, f, by, queries, keys, rows, scale)
@@ -369,11 +396,11 @@ def _kernels(function, signature):
 
 forward = _kernels(
     _forward,
-    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], T[::1], F[::1], "
+    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], F[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )
 backward = _kernels(
     _backward,
-    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], T[::1], T[::1], T[::1], "
+    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], T[::1], T[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

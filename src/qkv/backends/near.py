@@ -17,6 +17,7 @@ from qkv.backends.operators import second_derivative
 from qkv.backends.scratch import Rooms, lent
 from qkv.backends.stripes import Inputs, Recipe
 from qkv.masks.lower import Visibility
+from qkv.problem import Problem
 from qkv.products import batched
 from qkv.scores.pointwise import Box
 from qkv.scores.widened import as_it_is
@@ -24,6 +25,19 @@ from qkv.shapes import Shape
 
 if TYPE_CHECKING:
     from qkv.kernels.row_pass import Mechanism, Tile
+
+
+def fits(problem: Problem) -> bool:
+    """Whether this module may serve a problem, which its numbers decide; only for its cost."""
+    return (
+        problem.core == "distance"
+        and problem.mask == "all"
+        and problem.normalizer == "sum"
+        and problem.bias == "none"
+        and not (problem.state or problem.dropout)
+        and problem.dtype == torch.float32
+        and problem.rows * problem.queries * problem.keys <= row_tiles.SIZE.pairs
+    )
 
 
 def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:

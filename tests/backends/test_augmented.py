@@ -66,9 +66,9 @@ def test_what_is_no_plain_softmax_stays_with_the_rows(given: dict[str, object]) 
 
 
 def test_values_that_are_not_finite_are_no_reason_to_trust_norms() -> None:
-    none, one = torch.full((1, 1), torch.nan), torch.zeros(1, 1)
-    assert not augmented.shallow(none, one, 1.0, True)
-    assert not augmented.shallow(one, none, 1.0, True)
+    none = float("nan")
+    assert not augmented.shallow((none, 0.0), torch.zeros(1, 1), 1.0, True)
+    assert not augmented.shallow((0.0, none), torch.tensor([[0.0], [none]]), 1.0, True)
 
 
 @pytest.mark.parametrize("score", [SquaredDistance, Gaussian])

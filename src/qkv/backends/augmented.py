@@ -43,28 +43,34 @@ def products(problem: Problem) -> Problem | None:
     return None if sdpa.refuses(found) else found
 
 
-def shallow(of_query: Tensor, of_key: Tensor, scale: float | Tensor, all_seen: bool) -> bool:
+def shallow(far: tuple[float, float], of_key: Tensor, scale: float | Tensor, all_seen: bool) -> bool:
     """Say whether each row has a key whose score is not far below 0.
 
     Args:
-        of_query: ‖q‖², (..., Q, 1).
-        of_key: ‖k‖², (..., K, 1), finite.
+        far: max‖q‖² and max‖k‖².
+        of_key: ‖k‖², (..., K, 1).
         scale: 1/h².
         all_seen: whether every row may see every key, the nearest too.
 
     Returns:
         Whether (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for all queries, and the key of least norm or, where a row may not see that
-        one, all keys; False where one is NaN.
+        one, all keys; False where a norm is NaN.
 
     Example:
-        >>> near, far = torch.tensor([[8.0]]), torch.tensor([[8.0], [8e4]])
-        >>> shallow(near, far, 0.1, True), shallow(near, far, 0.1, False)
+        >>> far = torch.tensor([[8.0], [8e4]])
+        >>> shallow((8.0, 8e4), far, 0.1, True), shallow((8.0, 8e4), far, 0.1, False)
         (True, False)
     """
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    key = of_key.amin(-2).max() if all_seen else of_key.max()
-    farthest = float(of_query.max()) ** 0.5 + float(key) ** 0.5
-    return bool(farthest**2 * steepest / 2 <= DEPTH)
+    # Nearly always all keys are near enough, and the least norms need not be looked for.
+    return _above(far[0], far[1], steepest) or (
+        all_seen and far[1] == far[1] and _above(far[0], float(of_key.amin(-2).max()), steepest)
+    )
+
+
+def _above(of_query: float, of_key: float, scale: float) -> bool:
+    farthest: float = of_query**0.5 + of_key**0.5
+    return farthest**2 * scale / 2 <= DEPTH
 
 
 def tiled(problem: Problem) -> bool:

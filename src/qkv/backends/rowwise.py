@@ -83,7 +83,7 @@ def cost(problem: Problem) -> Cost:
         linear = 5e-3 if problem.gradient else 2e-3
         if near.fits(problem):
             # Fitted to two threads and 8 heads of 16 to 128 rows, where the full tensor of differences is nearest.
-            start = (110 if isinstance(problem.pointwise, Box) else 150) if problem.gradient else 60
+            start = {Box: 110, Bell: 150}.get(type(problem.pointwise), 200) if problem.gradient else 60
         elif problem.normalizer != "softmax":
             start += 470 if problem.gradient else 170
     if problem.normalizer in ("sparsemax", "entmax"):
@@ -114,8 +114,9 @@ def run(problem: Problem, call: Call) -> Result:
             scale = recipe.factor if inputs.scale is None else inputs.scale
             with torch.no_grad():
                 norms = _norms(inputs.query, inputs.key)
-                shallow = augmented.shallow(*norms, scale, problem.mask == "all")
-                way = _way(inputs.query, inputs.key, norms, scale, shallow or _vanishes(problem))
+                far = _far(norms)
+                shallow = augmented.shallow(far, norms[1], scale, problem.mask == "all")
+                way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem))
                 products = augmented.products(problem) if way == "single" and shallow else None
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
@@ -176,7 +177,8 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
         ('single', 'double', 'direct')
     """
     norms = _norms(query, key)
-    return _way(query, key, norms, scale, augmented.shallow(*norms, scale, True))
+    far = _far(norms)
+    return _way(query, key, far, scale, augmented.shallow(far, norms[1], scale, True))
 
 
 def _norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,10 +186,15 @@ def _norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
 
 
-def _way(query: Tensor, key: Tensor, norms: tuple[Tensor, Tensor], scale: float | Tensor, near_counts: bool) -> str:
+def _far(norms: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """The largest of both sides."""
+    return float(norms[0].max()), float(norms[1].max())
+
+
+def _way(query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor, near_counts: bool) -> str:
     """What `guard` says; `near_counts`: whether distances between vectors far apart do not count."""
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    less, more = sorted(float(x.max()) for x in norms)
+    less, more = sorted(far)
     most = min(more, 4 * less) if near_counts else more
     if more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= NEAR:
         return "single"
@@ -204,8 +211,9 @@ def tells(problem: Problem, call: Call) -> str:
     query, key = operands.query.float(), operands.key.float()
     with torch.no_grad():
         norms = _norms(query, key)
-        shallow = augmented.shallow(*norms, operands.scale, problem.mask == "all")
-        way = _way(query, key, norms, operands.scale, shallow or _vanishes(problem))
+        far = _far(norms)
+        shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
+        way = _way(query, key, far, operands.scale, shallow or _vanishes(problem))
         products = augmented.products(problem) if way == "single" and shallow else None
     if products is not None and augmented.tiled(products):
         return f"{_HOLDS}: distances as dot products, with {_TILED}"

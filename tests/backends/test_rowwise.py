@@ -189,6 +189,35 @@ def test_explain_tells_what_the_guard_says(h: float, said: str) -> None:
     assert said in qkv.explain(x, x, x, score=Epanechnikov(h), backend="rowwise").why
 
 
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("score", [SquaredDistance, Gaussian, Epanechnikov])
+def test_gradients_of_a_cluster_aside_are_exact(score: type, far: bool) -> None:
+    tensors = [5 + 0.1 * torch.randn(2, 300, 8) for _ in range(2)] + [torch.randn(2, 300, 6)]
+    if far:
+        tensors[1][..., 0, :] = 1e4
+    answers = []
+    for backend, dtype in (("reference", torch.float64), ("reference", torch.float32), ("rowwise", torch.float32)):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        output = qkv.attention(*leaves, score=score(20.0), backend=backend)
+        answers.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+    for right, plain, ours in zip(*answers, strict=True):
+        error, usual = ours.double() - right, plain.double() - right
+        slack = 2.0**-23 * float(right.detach().abs().max())
+        # Twice the limit, as the contract states it for gradients of PyTorch's own kernel.
+        assert error.square().mean().sqrt() <= 2 * (1.5 * usual.square().mean().sqrt() + slack)
+        assert error.abs().max() <= 2 * (3 * usual.abs().max() + slack)
+
+
+def test_a_nan_moves_no_other_row() -> None:
+    tensors = [5 + 0.1 * torch.randn(2, 300, 8) for _ in range(2)] + [torch.randn(2, 300, 6)]
+    tensors[0][0, 3] = torch.nan
+    tensors[1][1, 0] = torch.nan
+    for score in (SquaredDistance(20.0), Gaussian(20.0), Epanechnikov(20.0)):
+        output = qkv.attention(*tensors, score=score, backend="rowwise")
+        assert output[0].isfinite().all(-1).sum() == 299
+        assert output[1].isnan().all()
+
+
 def test_visible_nan_stays_in_its_rows() -> None:
     query, key, value = (x.detach().float() for x in inputs())
     query[0, 1, 4, 2] = torch.nan

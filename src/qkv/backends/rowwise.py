@@ -44,6 +44,10 @@ from qkv.scores.widened import as_it_is
 NEAR = 4.0
 """The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation."""
 
+SAMPLE = 16
+"""So many keys tell whether most lie on one side of 0. There Σ G(q − k), taken as qΣG − ΣGk, cancels in gradients
+however small the norms are against h; about the middle of the keys it does not."""
+
 _LARGEST = 1e37
 """Squared norms above this are left to float64: float32 ends at 3.4e38."""
 
@@ -112,8 +116,9 @@ def run(problem: Problem, call: Call) -> Result:
     with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
+            query, key, norms = _nearer(inputs.query, inputs.key)
+            inputs = inputs._replace(query=query, key=key)
             with torch.no_grad():
-                norms = _norms(inputs.query, inputs.key)
                 far = _far(norms)
                 shallow = augmented.shallow(far, norms[1], scale, problem.mask == "all")
                 way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem))
@@ -140,6 +145,24 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
     with as_it_is(query):
         query, key, scale = score.prepare(query, key).with_number()
         return softmax_tiles.attend(problem, query, key, value, scale)
+
+
+def _nearer(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Both sides about the middle of some keys where most lie on one side of 0 (`SAMPLE`), and their squared norms."""
+    with torch.no_grad():
+        norms = _norms(query, key)
+        less, more = sorted(_far(norms))
+        some = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
+        # A median takes longer; no far key moves it.
+        middle = some.mean(-2, keepdim=True) if more <= 4 * less else some.median(-2, keepdim=True).values
+        lengths = torch.linalg.vector_norm(some, dim=-1).median(-1).values
+        # False where there is a NaN.
+        aside = 2**0.5 * torch.linalg.vector_norm(middle, dim=(-2, -1)) > lengths
+        if not bool(aside.any()):
+            return query, key, norms
+        middle = torch.where(aside[..., None, None], middle, 0)
+    query, key = query - middle, key - middle
+    return query, key, _norms(query.detach(), key.detach())
 
 
 def _vanishes(problem: Problem) -> bool:
@@ -208,9 +231,8 @@ def tells(problem: Problem, call: Call) -> str:
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
-    query, key = operands.query.float(), operands.key.float()
     with torch.no_grad():
-        norms = _norms(query, key)
+        query, key, norms = _nearer(operands.query.float(), operands.key.float())
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
         way = _way(query, key, far, operands.scale, shallow or _vanishes(problem))

@@ -89,7 +89,8 @@ def run(problem: Problem, call: Call) -> Result:
     )
     stated = problem.state or problem.sink
     output, lse = tanh_operators.apply(items, _RULES[problem.normalizer], call.dropout, stated)
-    output = output.view(*leading, *output.shape[-2:])
+    if len(leading) != 1:
+        output = output.view(*leading, *output.shape[-2:])
     if problem.normalizer == "mean" and count is not None:
         output = output / count.clamp(min=1).unsqueeze(-1)
     if problem.normalizer == "softmax" and stated:
@@ -114,6 +115,9 @@ def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:
     """(..., N, F) to (items, N, F)."""
+    if x.ndim == 3 and x.shape[:-2] == leading:
+        # A view takes its time in the backward pass too.
+        return x
     return x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
 
 
@@ -123,7 +127,7 @@ def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, 
         return None, None
     x = full_rank(x, len(leading) + own)
     lead = x.shape[: len(leading)]
-    flat = x.reshape(-1, *x.shape[len(leading) :])
+    flat = x.reshape(-1, *x.shape[len(leading) :]) if len(leading) != 1 else x
     if flat.shape[0] == 1:
         return flat, None
     places = torch.arange(flat.shape[0], device=x.device).view(lead)

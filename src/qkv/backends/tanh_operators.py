@@ -1,5 +1,6 @@
 """The additive kernels as functions that PyTorch differentiates: eager, and as registered operators under tracing."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ class Items(NamedTuple):
 
 
 _LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
+_VECTOR_PLACE, _SHIFT = (Items._fields.index(name) for name in ("vector_place", "shift"))
 
 
 def trouble() -> str | None:
@@ -88,12 +90,22 @@ def _known(items: Items, dropout: float) -> _Known:
     return _Known(factors, sight, drop)
 
 
+@lru_cache(maxsize=64)
+def _open(count: int, queries: int, keys: int, dtype: Any) -> "Sight":
+    """Where everything is seen, and every item has the same vector."""
+    from qkv.kernels.sight import see
+
+    return see(dtype, count, queries, keys)
+
+
 def _sight(items: Items) -> "Sight":
     import numpy as np
 
     from qkv.kernels.sight import Sight
 
     (count, queries, _), keys, dtype = items.query.shape, items.key.shape[1], _array(items.query[:0]).dtype
+    if all(x is None for x in items[_VECTOR_PLACE:_SHIFT]):
+        return _open(count, queries, keys, dtype)
     owner = np.zeros((count, 4), np.int64)
     for column, place in enumerate((items.vector_place, items.bounds_place, items.dense_place, items.bias_place)):
         if place is not None:
@@ -163,25 +175,25 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[3:]
         learns_bias = wanted[Items._fields.index("bias")]
-        found = _FusedBackward.apply(ctx.rule, ctx.known, learns_bias, g_output, g_lse, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        given = ctx.rule, ctx.known, learns_bias, g_output, g_lse, *ctx.saved_tensors
+        # Whoever differentiates once more is told by a function of its own.
+        found = _FusedBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)  # type: ignore[no-untyped-call]
         gradients = dict(zip(_LEARNED, found, strict=True))
         return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
 
 
+def _pulled(
+    rule: str, known: _Known, learns_bias: bool, g_output: Tensor | None, g_lse: Tensor | None, *tensors: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    items, rows = Items(*tensors[:-3]), tensors[-3:]  # type: ignore[arg-type]
+    g_output = torch.zeros_like(rows[0]) if g_output is None else g_output  # type: ignore[arg-type]
+    return _backward(items, rule, known, rows, g_output, g_lse, learns_bias)  # type: ignore[arg-type]
+
+
 class _FusedBackward(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        rule: str,
-        known: _Known,
-        learns_bias: bool,
-        g_output: Tensor | None,
-        g_lse: Tensor | None,
-        *tensors: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
-        items, rows = Items(*tensors[:-3]), tensors[-3:]  # type: ignore[arg-type]
-        g_output = torch.zeros_like(rows[0]) if g_output is None else g_output  # type: ignore[arg-type]
-        return _backward(items, rule, known, rows, g_output, g_lse, learns_bias)  # type: ignore[arg-type]
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
+        return _pulled(*given)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:

@@ -259,16 +259,67 @@ def forward(
 
 
 @helper
-def _pull(g, t, v, d_query, d_key):
-    """Add the gradients of both sides that one pair gives."""
+def _pull(g, t, v):
+    """t ← the gradient of a + b, from g, that of the score, and t = tanh(a + b)."""
+    wide_registers()
     for c in range(t.size):
-        x = (g - g * t[c] * t[c]) * v[c]
-        d_query[c] += x
-        d_key[c] += x
+        t[c] = (g - g * t[c] * t[c]) * v[c]
+
+
+@helper
+def _add_up(to, lines):
+    """to += Σ lines_k, eight at a time."""
+    wide_registers()
+    whole = lines.shape[0] - lines.shape[0] % 8
+    for k in range(0, whole, 8):
+        t0, t1, t2, t3 = lines[k], lines[k + 1], lines[k + 2], lines[k + 3]
+        t4, t5, t6, t7 = lines[k + 4], lines[k + 5], lines[k + 6], lines[k + 7]
+        for c in range(to.size):
+            to[c] += ((t0[c] + t1[c]) + (t2[c] + t3[c])) + ((t4[c] + t5[c]) + (t6[c] + t7[c]))
+    for k in range(whole, lines.shape[0]):
+        _add(lines[k], to)
+
+
+@helper
+def _add_products(to, g, lines):
+    """to += Σ g_k lines_k in float64, four at a time."""
+    wide_registers()
+    whole = g.size - g.size % 4
+    for k in range(0, whole, 4):
+        g0, g1, g2, g3 = np.float64(g[k]), np.float64(g[k + 1]), np.float64(g[k + 2]), np.float64(g[k + 3])
+        t0, t1, t2, t3 = lines[k], lines[k + 1], lines[k + 2], lines[k + 3]
+        for c in range(to.size):
+            to[c] += (g0 * t0[c] + g1 * t1[c]) + (g2 * t2[c] + g3 * t3[c])
+    for k in range(whole, g.size):
+        by, t = np.float64(g[k]), lines[k]
+        for c in range(to.size):
+            to[c] += by * t[c]
+
+
+@helper
+def _copy(x, to):
+    wide_registers()
+    for c in range(x.size):
+        to[c] = x[c]
+
+
+@helper
+def _add(x, to):
+    wide_registers()
+    for c in range(x.size):
+        to[c] += x[c]
+
+
+@helper
+def _set_scaled(by, x, to):
+    wide_registers()
+    for c in range(x.size):
+        to[c] = by * x[c]
 
 
 @helper
 def _add_scaled(by, x, to):
+    wide_registers()
     for c in range(x.size):
         to[c] += by * x[c]
 
@@ -297,15 +348,22 @@ def _weights(n, q, start, rule, inputs, sight, state, lines, s):
 
 
 @helper
-def _clear(d_query, d_key, d_value):
+def _clear(d_query, d_key, d_value, sight, n):
+    """Zero what the first row does not write."""
     d_query[:] = 0
-    d_key[:] = 0
-    d_value[:] = 0
+    begin = end = 0
+    if d_query.shape[0]:
+        begin, end = _bounds(sight, n, 0, d_value.shape[0])
+    end = max(begin, end)
+    d_key[:begin] = 0
+    d_key[end:] = 0
+    d_value[:begin] = 0
+    d_value[end:] = 0
 
 
 @stage
 def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
-    """Add what one row and its keys from `start` on give to every gradient."""
+    """Add what one row and its keys from `start` on give to every gradient; the first row writes those of keys."""
     _, _, vector, value = inputs
     _, _, out, grad, grad_lse, _, drop = state
     d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
@@ -315,20 +373,34 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     delta = _dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
     bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
     for k in range(s.size):
-        at, t = start + k, lines[k]
+        at = start + k
         if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
+            s[k] = 0
+            lines[k] = 0
+            if q == 0:
+                d_value[n, at] = 0
             continue
         kept = ONE * scale
         if drop.size and _mix((bits + _mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
             kept = ZERO * scale
-        g = _slope(rule, s[k], kept * _dot(grad[n, q], value[n, at]), delta)
-        _pull(g, t, vector[owner[n, 0]], d_query[n, q], d_key[n, at])
-        _add_scaled(np.float64(g), t, d_vector[n])
-        _add_scaled(s[k] * kept, grad[n, q], d_value[n, at])
+        p = s[k]
+        s[k] = _slope(rule, p, kept * _dot(grad[n, q], value[n, at]), delta)
+        if q == 0:
+            _set_scaled(p * kept, grad[n, q], d_value[n, at])
+        else:
+            _add_scaled(p * kept, grad[n, q], d_value[n, at])
         if d_bias.size:
-            d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at] += g
+            d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at] += s[k]
         if rule == SIGMOID:
-            d_shift[n, q] += g
+            d_shift[n, q] += s[k]
+    _add_products(d_vector[n], s, lines)
+    for k in range(s.size):
+        _pull(s[k], lines[k], vector[owner[n, 0]])
+        if q == 0:
+            _copy(lines[k], d_key[n, start + k])
+        else:
+            _add(lines[k], d_key[n, start + k])
+    _add_up(d_query[n, q], lines[: s.size])
 
 
 @kernel(
@@ -346,7 +418,7 @@ def backward(
         n0, n1: the range of items.
         rule, query, ..., out: as in `forward`, with what it computed.
         grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
-        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V); zeroed here, just before they are added to.
+        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V).
         d_vector: added to, (N, A), float64.
         d_bias: added to, as the bias, of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
@@ -356,7 +428,7 @@ def backward(
     state = (top, total, out, grad, grad_lse, shift, drop)
     grads = (d_query, d_key, d_value, d_vector, d_bias, d_shift)
     for n in range(n0, n1):
-        _clear(d_query[n], d_key[n], d_value[n])
+        _clear(d_query[n], d_key[n], d_value[n], sight, n)
         for q in range(query.shape[1]):
             begin, end = _bounds(sight, n, q, value.shape[1])
             for start in range(begin, end, scratch.size):

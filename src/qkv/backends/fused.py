@@ -5,17 +5,20 @@ What the kernels know is a flat list of items, (N, Q, A), and how scores become 
 a row may see.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from qkv.backends import tanh_operators
-from qkv.backends.base import Backend, Result
+from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.hidden import without_hidden
 from qkv.backends.stripes import full_rank
 from qkv.kernels.few import few
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.base import Score
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape, broadcast
 
@@ -97,6 +100,21 @@ def run(problem: Problem, call: Call) -> Result:
         output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
     state = _state(problem, lse, count) if problem.state else None
     return Result(output.to(dtype), state)
+
+
+def direct(problem: Problem) -> Direct | None:
+    """A plain softmax over one leading dimension: nothing to flatten, nothing to compose."""
+    plain = problem.mask == "all" and problem.normalizer == "softmax" and problem.bias == "none"
+    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
+    flat = len(problem.leading) == 1 and problem.dtype in (torch.float32, torch.float64)
+    return partial(_plain, problem.leading) if plain and flat and not more else None
+
+
+def _plain(leading: Shape, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    query, key, _, vector = score.prepare(query, key)
+    assert vector is not None
+    items = tanh_operators.Items(query, key, value, *_shared(vector, leading, 1), *(None,) * 9)  # type: ignore[arg-type]
+    return tanh_operators.apply(items, "softmax", 0.0, False)[0]
 
 
 def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
@@ -191,4 +209,4 @@ def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
     return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
 
 
-BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True)
+BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True, direct=direct)

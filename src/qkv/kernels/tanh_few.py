@@ -1,5 +1,7 @@
 """Additive attention where queries are few: shares the rows of `qkv.kernels.tanh_direct` among threads."""
 
+from math import prod
+
 import numpy as np
 
 from qkv.keeping import Reused
@@ -13,6 +15,9 @@ _TOGETHER = 32
 
 _REUSED = Reused(1 << 26)
 """Gradients of earlier steps: of a step's own time, touching new pages takes more than half."""
+
+_SMALL = 1 << 17
+"""Bytes below which glibc has memory at hand."""
 
 Inputs = tuple[Array, Array, Array, Array]
 """query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
@@ -81,7 +86,7 @@ def backward(
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     (out, top, total), (grad, grad_lse, bias_gradient) = rows, wanted
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
-    d_query, d_key, d_value = (_REUSED.array(x.shape, dtype) for x in (query, key, value))
+    d_query, d_key, d_value = (_room(x.shape, dtype) for x in (query, key, value))
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
     grads = d_query, d_key, d_value, along, d_bias, d_shift
@@ -93,3 +98,7 @@ def backward(
     pool.share_out(_backward, dtype, items, 0.0 if alone else time, given, scratch)
     d_vector = summed(along, sight.owner[:, 0], len(vector))
     return d_query, d_key, d_value, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
+    return np.empty(shape, dtype) if prod(shape) * dtype.itemsize < _SMALL else _REUSED.array(shape, dtype)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import augmented, blocked, near, softmax_tiles, tanh_operators
+from qkv.backends import augmented, bits, blocked, near, softmax_tiles, tanh_operators
 from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
@@ -132,7 +132,8 @@ def run(problem: Problem, call: Call) -> Result:
             if operands is None:
                 return blocked.run(problem, call)
             inputs = inputs._replace(query=operands[0], key=operands[1])
-        output, state = _Rowwise.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+        keep = problem.gradient and inputs.value.requires_grad and bits.serves(recipe, inputs)
+        output, state = _Rowwise.apply(recipe, call.visibility, keep, *inputs)  # type: ignore[no-untyped-call]
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
@@ -256,18 +257,23 @@ class _Rowwise(torch.autograd.Function):
     """A function of PyTorch's autograd over the tiles."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, recipe: Recipe, visibility: Visibility, keep: bool, *inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        given = Inputs(*inputs)  # type: ignore[arg-type]
         ctx.recipe, ctx.visibility = recipe, visibility
+        ctx.bits = bits.Bits(given) if keep else None
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         with lent() as rooms:
-            return RowTiles(recipe, Inputs(*inputs), visibility, rooms).forward()  # type: ignore[arg-type]
+            return RowTiles(recipe, given, visibility, rooms).forward(ctx.bits)
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE])
-        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, *gradients, None)
+        wanted = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE])
+        known = ctx.recipe, ctx.visibility, ctx.bits, wanted, g_output, g_state
+        gradients = _Backward.apply(*known, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, *gradients, None)
 
 
 class _Backward(torch.autograd.Function):
@@ -278,6 +284,7 @@ class _Backward(torch.autograd.Function):
         ctx: Any,
         recipe: Recipe,
         visibility: Visibility,
+        kept: bits.Bits | None,
         wanted: list[bool],
         g_output: Tensor | None,
         g_state: Tensor | None,
@@ -288,7 +295,7 @@ class _Backward(torch.autograd.Function):
             g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
         of_state = g_state if recipe.state else None
         with as_it_is(given.query), lent() as rooms:
-            buffers = RowTiles(recipe, given, visibility, rooms).backward(g_output, of_state, wanted)
+            buffers = RowTiles(recipe, given, visibility, rooms).backward(g_output, of_state, wanted, kept)
         return tuple(buffers)
 
     @staticmethod

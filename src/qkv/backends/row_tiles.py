@@ -1,8 +1,8 @@
 """The walk over tiles with one compiled pass per tile: a product, a pass over its rows, a product; and backward.
 
-As in `stripes`, a tile holds whole rows, and the backward pass makes every tile again, but for a boxcar's (`bits`). What lies between the products
-is one pass over each row (`kernels.row_weights`, `kernels.row_slopes`, `kernels.entmax_rows`); sums over tiles are
-taken by the products themselves, in place.
+As in `stripes`, a tile holds whole rows, and the backward pass makes every tile again, but for a boxcar's (`bits`).
+What lies between the products is one pass over each row (`kernels.row_weights`, `kernels.row_slopes`,
+`kernels.entmax_rows`); sums over tiles are taken by the products themselves, in place.
 """
 
 from collections.abc import Callable

@@ -259,25 +259,11 @@ def forward(
 
 
 @helper
-def _pull(g, t, v):
-    """t ← the gradient of a + b, from g, that of the score, and t = tanh(a + b)."""
+def _pull(t, v):
+    """t ← the slope of the score by a + b, from t = tanh(a + b)."""
     wide_registers()
     for c in range(t.size):
-        t[c] = (g - g * t[c] * t[c]) * v[c]
-
-
-@helper
-def _add_up(to, lines):
-    """to += Σ lines_k, eight at a time."""
-    wide_registers()
-    whole = lines.shape[0] - lines.shape[0] % 8
-    for k in range(0, whole, 8):
-        t0, t1, t2, t3 = lines[k], lines[k + 1], lines[k + 2], lines[k + 3]
-        t4, t5, t6, t7 = lines[k + 4], lines[k + 5], lines[k + 6], lines[k + 7]
-        for c in range(to.size):
-            to[c] += ((t0[c] + t1[c]) + (t2[c] + t3[c])) + ((t4[c] + t5[c]) + (t6[c] + t7[c]))
-    for k in range(whole, lines.shape[0]):
-        _add(lines[k], to)
+        t[c] = (ONE - t[c] * t[c]) * v[c]
 
 
 @helper
@@ -294,20 +280,6 @@ def _add_products(to, g, lines):
         by, t = np.float64(g[k]), lines[k]
         for c in range(to.size):
             to[c] += by * t[c]
-
-
-@helper
-def _copy(x, to):
-    wide_registers()
-    for c in range(x.size):
-        to[c] = x[c]
-
-
-@helper
-def _add(x, to):
-    wide_registers()
-    for c in range(x.size):
-        to[c] += x[c]
 
 
 @helper
@@ -395,12 +367,12 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
             d_shift[n, q] += s[k]
     _add_products(d_vector[n], s, lines)
     for k in range(s.size):
-        _pull(s[k], lines[k], vector[owner[n, 0]])
+        _pull(lines[k], vector[owner[n, 0]])
         if q == 0:
-            _copy(lines[k], d_key[n, start + k])
+            _set_scaled(s[k], lines[k], d_key[n, start + k])
         else:
-            _add(lines[k], d_key[n, start + k])
-    _add_up(d_query[n, q], lines[: s.size])
+            _add_scaled(s[k], lines[k], d_key[n, start + k])
+    _add_values(d_query[n, q], s, lines)
 
 
 @kernel(

@@ -5,14 +5,15 @@ from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import ShapeError, complaint
+from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.pointer import Pointer
+from qkv.nn.repeated import Repeated
 from qkv.nn.scores import xavier_uniform
 from qkv.products import Linear
 
@@ -136,8 +137,9 @@ class PointerNetwork(nn.Module):
         state = self.start(elements, lengths)
         self._check_target(target, state)
         hidden, states = state.hidden, []
+        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, target.shape[1])
         for inputs in self.from_element(_taken(state.values, target)).unbind(1):
-            hidden = STEPS[self.config.cell](inputs, self.from_hidden(hidden[0]), hidden)
+            hidden = STEPS[self.config.cell](inputs, from_hidden(hidden[0]), hidden)
             states.append(hidden[0])
         free = state.free[:, None].expand(-1, target.shape[1], -1)
         if self.config.once:
@@ -161,13 +163,10 @@ class PointerNetwork(nn.Module):
         clean = torch.where(real[..., None], source, 0)
         self.rows(torch.arange(clean.shape[0], device=clean.device), start=True)
         x_BSM = self.dropout(torch.tanh(self.embed(clean)))
-        packed = pack_padded_sequence(x_BSM, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.encoder(packed)
-        both, _ = pad_packed_sequence(states, batch_first=True, total_length=clean.shape[1])
-        final = last[0] if isinstance(last, tuple) else last
+        both, last = recurrence.run(self.encoder, x_BSM, lengths)
         e_BSM = self.dropout(torch.where(real[..., None], self.join(both), 0))
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
-        first = torch.tanh(self.bridge(torch.cat([final[0], final[1]], -1))).to(self.bridge.weight.dtype)
+        first = torch.tanh(self.bridge(torch.cat([last[0], last[1]], -1))).to(self.bridge.weight.dtype)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)
         return PointerState(hidden_of(self.config.cell, first), self.pointer.project(values), values, free)
 

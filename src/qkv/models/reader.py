@@ -5,10 +5,10 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import ConfigError, ShapeError, complaint
 from qkv.masks.patterns import Lengths
+from qkv.models import recurrence
 from qkv.models.checks import check_config, clean_source, padding_of
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.cache import Rows
@@ -131,7 +131,7 @@ class Reader(nn.Module):
         mask = None if padded is None else Lengths(padded)
         x_BSM = self.dropout(self._embed(self._blur(clean)))
         if self.recurrent is not None:
-            states = self.dropout(self._run(x_BSM, lengths))
+            states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
             x_BSM = states + x_BSM if self.config.residual else states
         for block in self.blocks:
             x_BSM = block(x_BSM, mask)
@@ -152,13 +152,6 @@ class Reader(nn.Module):
         position = sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
         placed: Tensor = x * width**0.5 + position
         return placed
-
-    def _run(self, x_BSM: Tensor, lengths: Tensor) -> Tensor:
-        assert self.recurrent is not None
-        packed = pack_padded_sequence(x_BSM, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        packed_states: PackedSequence = self.recurrent(packed)[0]
-        states: Tensor = pad_packed_sequence(packed_states, batch_first=True, total_length=x_BSM.shape[1])[0]
-        return states
 
 
 @final

@@ -1,19 +1,22 @@
 """The RNN encoder-decoder, with attention of any score or without."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import ConfigError, complaint
 from qkv.masks.patterns import Lengths
+from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.attention import Attention
 from qkv.nn.cache import Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.repeated import Repeated
+from qkv.nn.repeated_attention import RepeatedAttention
 from qkv.nn.scores import build_score
 from qkv.products import Linear
 
@@ -210,12 +213,9 @@ class RecurrentTranslator(nn.Module):
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
         x_BSE = self.dropout(self.embed(ids))
-        packed = pack_padded_sequence(x_BSE, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.encoder(packed)
-        values, _ = pad_packed_sequence(states, batch_first=True, total_length=ids.shape[1])
-        values = self.dropout(torch.where(real[..., None], values, 0))
-        final = last[0] if isinstance(last, tuple) else last
-        summary = torch.where(lengths[:, None] > 0, torch.cat([final[0], final[1]], -1), 0)
+        states, last = recurrence.run(self.encoder, x_BSE, lengths)
+        values = self.dropout(torch.where(real[..., None], states, 0))
+        summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
         keys, values = _split(values) if self.config.memory == "split" else (values, values)
         keys = keys if self.narrow is None else self.narrow(keys)
         keys = keys if self.score is None else self.score.project_key(keys)
@@ -291,30 +291,48 @@ class RecurrentTranslator(nn.Module):
 
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
         """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
-        steps = self.from_embedding(y_BTE).unbind(1)
+        inputs = self.from_embedding(y_BTE).unbind(1)
+        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs))
+        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs))
         hidden, states, contexts = state.hidden, [], []
-        for inputs in steps:
-            if self.from_context is None:
-                whole = inputs
-            else:
-                contexts.append(self._look(hidden[0][:, None], state))
-                whole = inputs + self.from_context(contexts[-1][:, 0])
-            hidden = STEPS[self.config.cell](whole, self.from_hidden(hidden[0]), hidden)
+        for own in inputs:
+            given = own
+            if look is not None:
+                context, share = look(hidden[0])
+                contexts.append(context)
+                given = own + share
+            hidden = STEPS[self.config.cell](given, from_hidden(hidden[0]), hidden)
             states.append(hidden[0])
         s_BTM = torch.stack(states, 1)
-        return s_BTM, torch.cat(contexts, 1) if contexts else self._look(s_BTM, state), hidden
+        return s_BTM, torch.cat(contexts, 1) if contexts else self._looks(state, 1)(s_BTM), hidden
 
-    def _look(self, s_BTM: Tensor, state: RecurrentState) -> Tensor:
-        """What each state attends to (B, T, V)."""
+    def _early(
+        self, from_context: Linear, state: RecurrentState, steps: int
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
+        gates_of, look = Repeated(from_context.weight, None, steps), self._looks(state, steps)
+
+        def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
+            c_B1V = look(s_BM[:, None])
+            return c_B1V, gates_of(c_B1V[:, 0])
+
+        return early
+
+    def _looks(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
+        """What states (B, T, M) attend to (B, T, V), in each of some steps."""
         if self.attention is None or self.score is None:
-            return state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-        # Rows that share a source are queries beside each other: its memory need not be repeated.
-        shared = state.keys.shape[0] != s_BTM.shape[0]
-        together = s_BTM.reshape(state.keys.shape[0], -1, s_BTM.shape[-1]) if shared else s_BTM
-        query, score = self.score.project_query(together), self.score.projected()
+            return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
         mask = None if state.lengths is None else Lengths(state.lengths)
-        context: Tensor = self.attention(query, state.keys, state.values, score=score, mask=mask)
-        return context.reshape(*s_BTM.shape[:2], -1) if shared else context
+        ask, score = self.score.project_queries(steps), self.score.projected()
+        attend = RepeatedAttention(self.attention, score, mask, state.keys, state.values, steps)
+
+        def look(s_BTM: Tensor) -> Tensor:
+            # Rows that share a source are queries beside each other: its memory need not be repeated.
+            sources = state.keys.shape[0]
+            together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
+            return attend(ask(together)).reshape(*s_BTM.shape[:2], -1)
+
+        return look
 
 
 def _split(states_BSV: Tensor) -> tuple[Tensor, Tensor]:

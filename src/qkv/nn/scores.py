@@ -2,12 +2,14 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint, nearest
+from qkv.nn.repeated import Repeated
 from qkv.parameters import Owner
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
@@ -31,6 +33,10 @@ class ScoreModule(nn.Module, Owner):
     def project_query(self, query: Tensor) -> Tensor:
         """The part of the score that depends on the query alone: (..., Q, D) to (..., Q, F)."""
         return query
+
+    def project_queries(self, steps: int) -> Callable[[Tensor], Tensor]:
+        """`project_query` for the steps of one loop, at most so many."""
+        return self.project_query
 
     def project_key(self, key: Tensor) -> Tensor:
         """The part of the score that depends on the key alone: (..., K, E) to (..., K, F)."""
@@ -157,6 +163,10 @@ class AdditiveScore(ScoreModule):
     def project_query(self, query: Tensor) -> Tensor:
         """W_q q."""
         return project(query, self.query_weight)
+
+    def project_queries(self, steps: int) -> Callable[[Tensor], Tensor]:
+        """`project_query` for the steps of one loop, at most so many."""
+        return Repeated(self.query_weight, None, steps) if self.query_weight.ndim == 2 else self.project_query
 
     def project_key(self, key: Tensor) -> Tensor:
         """W_k k: once per sentence."""

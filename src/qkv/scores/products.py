@@ -5,9 +5,9 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from qkv.parameters import Parameter, above, readable, spread
+from qkv.products import linear
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
@@ -226,4 +226,4 @@ def project(x: Tensor, weight: Tensor) -> Tensor:
         torch.Size([2, 5, 4])
     """
     weight = weight.to(x.dtype)
-    return F.linear(x, weight) if weight.ndim == 2 else x @ weight.mT
+    return linear(x, weight) if weight.ndim == 2 else x @ weight.mT

@@ -1,0 +1,88 @@
+"""What a recurrent layer of PyTorch makes of padded rows.
+
+On a GPU that is PyTorch's own, by cuDNN. On the CPU PyTorch's takes a time in training that grows with the square of
+the length: each step of packed rows fills a gradient as large as all steps together. The steps are taken here instead,
+padding included, the backward direction over rows turned around within their lengths, and gradients of weights come by
+one product for all steps (`Repeated`).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from qkv.models.cells import STEPS, hidden_of
+from qkv.nn.repeated import Repeated
+from qkv.products import linear
+
+
+def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Run a recurrent layer over rows of unequal length.
+
+    Args:
+        layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers.
+        x_BSM: what it reads; what stands at or after a row's length changes nothing before it.
+        lengths: (B,), int64; a row of none counts as one of one.
+
+    Returns:
+        The last layer's states (B, S, D·H), the directions beside each other, any numbers in the padding; and the last
+        state of each direction of it (D, B, H).
+
+    Example:
+        >>> layer = nn.GRU(2, 3, batch_first=True, bidirectional=True)
+        >>> states, last = run(layer, torch.zeros(4, 5, 2), torch.tensor([5, 4, 3, 3]))
+        >>> states.shape, last.shape
+        (torch.Size([4, 5, 6]), torch.Size([2, 4, 3]))
+    """
+    lengths = lengths.clamp(min=1)
+    if x_BSM.device.type != "cpu":
+        return _packed(layer, x_BSM, lengths)
+    ways = [_ahead, _back] if layer.bidirectional else [_ahead]
+    last = x_BSM.new_zeros(0)
+    for depth in range(layer.num_layers):
+        both = [way(layer, f"_l{depth}", x_BSM, lengths) for way in ways]
+        x_BSM, last = torch.cat([states for states, _ in both], -1), torch.stack([end for _, end in both])
+    return x_BSM, last
+
+
+def _ahead(layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """States (B, S, H) from the first place on, and each row's last one (B, H)."""
+    states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous())
+    return states_SBH.transpose(0, 1).contiguous(), states_SBH[lengths - 1, torch.arange(len(lengths))]
+
+
+def _back(layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
+    rows, longest, width = x_BSM.shape
+    places = torch.arange(longest)
+    turned_BS = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+    # One copy turns rows around and brings steps to the front, and one takes states back: places in (B, S) and (S, B).
+    there_SB = (torch.arange(rows) * longest + turned_BS.mT).flatten()
+    home_BS = (turned_BS * rows + torch.arange(rows)[:, None]).flatten()
+    given = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
+    states_SBH = _steps(layer, f"{name}_reverse", given)
+    states_BSH = states_SBH.flatten(0, 1).index_select(0, home_BS).view(rows, longest, layer.hidden_size)
+    return states_BSH, states_SBH[lengths - 1, torch.arange(rows)]
+
+
+def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor) -> Tensor:
+    """The states (S, B, H) of one layer in one direction."""
+    cell = layer.mode.lower().removesuffix("_tanh")
+    (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
+    inputs, again = linear(x_SBM, weight, bias).unbind(), Repeated(recurrent, other, x_SBM.shape[0])
+    hidden, states = hidden_of(cell, recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size)), []
+    for given in inputs:
+        hidden = STEPS[cell](given, again(hidden[0]), hidden)
+        states.append(hidden[0])
+    return torch.stack(states)
+
+
+def _weights(layer: nn.RNNBase, name: str) -> tuple[Tensor, Tensor | None]:
+    return getattr(layer, f"weight_{name}"), getattr(layer, f"bias_{name}") if layer.bias else None
+
+
+def _packed(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    packed = pack_padded_sequence(x_BSM, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    states, last = layer(packed)
+    padded, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BSM.shape[1])
+    final = last[0] if isinstance(last, tuple) else last
+    return padded, final[-2 if layer.bidirectional else -1 :]

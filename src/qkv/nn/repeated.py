@@ -1,0 +1,111 @@
+"""A product with the same weight at every step of a loop over time, whose gradient is one product at the end.
+
+A step's share of the weight's gradient is a product of few rows, as large as the weight itself, and adding it to the
+others' reads and writes that much again. With T steps of B rows the shares are summed by one product of T·B rows here,
+which takes a fraction of the time: Σ_t g_tᵀ x_t = [g_1; …; g_T]ᵀ [x_1; …; x_T].
+"""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.parameters import transformed
+from qkv.products import linear, product
+
+_Rows = dict[int, tuple[Tensor, Tensor]]
+"""For each step its input and the gradient of its result."""
+
+
+@final
+class Repeated:
+    """x·Wᵀ + b in every step of one loop.
+
+    Args:
+        weight: W (N, M).
+        bias: b (N,), or None.
+        steps: how many there may be.
+
+    Example:
+        >>> layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+        >>> step = Repeated(layer.weight, layer.bias, steps=3)
+        >>> torch.equal(step(step(step(x))), layer(layer(layer(x))))
+        True
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int) -> None:
+        device = weight.device.type
+        if torch.is_autocast_enabled(device):
+            # Once for all steps: autocast itself does so for parameters, which the weight of the steps is not.
+            weight = weight.to(torch.get_autocast_dtype(device))
+        self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
+        self._taken = _Rows()
+        rewritten = transformed() or torch.compiler.is_compiling()
+        if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
+            marks = weight.new_zeros(steps)
+            self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._taken)  # type: ignore[no-untyped-call]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Take the next step.
+
+        Args:
+            x: (..., M).
+
+        Returns:
+            (..., N).
+        """
+        if self._marks is None:
+            return linear(x, self._weight, self._bias)
+        x = x.to(self._weight.dtype)
+        found: Tensor = _Step.apply(x, self._weight, self._bias, self._marks, self._taken, self._step)  # type: ignore[no-untyped-call]
+        self._step += 1
+        return found
+
+
+class _Gathered(torch.autograd.Function):
+    """The weight as the steps see it; its backward comes after theirs.
+
+    A pass may go through some of the steps only, and one that asks for other gradients does not come here: what its
+    steps have left lies there still. So each step marks its place in the gradient of `marks`, and only what was marked
+    in this pass counts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, taken: _Rows) -> tuple[Tensor, Tensor]:
+        ctx.taken, ctx.learns = taken, bias is not None and bias.requires_grad
+        ctx.set_materialize_grads(False)
+        return weight.view_as(weight), marks.view_as(marks)
+
+    @staticmethod
+    def backward(ctx: Any, whole: Tensor | None, marks: Tensor | None) -> Any:
+        # Steps give the weight itself a gradient where their own gradients are differentiated.
+        if marks is None:
+            return whole, None, None, None
+        rows = [ctx.taken.pop(step) for step in marks.nonzero()[:, 0].tolist()]
+        given, grads = torch.cat([x for x, _ in rows]), torch.cat([grad for _, grad in rows])
+        # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
+        times = torch.matmul if torch.is_grad_enabled() else product
+        share = times(grads.mT, given)
+        return share if whole is None else whole + share, grads.sum(0) if ctx.learns else None, None, None
+
+
+class _Step(torch.autograd.Function):
+    """The product of one step and its input's gradient; those of weight and bias are left to `_Gathered`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, marks: Tensor, taken: _Rows, step: int
+    ) -> Tensor:
+        ctx.taken, ctx.step, ctx.steps = taken, step, len(marks)
+        ctx.save_for_backward(x, weight)
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        rows = grad.flatten(0, -2)
+        ctx.taken[ctx.step] = (x.flatten(0, -2), rows)
+        mark = grad.new_zeros(ctx.steps)
+        mark[ctx.step] = 1
+        times = torch.matmul if torch.is_grad_enabled() else product
+        return times(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None, None, None, mark, None, None

@@ -1,0 +1,57 @@
+"""A recurrent layer over padded rows: PyTorch's packed rows are the oracle."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from qkv.models import recurrence
+
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+LENGTHS = torch.tensor([5, 1, 3, 0, 5])
+
+
+def packed(layer: nn.RNNBase, x: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's own; it takes no rows of length 0, which count as 1."""
+    states, last = layer(pack_padded_sequence(x, LENGTHS.clamp(min=1), batch_first=True, enforce_sorted=False))
+    final = last[0] if isinstance(last, tuple) else last
+    padded = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
+    return padded, final[-2 if layer.bidirectional else -1 :]
+
+
+def real(states: Tensor) -> Tensor:
+    return torch.where(torch.arange(states.shape[1])[:, None] < LENGTHS.clamp(min=1)[:, None, None], states, 0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_states_last_states_and_gradients_are_pytorchs(cell: str, both: bool, layers: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    layer = CELLS[cell](3, 4, layers, batch_first=True, bidirectional=both, bias=bias).double()
+    x = torch.randn(len(LENGTHS), 6, 3, dtype=torch.float64, requires_grad=True)
+    found, expected = recurrence.run(layer, x, LENGTHS), packed(layer, x)
+    torch.testing.assert_close(real(found[0]), expected[0], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-12, atol=1e-14)
+    leaves, weights = [x, *layer.parameters()], torch.randn_like(expected[0])
+    mine = torch.autograd.grad((real(found[0]) * weights).sum() + found[1].sin().sum(), leaves)
+    other = torch.autograd.grad((expected[0] * weights).sum() + expected[1].sin().sum(), leaves)
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
+def test_padding_is_never_read() -> None:
+    layer = nn.GRU(3, 4, batch_first=True, bidirectional=True)
+    x = torch.randn(len(LENGTHS), 6, 3)
+    other = torch.where(torch.arange(6)[:, None] < LENGTHS.clamp(min=1)[:, None, None], x, 7.0)
+    first, second = recurrence.run(layer, x, LENGTHS), recurrence.run(layer, other, LENGTHS)
+    assert torch.equal(real(first[0]), real(second[0]))
+    assert torch.equal(first[1], second[1])
+
+
+def test_no_rows_and_no_places() -> None:
+    layer = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+    states, last = recurrence.run(layer, torch.zeros(0, 5, 3), torch.zeros(0, dtype=torch.int64))
+    assert states.shape == (0, 5, 8)
+    assert last.shape == (2, 0, 4)

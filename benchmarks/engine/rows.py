@@ -144,6 +144,7 @@ ROWS: dict[str, Row] = {
         *_linear(),
         Training("translation_rnn"),
         Training("translation_rnn_bfloat16", precision="bfloat16"),
+        Training("translation_rnn_characters", pieces="char"),
         *_table(),
     )
 }

@@ -34,12 +34,14 @@ class Training:
     Attributes:
         name: what `--row` takes.
         precision: what the model computes in.
+        pieces: what the sentences are read and written in: "bpe" makes some 15 of one, "char" some 65.
         data: the folder that holds `multi30k`.
         updates: how many are timed; the first ones of either side warm up.
     """
 
     name: str
     precision: Precision = "float32"
+    pieces: Literal["bpe", "char"] = "bpe"
     data: Path | None = None
     updates: int = 15
 
@@ -55,7 +57,7 @@ class Training:
         """
         if self.data is None:
             return {"kind": "training", "skipped": "needs --data FOLDER, which holds multi30k/train.de and train.en"}
-        task = _task(self.data / "multi30k")
+        task = _task(self.data / "multi30k", self.pieces)
         epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
         sides = {backend: _Side(task, backend, self.precision, watch.clock) for backend in ("auto", "reference")}
         for step, places in enumerate(islice(epoch, self.updates + WARMING)):
@@ -109,10 +111,9 @@ def _attend_with(model: nn.Module, backend: str) -> None:
             module.backend = backend
 
 
-def _task(folder: Path) -> TranslationTask:
-    text = read_training(
-        Files(folder / "train.de", folder / "train.en", None, folder / "val.de", folder / "val.en"), Words(), 0
-    )
+def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
+    files = Files(folder / "train.de", folder / "train.en", None, folder / "val.de", folder / "val.en")
+    text = read_training(files, Words(pieces), 0)
     torch.manual_seed(0)
     model = build_model(MODEL, text.tokenizer).train()
     return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)

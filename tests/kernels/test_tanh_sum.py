@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.kernels.direct import Case, assert_as_exact, case, judged, ours, run
 
 from qkv.kernels.sight import Drop, see
-from qkv.kernels.tanh_sum import factor, forward, tile_size
+from qkv.kernels.tanh_sum import backward, factor, forward, tile_size
 
 DTYPES = (np.float32, np.float64)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
@@ -274,6 +274,24 @@ def test_few_queries_take_no_factors():
     broken = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.sight).out
     assert np.isnan(broken[0]).all()
     assert np.array_equal(broken[1], out[1])
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if name.startswith("few")])
+def test_other_gradients_are_the_same_bits_without_those_of_keys_and_values(name):
+    c = case(22, **{"keys": 50, **EXACT[name]})
+    made, bias = factor(c.query, c.key, c.vector, c.sight), c.sight.bias.size > 0
+    assert made.few
+    more = {"rule": c.rule, "shift": c.shift, "drop": c.drop}
+    rows = forward(made, c.value, c.sight, **more)
+    grad = np.random.default_rng(0).normal(size=rows.out.shape).astype(np.float32)
+    whole, part = (
+        backward(made, c.vector, c.value, c.sight, rows, grad, bias_gradient=bias, memory_gradient=wanted, **more)
+        for wanted in (True, False)
+    )
+    assert part.key is None
+    assert part.value is None
+    for one, two in zip(part._replace(key=0, value=0), whole._replace(key=0, value=0), strict=True):
+        assert np.array_equal(one, two)
 
 
 def test_row_of_one_key_has_no_gradient_but_its_value():

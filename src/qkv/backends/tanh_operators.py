@@ -44,6 +44,7 @@ class Items(NamedTuple):
 
 _LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
 _VECTOR_PLACE, _SHIFT = (Items._fields.index(name) for name in ("vector_place", "shift"))
+_KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
 
 
 def trouble() -> str | None:
@@ -139,7 +140,7 @@ def _backward(
     rows: tuple[Tensor, ...],
     g_output: Tensor,
     g_lse: Tensor | None,
-    learns_bias: bool,
+    learns: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value, vector, bias and shift."""
     from qkv.kernels import tanh_sum
@@ -155,7 +156,8 @@ def _backward(
         shift=_array(items.shift),
         drop=known.drop,
         grad_lse=None if rule != "softmax" else _array(g_lse),
-        bias_gradient=learns_bias,
+        bias_gradient=learns[0],
+        memory_gradient=learns[1],
     )
     return tuple(None if x is None else torch.from_numpy(x) for x in found)
 
@@ -174,8 +176,8 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[3:]
-        learns_bias = wanted[Items._fields.index("bias")]
-        given = ctx.rule, ctx.known, learns_bias, g_output, g_lse, *ctx.saved_tensors
+        learns = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
+        given = ctx.rule, ctx.known, learns, g_output, g_lse, *ctx.saved_tensors
         # Whoever differentiates once more is told by a function of its own.
         found = _FusedBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)  # type: ignore[no-untyped-call]
         gradients = dict(zip(_LEARNED, found, strict=True))
@@ -183,11 +185,16 @@ class _Fused(torch.autograd.Function):
 
 
 def _pulled(
-    rule: str, known: _Known, learns_bias: bool, g_output: Tensor | None, g_lse: Tensor | None, *tensors: Tensor | None
+    rule: str,
+    known: _Known,
+    learns: tuple[bool, bool],
+    g_output: Tensor | None,
+    g_lse: Tensor | None,
+    *tensors: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     items, rows = Items(*tensors[:-3]), tensors[-3:]  # type: ignore[arg-type]
     g_output = torch.zeros_like(rows[0]) if g_output is None else g_output  # type: ignore[arg-type]
-    return _backward(items, rule, known, rows, g_output, g_lse, learns_bias)  # type: ignore[arg-type]
+    return _backward(items, rule, known, rows, g_output, g_lse, learns)  # type: ignore[arg-type]
 
 
 class _FusedBackward(torch.autograd.Function):
@@ -289,7 +296,7 @@ def tanh_backward(
         shift,
         seed,
     )
-    found = _backward(items, rule, _known(items, dropout), (output, top, total), g_output, g_lse, learns_bias)
+    found = _backward(items, rule, _known(items, dropout), (output, top, total), g_output, g_lse, (learns_bias, True))
     return tuple(query.new_empty(0) if x is None else x for x in found)  # type: ignore[return-value]
 
 

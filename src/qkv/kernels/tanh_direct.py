@@ -297,6 +297,15 @@ def _add_scaled(by, x, to):
 
 
 @helper
+def _give(first, by, x, to):
+    """to = by·x for the first row, which writes, and to += by·x for the others."""
+    if first:
+        _set_scaled(by, x, to)
+    else:
+        _add_scaled(by, x, to)
+
+
+@helper
 def _slope(rule, p, g, delta):
     """Give the gradient of a score from its weight p and the weight's gradient."""
     if rule == SOFTMAX:
@@ -321,16 +330,18 @@ def _weights(n, q, start, rule, inputs, sight, state, lines, s):
 
 @helper
 def _clear(d_query, d_key, d_value, sight, n):
-    """Zero what the first row does not write."""
+    """Zero what the first row does not write; gradients of keys and values only where they are wanted."""
     d_query[:] = 0
+    if d_value.shape[0] == 0:
+        return
     begin = end = 0
     if d_query.shape[0]:
-        begin, end = _bounds(sight, n, 0, d_value.shape[0])
+        begin, end = _bounds(sight, n, 0, d_value.shape[1])
     end = max(begin, end)
-    d_key[:begin] = 0
-    d_key[end:] = 0
-    d_value[:begin] = 0
-    d_value[end:] = 0
+    d_key[n, :begin] = 0
+    d_key[n, end:] = 0
+    d_value[n, :begin] = 0
+    d_value[n, end:] = 0
 
 
 @stage
@@ -340,6 +351,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     _, _, out, grad, grad_lse, _, drop = state
     d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
     _, _, mask, _, owner = sight
+    memory = d_value.shape[0] > 0
     _weights(n, q, start, rule, inputs, sight, state, lines, s)
     # Taken like the products below: a row that sees one key then has gradients of exactly zero.
     delta = _dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
@@ -349,7 +361,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
         if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
             s[k] = 0
             lines[k] = 0
-            if q == 0:
+            if memory and q == 0:
                 d_value[n, at] = 0
             continue
         kept = ONE * scale
@@ -357,10 +369,8 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
             kept = ZERO * scale
         p = s[k]
         s[k] = _slope(rule, p, kept * _dot(grad[n, q], value[n, at]), delta)
-        if q == 0:
-            _set_scaled(p * kept, grad[n, q], d_value[n, at])
-        else:
-            _add_scaled(p * kept, grad[n, q], d_value[n, at])
+        if memory:
+            _give(q == 0, p * kept, grad[n, q], d_value[n, at])
         if d_bias.size:
             d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at] += s[k]
         if rule == SIGMOID:
@@ -368,10 +378,8 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     _add_products(d_vector[n], s, lines)
     for k in range(s.size):
         _pull(lines[k], vector[owner[n, 0]])
-        if q == 0:
-            _set_scaled(s[k], lines[k], d_key[n, start + k])
-        else:
-            _add_scaled(s[k], lines[k], d_key[n, start + k])
+        if memory:
+            _give(q == 0, s[k], lines[k], d_key[n, start + k])
     _add_values(d_query[n, q], s, lines)
 
 
@@ -390,7 +398,7 @@ def backward(
         n0, n1: the range of items.
         rule, query, ..., out: as in `forward`, with what it computed.
         grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
-        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V).
+        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V); the last two of no items where not wanted.
         d_vector: added to, (N, A), float64.
         d_bias: added to, as the bias, of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
@@ -400,7 +408,7 @@ def backward(
     state = (top, total, out, grad, grad_lse, shift, drop)
     grads = (d_query, d_key, d_value, d_vector, d_bias, d_shift)
     for n in range(n0, n1):
-        _clear(d_query[n], d_key[n], d_value[n], sight, n)
+        _clear(d_query[n], d_key, d_value, sight, n)
         for q in range(query.shape[1]):
             begin, end = _bounds(sight, n, q, value.shape[1])
             for start in range(begin, end, scratch.size):

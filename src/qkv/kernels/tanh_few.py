@@ -62,14 +62,14 @@ def backward(
     shift: Array | None,
     drop: Drop | None,
     rows: tuple[Array, ...],
-    wanted: tuple[Array, Array | None, bool],
-) -> tuple[Array, Array, Array, Array, Array | None, Array]:
+    wanted: tuple[Array, Array | None, bool, bool],
+) -> tuple[Array, Array | None, Array | None, Array, Array | None, Array]:
     """Compute the gradients.
 
     Args:
         inputs, sight, rule, shift, drop: as given to `forward`.
         rows: what `forward` gave.
-        wanted: gradients of output and lse, and whether the gradient of the bias is wanted.
+        wanted: gradients of output and lse, and whether those of the bias, and of keys and values, are wanted.
 
     Returns:
         As the fields of `qkv.kernels.tanh_sum.Gradients`.
@@ -79,14 +79,15 @@ def backward(
         >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> inputs, sight = (a, b, v, np.arange(3.0).reshape(1, 3, 1)), see(a.dtype, 1, 1, 3)
         >>> rows = forward(inputs, sight, 0, None, None)
-        >>> backward(inputs, sight, 0, None, None, rows, (np.ones((1, 1, 1)), None, False))[2].ravel()
+        >>> backward(inputs, sight, 0, None, None, rows, (np.ones((1, 1, 1)), None, False, True))[2].ravel()
         array([0.33333333, 0.33333333, 0.33333333])
     """
     query, key, vector, value = inputs
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
-    (out, top, total), (grad, grad_lse, bias_gradient) = rows, wanted
+    (out, top, total), (grad, grad_lse, bias_gradient, memory_gradient) = rows, wanted
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
-    d_query, d_key, d_value = (_room(x.shape, dtype) for x in (query, key, value))
+    d_query = _room(query.shape, dtype)
+    d_key, d_value = (_room(x.shape, dtype) if memory_gradient else np.empty((0, 0, 0), dtype) for x in (key, value))
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
     grads = d_query, d_key, d_value, along, d_bias, d_shift
@@ -97,7 +98,8 @@ def backward(
     scratch = ((_TOGETHER, width), dtype), ((_TOGETHER,), dtype)
     pool.share_out(_backward, dtype, items, 0.0 if alone else time, given, scratch)
     d_vector = summed(along, sight.owner[:, 0], len(vector))
-    return d_query, d_key, d_value, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift
+    memory = (d_key, d_value) if memory_gradient else (None, None)
+    return d_query, *memory, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:

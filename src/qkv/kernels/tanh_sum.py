@@ -113,16 +113,16 @@ class Gradients(NamedTuple):
 
     Attributes:
         query: (N, Q, A).
-        key: (N, K, A).
-        value: (N, K, V).
+        key: (N, K, A); None where queries are few and it was not asked for.
+        value: (N, K, V), likewise.
         vector: (C, A).
         bias: as the bias; None where it was not asked for.
         shift: (N, Q), for a sigmoid.
     """
 
     query: Array
-    key: Array
-    value: Array
+    key: Array | None
+    value: Array | None
     vector: Array
     bias: Array | None
     shift: Array
@@ -257,6 +257,7 @@ def backward(
     drop: Drop | None = None,
     grad_lse: Array | None = None,
     bias_gradient: bool = False,
+    memory_gradient: bool = True,
 ) -> Gradients:
     """Compute the gradients of additive attention, in memory linear in Q and K.
 
@@ -267,6 +268,7 @@ def backward(
         grad: the gradient of the output, (N, Q, V), C-contiguous.
         grad_lse: the gradient of the lse (N, Q), for a softmax.
         bias_gradient: whether the gradient of the bias is wanted.
+        memory_gradient: whether those of keys and values are; where queries are many they come with the others.
 
     Returns:
         The gradients.
@@ -280,7 +282,7 @@ def backward(
         array([0.66666667, 0.66666667, 0.66666667])
     """
     if factors.few:
-        wanted = (grad, grad_lse, bias_gradient)
+        wanted = (grad, grad_lse, bias_gradient, memory_gradient)
         found = tanh_few.backward(_raw(factors, value), sight, _RULES[rule], shift, drop, tuple(rows), wanted)
         return Gradients(*found)
     (items, queries, room), dtype = factors.left.shape, value.dtype

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.models import recurrence
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 LENGTHS = torch.tensor([5, 1, 3, 0, 5])
@@ -55,3 +56,36 @@ def test_no_rows_and_no_places() -> None:
     states, last = recurrence.run(layer, torch.zeros(0, 5, 3), torch.zeros(0, dtype=torch.int64))
     assert states.shape == (0, 5, 8)
     assert last.shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_half_precision_by_autocast(cell: str) -> None:
+    torch.manual_seed(0)
+    layer, x = CELLS[cell](3, 4, batch_first=True, bidirectional=True), torch.randn(len(LENGTHS), 6, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = recurrence.run(layer, x, LENGTHS), packed(layer, x)
+    assert {part.dtype for part in found} == {torch.float32}, "a state keeps its precision from step to step"
+    torch.testing.assert_close(real(found[0]).float(), expected[0].float(), rtol=0.03, atol=0.03)
+    sum(part.float().sum() for part in found).backward()
+    assert all(weight.grad.dtype == torch.float32 for weight in layer.parameters())
+
+
+@pytest.mark.parametrize("score", ["additive", "bilinear", "dot", "none"])
+@pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
+def test_a_translator_learns_in_half_precision(wiring: str, score: str) -> None:
+    """Enough rows that the memory's gradients are left to the end."""
+    torch.manual_seed(0)
+    config = RecurrentConfig(size=20, embedding=16, hidden=32, attention=16, score=score, wiring=wiring)
+    model = RecurrentTranslator(config).train()
+    source, target = torch.randint(4, 20, (80, 30)), torch.randint(4, 20, (80, 6))
+    lengths = torch.arange(80) % 30 + 1
+    losses = []
+    for precision in (torch.bfloat16, None):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision is not None):
+            losses.append(model(source, lengths, target).float().logsumexp(-1).mean())
+    gradients = [torch.autograd.grad(loss, list(model.parameters()), allow_unused=True) for loss in losses]
+    assert abs(losses[0].item() - losses[1].item()) < 0.02
+    for half, whole in zip(*gradients, strict=True):
+        if whole is not None and float(whole.norm()) > 1e-3:
+            assert float((half - whole).norm() / whole.norm()) < 0.1

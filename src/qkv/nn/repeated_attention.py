@@ -88,6 +88,8 @@ class _Memory(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, taken: _Rows) -> Tensor:
         ctx.attend, ctx.taken = attend, taken
+        kind = key.device.type
+        ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         ctx.save_for_backward(key, value)
         return marks.view_as(marks)
 
@@ -97,7 +99,8 @@ class _Memory(torch.autograd.Function):
         query, grad = torch.cat([q for q, _ in rows], 1), torch.cat([g for _, g in rows], 1)
         # The queries came of this memory too, but by way of earlier steps.
         given = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-        with torch.enable_grad():
+        # A backward pass is outside of the autocast that the steps were in.
+        with torch.enable_grad(), ctx.precision():
             output = ctx.attend(query.detach(), *given)
         found = torch.autograd.grad(output, given, grad.detach())
         return *(_Once.apply(gradient, grad) for gradient in found), None, None, None  # type: ignore[no-untyped-call]

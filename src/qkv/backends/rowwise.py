@@ -116,7 +116,7 @@ def run(problem: Problem, call: Call) -> Result:
     with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
-            query, key, norms = _nearer(inputs.query, inputs.key)
+            query, key, norms = _sides(problem, inputs.query, inputs.key)
             inputs = inputs._replace(query=query, key=key)
             with torch.no_grad():
                 far = _far(norms)
@@ -146,6 +146,15 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
     with as_it_is(query):
         query, key, scale = score.prepare(query, key).with_number()
         return softmax_tiles.attend(problem, query, key, value, scale)
+
+
+def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Queries and keys, about the middle of some where that counts, and their squared norms."""
+    pulled = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, Box)
+    if problem.gradient and pulled:
+        return _nearer(query, key)
+    with torch.no_grad():
+        return query, key, _norms(query, key)
 
 
 def _nearer(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -233,7 +242,7 @@ def tells(problem: Problem, call: Call) -> str:
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
     with torch.no_grad():
-        query, key, norms = _nearer(operands.query.float(), operands.key.float())
+        query, key, norms = _sides(problem, operands.query.float(), operands.key.float())
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
         way = _way(query, key, far, operands.scale, shallow or _vanishes(problem))

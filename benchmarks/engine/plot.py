@@ -35,6 +35,8 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def _panel(panel: Any, rows: Rows, n: int) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     for offset, (what, color) in zip((-0.17, 0.17), COLORS.items(), strict=True):
         found = [
             (place + offset, rows[f"{name}_{n}"]["passes"][what]["times"][FULL])
@@ -46,5 +48,9 @@ def _panel(panel: Any, rows: Rows, n: int) -> None:
         panel.plot([x["middle"] for _, x in found], places, "o", color=color, markersize=4, label=what)
     panel.axvline(1, color="#888888", linewidth=0.8)
     panel.set_xscale("log")
+    # Plain numbers, and few: powers of ten with factors run into each other.
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda times, _: f"{times:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set(title=f"n = {n:,}", xlabel="times as fast as the full tensor")
     panel.grid(axis="y", color="#eeeeee")

@@ -25,6 +25,7 @@ class Row:
         words: what the rival's words are, see `results.scoring`.
         beam: how many hypotheses the rival's decoding keeps.
         length_penalty: of that beam, chosen on validation data.
+        either_way: whether the first of two trainings learns to translate in both directions, by one model.
         note: what else a reader should know.
     """
 
@@ -41,6 +42,7 @@ class Row:
     words: Words = "spacy"
     beam: int = 1
     length_penalty: float = 1.0
+    either_way: bool = False
     note: str = ""
 
     @property

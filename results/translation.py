@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import qkv
+from qkv.checkpoint.disk import replace_file
 from qkv.data.corpus import Pair, read_pairs
 from qkv.metrics.figure import Figure
 from qkv.tasks.decoding import Decoding
@@ -41,6 +42,8 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
     runs = [run, *(run.with_name(f"{run.name}_then") for _ in row.configs[1:])]
     commands = _commands(row, folder, runs)
     if train:
+        if row.either_way:
+            _write_either_way(row, folder, run)
         if not run.exists():
             (kept / "usage.json").unlink(missing_ok=True)
         for command in commands:
@@ -58,7 +61,9 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
         "usage": json.loads((kept / "usage.json").read_text(encoding="utf-8")),
         "training_seconds": sum(_training_seconds(each / "metrics.jsonl") for each in runs),
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-        "commands": [" ".join(_shown(part, runs) for part in command) for command in commands],
+        "commands": [
+            " ".join(_shown(part, runs) for part in command) for command in (*_joining(row, folder, run), *commands)
+        ],
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, PyTorch {torch.__version__}",
     }
     row.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -101,9 +106,40 @@ def _commands(row: Row, folder: Path, runs: Sequence[Path]) -> list[list[str]]:
     }
     commands = []
     for place, (config, run) in enumerate(zip(row.configs, runs, strict=True)):
-        flags = files | {"--config": config} | ({"--from": runs[0]} if place else {}) | {"--out": run}
+        joined = _either_way(run) if row.either_way and not place else (files["--source"], files["--target"])
+        flags = (
+            files
+            | dict(zip(("--source", "--target"), joined, strict=True))
+            | {"--config": config}
+            | ({"--from": runs[0]} if place else {})
+            | {"--out": run}
+        )
         commands.append([str(QKV), "train", "translate", *(str(part) for pair in flags.items() for part in pair)])
     return commands
+
+
+def _either_way(run: Path) -> tuple[Path, Path]:
+    """Sources and targets of all pairs in both directions."""
+    return run.with_name(f"{run.name}.source"), run.with_name(f"{run.name}.target")
+
+
+def _joined(row: Row, folder: Path, run: Path) -> list[tuple[Path, Path, Path]]:
+    """What is joined, and in which file."""
+    first, second = (folder / f"train.{language}" for language in (row.source, row.target))
+    source, target = _either_way(run)
+    return [(first, second, source), (second, first, target)]
+
+
+def _write_either_way(row: Row, folder: Path, run: Path) -> None:
+    for first, second, joined in _joined(row, folder, run):
+        joined.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(joined, first.read_bytes() + second.read_bytes())
+
+
+def _joining(row: Row, folder: Path, run: Path) -> list[list[str]]:
+    """The same as commands, for the reader."""
+    parts = _joined(row, folder, run) if row.either_way else []
+    return [["cat", str(first), str(second), ">", str(joined)] for first, second, joined in parts]
 
 
 def _shown(part: str, runs: Sequence[Path]) -> str:
@@ -111,7 +147,7 @@ def _shown(part: str, runs: Sequence[Path]) -> str:
     path = Path(part)
     if path == QKV:
         return "qkv"
-    if path in runs:
+    if path in runs or path in _either_way(runs[0]):
         return f"runs/{path.name}"
     if not path.is_absolute():
         return part

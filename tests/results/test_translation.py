@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from results.rows import ROWS
 from results.scoring import Words, score, words
-from results.translation import _commands, decoded
+from results.translation import _commands, _joining, _shown, _write_either_way, decoded
 
 from qkv.data.corpus import Pair
 from qkv.tasks.decoding import Decoding
@@ -97,3 +97,22 @@ def test_a_row_may_go_on_from_its_own_weights(tmp_path: Path, monkeypatch: pytes
     assert "metrics-then.jsonl" in page
     assert "loss-then.png" in page
     assert "length penalty 1.4, chosen on validation data\n- It goes on.\n" in page
+
+
+def test_a_first_training_may_learn_both_directions(tmp_path: Path) -> None:
+    row, folder, run = (
+        replace(_row("multi30k_en_de"), either_way=True),
+        tmp_path / "multi30k",
+        tmp_path / "runs" / "one",
+    )
+    folder.mkdir()
+    for language, text in (("en", "A dog.\n"), ("de", "Ein Hund.\n")):
+        (folder / f"train.{language}").write_text(text, encoding="utf-8")
+    _write_either_way(row, folder, run)
+    first, second = _commands(row, folder, [run, run.with_name("two")])
+    source, target = (Path(first[first.index(flag) + 1]) for flag in ("--source", "--target"))
+    assert source.read_text(encoding="utf-8") == "A dog.\nEin Hund.\n"
+    assert target.read_text(encoding="utf-8") == "Ein Hund.\nA dog.\n"
+    assert second[second.index("--source") + 1] == str(folder / "train.en")
+    shown = [" ".join(_shown(part, [run]) for part in command) for command in _joining(row, folder, run)]
+    assert shown[0] == "cat multi30k/train.en multi30k/train.de > runs/one.source"

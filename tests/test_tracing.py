@@ -90,8 +90,10 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
     traced = with_gradients(compiled(function), inputs)
+    # Vectors of length one are divided by another formula where a program is traced.
+    same = backend == "blocked" and not isinstance(CASES[name].given.get("score"), Cosine)
     for one, other in zip(with_gradients(function, inputs), traced, strict=True):
-        if backend == "blocked":
+        if same:
             assert torch.equal(one, other)
         else:
             torch.testing.assert_close(one, other)

@@ -208,6 +208,19 @@ def test_gradients_of_a_cluster_aside_are_exact(score: type, far: bool) -> None:
         assert error.abs().max() <= 2 * (3 * usual.abs().max() + slack)
 
 
+@pytest.mark.parametrize("score", [SquaredDistance(), Gaussian(), Epanechnikov(3.0)], ids=str)
+def test_near_vectors_keep_their_digits_beside_far_ones_of_both_sides(score: qkv.scores.Score) -> None:
+    key = torch.randn(2, 100, 8)
+    key[:, 0] = 1400  # moves the mean of the keys, and of the queries
+    tensors = key.clone(), key, torch.randn(2, 100, 5)
+    right = qkv.attention(*(x.double() for x in tensors), score=score, backend="reference")
+    plain, ours = (qkv.attention(*tensors, score=score, backend=each) for each in ("reference", "rowwise"))
+    error, usual = ours.double() - right, plain.double() - right
+    slack = 2.0**-23 * float(tensors[2].abs().max())
+    assert error.square().mean().sqrt() <= 1.5 * usual.square().mean().sqrt() + slack
+    assert error.abs().max() <= 3 * usual.abs().max() + slack
+
+
 def test_a_nan_moves_no_other_row() -> None:
     tensors = [5 + 0.1 * torch.randn(2, 300, 8) for _ in range(2)] + [torch.randn(2, 300, 6)]
     tensors[0][0, 3] = torch.nan

@@ -117,12 +117,14 @@ def run(problem: Problem, call: Call) -> Result:
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
             query, key, norms = _sides(problem, inputs.query, inputs.key)
-            inputs = inputs._replace(query=query, key=key)
             with torch.no_grad():
                 far = _far(norms)
                 shallow = augmented.shallow(far, norms[1], scale, problem.mask == "all")
                 way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem))
                 products = augmented.products(problem) if way == "single" and shallow else None
+            if way == "single":
+                # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
+                inputs = inputs._replace(query=query, key=key)
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
                 return result._replace(output=result.output.to(call.query.dtype))
@@ -242,10 +244,10 @@ def tells(problem: Problem, call: Call) -> str:
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
     with torch.no_grad():
-        query, key, norms = _sides(problem, operands.query.float(), operands.key.float())
+        _, _, norms = _sides(problem, operands.query.float(), operands.key.float())
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
-        way = _way(query, key, far, operands.scale, shallow or _vanishes(problem))
+        way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem))
         products = augmented.products(problem) if way == "single" and shallow else None
     if products is not None and augmented.tiled(products):
         return f"{_HOLDS}: distances as dot products, with {_TILED}"

@@ -243,8 +243,8 @@ def tells(problem: Problem, call: Call) -> str:
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
+    _, _, norms = _sides(problem, operands.query.float(), operands.key.float())
     with torch.no_grad():
-        _, _, norms = _sides(problem, operands.query.float(), operands.key.float())
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
         way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem))

@@ -92,7 +92,8 @@ def at_each_gradient(do: Callable[..., None]) -> Iterator[None]:
     hooked: dict[int, RemovableHandle] = {}
 
     def hook(module: nn.Module, _: object) -> None:
-        for weight in module.parameters(recurse=False):
+        # Those of modules within too: a recurrent layer may be read without being called.
+        for weight in module.parameters():
             if id(weight) not in hooked:
                 hooked[id(weight)] = weight.register_hook(do)
 

@@ -283,26 +283,15 @@ def _add_products(to, g, lines):
 
 
 @helper
-def _set_scaled(by, x, to):
-    wide_registers()
-    for c in range(x.size):
-        to[c] = by * x[c]
-
-
-@helper
-def _add_scaled(by, x, to):
-    wide_registers()
-    for c in range(x.size):
-        to[c] += by * x[c]
-
-
-@helper
 def _give(first, by, x, to):
     """to = by·x for the first row, which writes, and to += by·x for the others."""
+    wide_registers()
     if first:
-        _set_scaled(by, x, to)
+        for c in range(x.size):
+            to[c] = by * x[c]
     else:
-        _add_scaled(by, x, to)
+        for c in range(x.size):
+            to[c] += by * x[c]
 
 
 @helper

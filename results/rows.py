@@ -100,10 +100,10 @@ ROWS = (
         5,
         length_penalty=1.4,
         either_way=True,
-        note="the first training learns both directions with one model (Ding et al. 2021, \"Improving neural machine "
-        "translation by bidirectional training\"), the second this one from its weights. After the first validation "
+        note='the first training learns both directions with one model (Ding et al. 2021, "Improving neural machine '
+        'translation by bidirectional training"), the second this one from its weights. After the first validation '
         "BLEU of German, greedy, was 36.9, after the second 39.9, by a beam of five with length penalties 1, 1.2 and "
-        "1.4 41.05, 41.21 and 41.32; validation loss 1.463. Without the other direction two trainings of 5,200 and 2,400 "
-        "updates came to 40.5 there (validation loss 1.53), one of 7,000 with dropout 0.2 to 40.3 (1.547)",
+        "1.4 41.05, 41.21 and 41.32; validation loss 1.463. Without the other direction two trainings of 5,200 and "
+        "2,400 updates came to 40.5 there (validation loss 1.53), one of 7,000 with dropout 0.2 to 40.3 (1.547)",
     ),
 )

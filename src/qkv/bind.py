@@ -15,7 +15,7 @@ from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
-from qkv.parameters import Owner, check_parameters, group, regroup, transformed
+from qkv.parameters import Owner, check_parameters, forward_mode, group, regroup, transformed
 from qkv.planner import choose
 from qkv.problem import Call, Problem
 from qkv.scores.base import Core, Score
@@ -283,6 +283,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         dtype=call.query.dtype,
         device=call.query.device.type,
         transformed=not torch.compiler.is_compiling() and transformed(),
+        forward_mode=not torch.compiler.is_compiling() and forward_mode(),
         positioned=_positioned(call.score),
         constant=isinstance(call.score, Uniform),
     )

@@ -17,6 +17,7 @@ from qkv.masks.lower import Visibility
 from qkv.masks.patterns import Causal
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KINDS
+from qkv.parameters import forward_mode
 from qkv.problem import Call, Problem
 from qkv.scores.base import Score
 from qkv.scores.free import Uniform
@@ -130,6 +131,7 @@ def look(
         or not (query.is_cpu and key.is_cpu and value.is_cpu)
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_mode()
         or torch._C._get_tracing_state() is not None
         or torch.is_autocast_enabled("cpu")
     ):

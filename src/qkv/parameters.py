@@ -111,15 +111,24 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
 
 
 def transformed() -> bool:
-    """Whether calls of PyTorch are rewritten on their way: by vmap or grad, or where a graph is made of them.
+    """Whether calls of PyTorch are rewritten on their way, or followed: by vmap or grad, by derivatives taken forward,
+    or where a graph is made of them.
 
     What is computed outside PyTorch's operators would be lost there.
 
     Example:
         >>> transformed()
         False
+        >>> with torch.autograd.forward_ad.dual_level():
+        ...     transformed()
+        True
     """
-    return _traced() or torch._C._functorch.peek_interpreter_stack() is not None
+    return _traced() or forward_mode() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def forward_mode() -> bool:
+    """Whether tangents may travel with tensors: derivatives taken forward, by `torch.autograd.forward_ad`."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def _traced() -> bool:

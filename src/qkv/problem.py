@@ -32,6 +32,7 @@ class Problem(NamedTuple):
         width, value_width: of the prepared operands (F), and of values (V).
         dtype, device: of query, key and value.
         transformed: whether a transformation of `torch.func`, such as vmap, or a tracer such as `make_fx` is at work.
+        forward_mode: whether tangents may travel with tensors, which only PyTorch's own operations pass on.
         positioned: where the core is a tile of scores and of a bias of j − i that needs no gradient: the core of those
             scores.
         constant: whether every score is 1.
@@ -54,6 +55,7 @@ class Problem(NamedTuple):
     dtype: torch.dtype
     device: str
     transformed: bool = False
+    forward_mode: bool = False
     positioned: Core | None = None
     constant: bool = False
 

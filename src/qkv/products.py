@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.keeping import kept
-from qkv.parameters import readable
+from qkv.parameters import forward_mode, readable
 from qkv.shapes import Shape, broadcast
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ def _answered(x: Tensor, weight: Tensor) -> bool:
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
         and torch._C._functorch.peek_interpreter_stack() is None
+        and not forward_mode()
     )
 
 

@@ -17,7 +17,10 @@ from qkv.problem import Call, Cost, Problem
 
 
 def refuses(problem: Problem) -> str | None:
-    """Serves everything but the gradient of a function of the caller's own under a transformation."""
+    """Serves everything but derivatives taken forward, and the gradient of a function of the caller's own under a
+    transformation."""
+    if problem.forward_mode and problem.core != "tile":
+        return "its stripes are a function of our own, which has no derivative taken forward; reference has"
     if problem.core == "tile" and problem.transformed and problem.gradient:
         return "a function of yours cannot be made again under torch.func: its gradient would keep every tile"
     return None

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from qkv.backends import sorted_sums, tanh_operators
 from qkv.backends.sorted_sums import Operands
-from qkv.parameters import readable
+from qkv.parameters import forward_mode, readable
 from qkv.problem import Problem
 from qkv.scores.pointwise import Box, Bump, Leaky
 
@@ -43,7 +43,7 @@ def serve(problem: Problem, operands: Operands) -> bool:
     return (
         compiled(problem)
         and torch._C._get_tracing_state() is None
-        and torch.autograd.forward_ad._current_level < 0
+        and not forward_mode()
         and all(map(readable, (a, b, value)))
         # NaN and infinities have no place in an order.
         and all(bool(x.detach().sum(dtype=torch.float64).isfinite()) for x in (a, b, scale))

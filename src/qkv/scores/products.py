@@ -6,7 +6,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter, above, readable, spread
+from qkv.parameters import Parameter, above, forward_mode, readable, spread
 from qkv.products import linear
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score, expect_width
@@ -125,7 +125,7 @@ def unit(x: Tensor) -> Tensor:
     """
     if x.shape[-1] == 0:
         return x
-    if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or torch.autograd.forward_ad._current_level >= 0:
+    if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or forward_mode():
         return _literal(x)
     if torch.is_grad_enabled() and x.requires_grad:
         found: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]

@@ -189,6 +189,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
     from qkv.kernels import short
+    from qkv.kernels.tables import ROWS
 
     query, key, value = (_together(x) for x in (query, key, value))
     items, heads, queries, width = query.shape
@@ -198,7 +199,7 @@ def _forward(
     states = np.empty(0, np.float32) if lse is None else _flat(lse)
     given = [*map(_flat, (query, key, value)), *sight[:2], _sinks(sink, items, heads), _flat(output), states]
     rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
-    tables = rows * deep, keys * deep, keys * broad, max(keys * deep, rows * broad), rows * keys
+    tables = rows * deep, keys * deep, keys * broad, keys * deep, ROWS * keys, ROWS * broad
     _share(short.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *given), tables)
     return output.transpose(1, 2), lse
 
@@ -234,7 +235,7 @@ def _backward(
     given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *map(_flat, found), np.empty(0, np.float32)
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
-    tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, rows * keys, rows * keys
+    tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, keys * broad, rows * keys, rows * keys
     _share(short.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
     return (*(x.transpose(1, 2) for x in found), of_sink)
 
@@ -248,9 +249,10 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[
 
 def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], tables: Shape) -> None:
     """Share the items out among threads, each with tables of its own; `each` microseconds a pair of numbers."""
-    from qkv.kernels import pool, short
+    from qkv.kernels import pool
+    from qkv.kernels.tables import ROUND, ROWS
 
-    edges = -query.shape[2] // short.ROUND * -short.ROUND // short.ROWS
+    edges = -query.shape[2] // ROUND * -ROUND // ROWS
     scratch = *(((size,), np.float32) for size in tables), ((edges, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
     # All items take as long: an update of a small GPT takes 4% less so than with four chunks for each thread.
@@ -258,7 +260,7 @@ def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence
 
 
 def _whole(*sizes: int) -> tuple[int, ...]:
-    from qkv.kernels.short import ROUND
+    from qkv.kernels.tables import ROUND
 
     return tuple(-size // ROUND * -ROUND for size in sizes)
 

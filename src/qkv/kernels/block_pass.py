@@ -3,8 +3,6 @@
 # mypy: ignore-errors
 # Numba's signatures are the types here.
 
-import hashlib
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from qkv.kernels import dot_few, panels, team
-from qkv.kernels.compiled import compile_kept, helper, part_of
+from qkv.kernels import dot_few, panels, team, tile
+from qkv.kernels.compiled import compile_kept, helper, kept_with, part_of
 from qkv.kernels.region import spread
 
 # Unsigned, as sizes are: beside a number with a sign they would become fractions.
@@ -129,6 +127,4 @@ def compiled() -> Callable[..., Any]:
         UnsupportedError: PyTorch's threads cannot be had.
     """
     team.link()
-    sources = "".join(map(inspect.getsource, (panels, dot_few)))
-    _step.__qualname__ = f"_step-{hashlib.sha256(sources.encode()).hexdigest()[:8]}"
-    return compile_kept(_step, [_SIGNATURE])
+    return compile_kept(kept_with(_step, panels, tile, dot_few), [_SIGNATURE])

@@ -9,14 +9,16 @@ which it is read, and while one is multiplied the next is fetched.
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from qkv.kernels.compiled import Kernel, helper, reduction, wide_registers
+from qkv.kernels import tile
+from qkv.kernels.compiled import Kernel, fetch_at, helper, kept_with, reduction, wide_registers
+from qkv.kernels.tile import WORD
 
-ROUND = 16 if binding.get_host_cpu_features().get("avx512f") else 8
+ROUND = 16 if tile.WIDE else 8
 """Numbers of one register."""
 WIDE = 2 * ROUND
 """Columns of a panel."""
@@ -35,9 +37,7 @@ PART = np.uint64(256)
 ZERO, ONE = np.float32(0), np.float32(1)
 
 Floats = NDArray[np.float32]
-_WORD, _INDEX = ir.IntType(64), ir.IntType(32)
 _REGISTER = ir.VectorType(ir.FloatType(), ROUND)
-_BYTES = ir.IntType(8).as_pointer()
 
 
 @intrinsic
@@ -54,67 +54,24 @@ def _tile(_, sums, x, row, of_row, rows, numbers, panel, terms, ahead, more):
         first, panel, ahead = builder.gep(x, [start]), builder.gep(numbers, [panel]), builder.gep(numbers, [ahead])
         lowest = [first]
         for i in range(1, ROWS):
-            there = builder.icmp_unsigned("<", _WORD(i), rows)
-            lowest.append(builder.select(there, builder.gep(first, [builder.mul(of_row, _WORD(i))]), lowest[-1]))
+            there = builder.icmp_unsigned("<", WORD(i), rows)
+            lowest.append(builder.select(there, builder.gep(first, [builder.mul(of_row, WORD(i))]), lowest[-1]))
         zero = ir.Constant(_REGISTER, [0.0] * ROUND)
         sums = [zero] * (2 * ROWS)
-        whole = builder.and_(terms, _WORD(-_UNROLLED))
-        sums = _terms(builder, sums, lowest, panel, _WORD(0), whole, _UNROLLED, ahead)
-        sums = _terms(builder, sums, lowest, panel, whole, terms, 1, None)
+        whole = builder.and_(terms, WORD(-_UNROLLED))
+
+        def fetched(builder, term):
+            fetch_at(builder, builder.gep(ahead, [builder.mul(term, WORD(LINE // _UNROLLED))]))
+
+        sides = tile.Sides(lowest, WORD(1), panel, WORD(WIDE))
+        sums = tile.add_terms(builder, sums, sides, WORD(0), whole, _UNROLLED, fetched)
+        sums = tile.add_terms(builder, sums, sides, whole, terms, 1)
         for place, total in enumerate(sums):
-            at = builder.bitcast(builder.gep(to, [_WORD(place * ROUND)]), _REGISTER.as_pointer())
+            at = builder.bitcast(builder.gep(to, [WORD(place * ROUND)]), _REGISTER.as_pointer())
             builder.store(builder.fadd(total, builder.select(more, builder.load(at, align=4), zero)), at, align=4)
         return context.get_dummy_value()
 
     return types.void(sums, x, row, of_row, rows, numbers, panel, terms, ahead, more), make
-
-
-def _terms(builder, sums, rows, panel, start, stop, unrolled, ahead):
-    """Add the terms start to stop to the sums, some of them at each turn."""
-    before, each, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.cbranch(builder.icmp_unsigned("<", start, stop), each, after)
-    builder.position_at_end(each)
-    term, totals = builder.phi(_WORD), [builder.phi(_REGISTER) for _ in sums]
-    if ahead is not None:
-        _fetch(builder, builder.gep(ahead, [builder.mul(term, _WORD(LINE // _UNROLLED))]))
-    added = list(totals)
-    for k in range(unrolled):
-        added = _term(builder, added, rows, panel, builder.add(term, _WORD(k)))
-    then = builder.add(term, _WORD(unrolled))
-    builder.cbranch(builder.icmp_unsigned("<", then, stop), each, after)
-    last = builder.block
-    for phi, first, later in zip((term, *totals), (start, *sums), (then, *added), strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, last)
-    builder.position_at_end(after)
-    found = [builder.phi(_REGISTER) for _ in sums]
-    for phi, first, later in zip(found, sums, added, strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, last)
-    return found
-
-
-def _term(builder, sums, rows, panel, term):
-    """Add one term: a number of each row by a row of the panel."""
-    none = ir.Constant(_REGISTER, ir.Undefined)
-    everywhere = ir.Constant(ir.VectorType(_INDEX, ROUND), [0] * ROUND)
-    begin = builder.gep(panel, [builder.mul(term, _WORD(WIDE))])
-    halves = [builder.bitcast(builder.gep(begin, [_WORD(k * ROUND)]), _REGISTER.as_pointer()) for k in range(2)]
-    halves = [builder.load(half, align=4) for half in halves]
-    found = []
-    for i, row in enumerate(rows):
-        number = builder.insert_element(none, builder.load(builder.gep(row, [term])), _INDEX(0))
-        spread = builder.shuffle_vector(number, none, everywhere)
-        for k, half in enumerate(halves):
-            share = builder.fmul(spread, half, flags=("contract",))
-            found.append(builder.fadd(share, sums[2 * i + k], flags=("contract",)))
-    return found
-
-
-def _fetch(builder, place):
-    kind = ir.FunctionType(ir.VoidType(), [_BYTES, _INDEX, _INDEX, _INDEX])
-    fetch = builder.module.declare_intrinsic("llvm.prefetch", [_BYTES], kind)
-    builder.call(fetch, [builder.bitcast(place, _BYTES), _INDEX(0), _INDEX(3), _INDEX(1)])
 
 
 @helper
@@ -165,7 +122,9 @@ def _product(start, stop, rows, terms, columns, x, numbers, weight, biases, bias
 
 product = helper(_product)
 """As a part of other compiled functions."""
-product_alone = Kernel(_product, "void(u8, u8, u8, u8, u8, F[::1], F[::1], u8, F[::1], u8, b1, F[::1], F[::1], F[::1])")
+product_alone = Kernel(
+    kept_with(_product, tile), "void(u8, u8, u8, u8, u8, F[::1], F[::1], u8, F[::1], u8, b1, F[::1], F[::1], F[::1])"
+)
 
 
 @reduction

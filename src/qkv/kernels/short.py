@@ -1,31 +1,27 @@
 """Softmax attention by dot products where sequences are short: an item's tables lie in the first cache, all at once.
 
-Products of tables so small gain nothing from a library, which takes as long to be called as to compute: here eight rows
-of sixteen sums stay in registers while their terms pass by. Operands are read and gradients are written where they lie
-in the projections of all heads, in float32 or bfloat16; between them everything is float32.
+Products of tables so small gain nothing from a library, which takes as long to be called as to compute: they are made in
+registers (`qkv.kernels.tables`). Operands are read and gradients are written where they lie in the projections of all
+heads, in float32 or bfloat16; between them everything is float32.
 """
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
-from qkv.kernels.compiled import Kernel, helper, reduction, wide_registers
+from qkv.kernels import tables, tile
+from qkv.kernels.compiled import Kernel, helper, kept_with, reduction, wide_registers
+from qkv.kernels.tables import BLOCK, LANES, N0, N1, by_keys, by_rows, pairs, turn
 
-ROUND = 16
-"""Numbers of one register; rows and columns of tables fill whole ones."""
-ROWS = 8
-"""Registers that hold sums: enough for each to be ready again when its next term comes."""
-# Unsigned: a place that may count from the end would have to be looked at each time.
-LANES, BLOCK, N0, N1 = np.uint64(ROUND), np.uint64(ROWS), np.uint64(0), np.uint64(1)
 # Exact in float32; a Python number would lift float32 to float64.
-ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-87.0)
+ZERO, ONE, LEAST, HIDDEN = np.float32(0), np.float32(1), np.float32(-87.0), np.float32(-np.inf)
 LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
 D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
 D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+SIGN, REST, LOWEST = np.int32(31), np.int32(0x7FFFFFFF), np.float32(-np.inf).view(np.int32) ^ np.int32(0x7FFFFFFF)
 
 
 def _wide(x):
@@ -78,61 +74,16 @@ def _exp(x):
     return ZERO if x < LEAST else e
 
 
-@intrinsic
-def _tile(_, c, to, of_c, a, x, of_a, by, b, y, of_b, terms):
-    """c ← a·b for eight rows of c and sixteen columns, whose sums stay in registers.
-
-    Row i of c begins at `to + i·of_c`; its term t lies in a at `x + i·of_a + t·by`, and row t of b at `y + t·of_b`.
-    Numba's loops write their sums back to memory after each term: eight times as slow.
-    """
-
-    def make(context, builder, signature, given):
-        data = [context.make_array(signature.args[i])(context, builder, given[i]).data for i in (0, 3, 7)]
-        c, a, b = (builder.gep(start, [given[i]]) for start, i in zip(data, (1, 4, 8), strict=True))
-        of_c, of_a, by, of_b, terms = (given[i] for i in (2, 5, 6, 9, 10))
-        word, index = ir.IntType(64), ir.IntType(32)
-        register = ir.VectorType(ir.FloatType(), ROUND)
-        none, zero = ir.Constant(register, ir.Undefined), ir.Constant(register, [0.0] * ROUND)
-        everywhere = ir.Constant(ir.VectorType(index, ROUND), [0] * ROUND)
-        rows = [builder.mul(of_a, word(i)) for i in range(ROWS)]
-        before, each, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-        builder.cbranch(builder.icmp_unsigned("==", terms, word(0)), after, each)
-
-        builder.position_at_end(each)
-        counts = [builder.phi(word) for _ in range(3)]
-        sums = [builder.phi(register) for _ in range(ROWS)]
-        row = builder.load(builder.bitcast(builder.gep(b, [counts[2]]), register.as_pointer()), align=4)
-        added = []
-        for start, total in zip(rows, sums, strict=True):
-            number = builder.load(builder.gep(a, [builder.add(start, counts[1])]))
-            spread = builder.shuffle_vector(builder.insert_element(none, number, index(0)), none, everywhere)
-            share = builder.fmul(spread, row, flags=("contract",))
-            added.append(builder.fadd(share, total, flags=("contract",)))
-        next_ = [builder.add(now, step) for now, step in zip(counts, (word(1), by, of_b), strict=True)]
-        builder.cbranch(builder.icmp_unsigned("<", next_[0], terms), each, after)
-        for now, start, then in zip((*counts, *sums), [word(0)] * 3 + [zero] * ROWS, (*next_, *added), strict=True):
-            now.add_incoming(start, before)
-            now.add_incoming(then, each)
-
-        builder.position_at_end(after)
-        found = [builder.phi(register) for _ in range(ROWS)]
-        for i, (total, then) in enumerate(zip(found, added, strict=True)):
-            total.add_incoming(zero, before)
-            total.add_incoming(then, each)
-            found[i] = total
-        for i, total in enumerate(found):
-            place = builder.gep(c, [builder.mul(of_c, word(i))])
-            builder.store(total, builder.bitcast(place, register.as_pointer()), align=4)
-        return context.get_dummy_value()
-
-    return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms), make
+@helper
+def _fill(x, start, stop, number):
+    wide_registers()
+    for i in range(start, stop):
+        x[i] = number
 
 
 @helper
 def _zero(x, start, stop):
-    wide_registers()
-    for i in range(start, stop):
-        x[i] = ZERO
+    _fill(x, start, stop, ZERO)
 
 
 @helper
@@ -147,14 +98,6 @@ def _load(x, start, of_row, first, last, width, to, deep, rows):
         for c in range(width, deep):
             to[at + c] = ZERO
     _zero(to, last * deep, rows * deep)
-
-
-@helper
-def _turn(x, rows, deep, to):
-    """(rows, deep) to (deep, rows)."""
-    for c in range(deep):
-        for r in range(rows):
-            to[c * rows + r] = x[r * deep + c]
 
 
 @helper
@@ -198,58 +141,31 @@ def _take(x, start, of_row, first, last, f, by, queries, keys, width, to, deep, 
             _zero(to, r * deep, (r + N1) * deep)
 
 
-@helper
-def _by_rows(c, of_c, width, a, of_a, b, edges, rows):
-    """c ← a·b where each block of rows of a has terms for the keys that it sees alone."""
-    for block in range(rows // BLOCK):
-        low, high = edges[block, 0], max(edges[block, 0], edges[block, 1])
-        r = block * BLOCK
-        for j in range(N0, width, LANES):
-            _tile(c, r * of_c + j, of_c, a, r * of_a + low, of_a, N1, b, low * width + j, width, high - low)
-
-
-@helper
-def _pairs(c, lanes, a, deep, turned, edges, rows):
-    """c ← a·(b turned) where a block of rows gets columns for the registers of keys in which it sees any."""
-    for block in range(rows // BLOCK):
-        r = block * BLOCK
-        for j in range(edges[block, 0] // LANES * LANES, edges[block, 1], LANES):
-            _tile(c, r * lanes + j, lanes, a, r * deep, deep, N1, turned, j, lanes, deep)
-
-
-@helper
-def _by_keys(c, width, keys, a, lanes, b, edges, rows):
-    """c ← aᵀ·b: a block of keys adds up the blocks of rows that see any of them."""
-    blocks = rows // BLOCK
-    for k in range(N0, keys, BLOCK):
-        start, stop = blocks, N0
-        for block in range(blocks):
-            if edges[block, 0] < k + BLOCK and edges[block, 1] > k:
-                start, stop = min(start, block), block + N1
-        i, count = start * BLOCK, (stop - start) * BLOCK if stop > start else N0
-        for j in range(N0, width, LANES):
-            _tile(c, k * width + j, width, a, i * lanes + k, N1, lanes, b, i * width + j, width, count)
-
-
 @reduction
 def _softmax(s, at, first, last, lanes, scale, sink):
     """s ← softmax(scale·s) of what a row sees beside a sink, zeros elsewhere; what was subtracted, and the sum before
     division."""
     wide_registers()
-    top = np.float32(-np.inf)
+    # Whole numbers in the order of the scores: a largest float is looked for one by one, as each might be NaN.
+    most = LOWEST
     for k in range(first, last):
         # Scaled first: a scale may be negative.
         scaled = s[at + k] * scale
-        top = scaled if scaled > top else top
-    top = max(top, sink)
+        s[at + k] = scaled
+        bits = np.float32(scaled).view(np.int32)
+        order = bits ^ ((bits >> SIGN) & REST)
+        most = order if order > most else most
+    top = max(np.int32(most ^ ((most >> SIGN) & REST)).view(np.float32), sink)
     base = top if top > -np.inf else ZERO
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    for k in range(low, high):
-        s[at + k] = _exp(s[at + k] * scale - base)
-    _zero(s, at, at + first)
-    _zero(s, at + last, at + lanes)
+    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
+    _fill(s, at, at + low, ZERO)
+    _fill(s, at + low, at + first, HIDDEN)
+    _fill(s, at + last, at + high, HIDDEN)
+    _fill(s, at + high, at + lanes, ZERO)
     total = _exp(sink - base)
     for k in range(low, high):
+        s[at + k] = _exp(s[at + k] - base)
         total += s[at + k]
     share = ONE / total if total != 0 else ZERO
     for k in range(low, high):
@@ -258,14 +174,15 @@ def _softmax(s, at, first, last, lanes, scale, sink):
 
 
 @helper
-def _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink, lse, start):
-    """From scores to weights, row by row; the row state, where there is room for it."""
-    for r in range(queries):
+def _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink, lse, start):
+    """From a block's scores to weights, row by row; the row state, where there is room for it."""
+    stop = min(block * BLOCK + BLOCK, queries)
+    for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
-        top, total = _softmax(s, r * lanes, low, high, lanes, scale, sink)
+        top, total = _softmax(s, to + (r - block * BLOCK) * lanes, low, high, lanes, scale, sink)
         if lse.size:
             lse[start + r] = top + np.log(total) if total != 0 else -np.inf
-    _zero(s, queries * lanes, rows * lanes)
+    _zero(s, to + (stop - block * BLOCK) * lanes, to + BLOCK * lanes)
 
 
 @reduction
@@ -282,11 +199,12 @@ def _slope(w, d, at, first, last, lanes, scale):
 
 
 @helper
-def _slopes(w, d, lanes, first, last, f, by, queries, keys, rows, scale):
-    for r in range(queries):
+def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale):
+    stop = min(block * BLOCK + BLOCK, queries)
+    for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
         _slope(w, d, r * lanes, low, high, lanes, scale)
-    _zero(d, queries * lanes, rows * lanes)
+    _zero(d, stop * lanes, (block + N1) * BLOCK * lanes)
 
 
 @helper
@@ -295,7 +213,7 @@ def _whole(size):
     return (size + LANES - N1) // LANES * LANES
 
 
-def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, out, lse, q, k, v, t, s, edges):
+def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, out, lse, q, k, v, t, s, o, edges):
     """Compute the items start to stop, counted over (B, H).
 
     Args:
@@ -308,8 +226,8 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, ou
         sink: of each item, −inf for none.
         out: (B, Q, H, V), flat.
         lse: (B, H, Q), flat; of size zero where it is not wanted.
-        q, k, v, t, s: tables of this thread, (Q, F), (K, F), (K, V), (K, F) or (Q, V), and (Q, K), flat, each size a
-            multiple of 16.
+        q, k, v, t, s, o: tables of this thread, (Q, F), (K, F), (K, V), (F, K), (8, K) and (8, V), flat, other sizes
+            than 8 multiples of 16.
         edges: of this thread, two for eight queries.
     """
     heads, queries, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
@@ -321,11 +239,15 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, ou
         _take(query, b * sizes[5] + h * sizes[6], sizes[7], first, last, f, by, queries, keys, width, q, deep, rows)
         _load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
         _load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
-        _turn(k, lanes, deep, t)
-        _pairs(s, lanes, q, deep, t, edges, rows)
-        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink[item], lse, item * queries)
-        _by_rows(t, broad, broad, s, lanes, v, edges, rows)
-        _store(t, queries, wide, broad, out, (b * queries * heads + h) * wide, heads * wide)
+        turn(k, lanes, deep, t)
+        for block in range((queries + BLOCK - N1) // BLOCK):
+            # A block's scores and weights stay in the first cache.
+            r = block * BLOCK
+            pairs(s, N0, lanes, q, deep, t, edges, block)
+            _weights(s, N0, lanes, first, last, f, by, queries, keys, block, scale, sink[item], lse, item * queries)
+            by_rows(o, N0, broad, s, N0, lanes, v, edges, block)
+            place = ((b * queries + r) * heads + h) * wide
+            _store(o, min(BLOCK, queries - r), wide, broad, out, place, heads * wide)
 
 
 def _backward(
@@ -349,6 +271,7 @@ def _backward(
     v,
     g,
     t,
+    u,
     s,
     d,
     edges,
@@ -361,8 +284,8 @@ def _backward(
         grad: of the output, from its first number to its last; the last dimension lies together.
         to_q, to_k, to_v: (B, Q, H, F), (B, K, H, F) and (B, K, H, V), flat.
         none: of size zero.
-        q, k, v, g, t, s, d: tables of this thread, (Q, F), (K, F), (K, V), (Q, V), the largest of these, and twice
-            (Q, K).
+        q, k, v, g, t, u, s, d: tables of this thread, (Q, F), (K, F), (K, V), (Q, V), the largest of these, (V, K), and
+            twice (Q, K).
         edges: of this thread, two for eight queries.
     """
     heads, queries, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
@@ -375,32 +298,37 @@ def _backward(
         _load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
         _load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
         _take(grad, b * sizes[17] + h * sizes[18], sizes[19], first, last, f, by, queries, keys, wide, g, broad, rows)
-        _turn(k, lanes, deep, t)
-        _pairs(s, lanes, q, deep, t, edges, rows)
-        _weights(s, lanes, first, last, f, by, queries, keys, rows, scale, sink[item], none, N0)
-        _turn(v, lanes, broad, t)
-        _pairs(d, lanes, g, broad, t, edges, rows)
-        _slopes(s, d, lanes, first, last, f, by, queries, keys, rows, scale)
-        _by_keys(t, broad, lanes, s, lanes, g, edges, rows)
+        turn(k, lanes, deep, t)
+        turn(v, lanes, broad, u)
+        for block in range(rows // BLOCK):
+            to = block * BLOCK * lanes
+            pairs(s, to, lanes, q, deep, t, edges, block)
+            _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink[item], none, N0)
+            pairs(d, to, lanes, g, broad, u, edges, block)
+            _slopes(s, d, lanes, first, last, f, by, queries, keys, block, scale)
+        by_keys(t, broad, lanes, s, lanes, g, edges, rows)
         _store(t, keys, wide, broad, to_v, (b * keys * heads + h) * wide, heads * wide)
-        _by_keys(t, deep, lanes, d, lanes, q, edges, rows)
+        by_keys(t, deep, lanes, d, lanes, q, edges, rows)
         _store(t, keys, width, deep, to_k, (b * keys * heads + h) * width, heads * width)
-        _by_rows(t, deep, deep, d, lanes, k, edges, rows)
+        for block in range(rows // BLOCK):
+            r = block * BLOCK
+            by_rows(t, r * deep, deep, d, r * lanes, lanes, k, edges, block)
         _store(t, queries, width, deep, to_q, (b * queries * heads + h) * width, heads * width)
 
 
 def _kernels(function, signature):
     """A kernel for each type in which operands are stored: float32, and the bits of bfloat16."""
+    kept_with(function, tables, tile)
     return {size: Kernel(function, signature.replace("T", letter)) for size, letter in ((4, "f4"), (2, "u2"))}
 
 
 forward = _kernels(
     _forward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], F[::1], "
-    "F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )
 backward = _kernels(
     _backward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], T[::1], T[::1], "
-    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.backends.operators import second_derivative
+from qkv.parameters import transformed
 
 if TYPE_CHECKING:
     from qkv.kernels.sight import Drop, Sight
@@ -65,6 +66,11 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[
     if torch.compiler.is_compiling():
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
+    learns = torch.is_grad_enabled() and any(
+        items[place] is not None and items[place].requires_grad for place in _LEARNED
+    )
+    if not learns and not transformed():
+        return _forward(items, rule, state, _known(items, dropout))[:2]
     output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
     return output, lse
 
@@ -104,7 +110,8 @@ def _sight(items: Items) -> "Sight":
 
     from qkv.kernels.sight import Sight
 
-    (count, queries, _), keys, dtype = items.query.shape, items.key.shape[1], _array(items.query[:0]).dtype
+    (count, queries, _), keys = items.query.shape, items.key.shape[1]
+    dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
     if all(x is None for x in items[_VECTOR_PLACE:_SHIFT]):
         return _open(count, queries, keys, dtype)
     owner = np.zeros((count, 4), np.int64)

@@ -51,7 +51,7 @@ def forward(
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
     given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
-    pool.share_out(_forward, dtype, rows, time, given, (((1, width), dtype), ((keys + 64,), dtype)))
+    pool.share_out(_forward, dtype, rows, time, given, (((0, width), dtype), ((keys + 64,), dtype)))
     return out, top, total
 
 

@@ -19,9 +19,10 @@ SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What a test finds out of its processor is forgotten with it."""
-    asked = products._favored
+    asked, vendors = products._favored, products._vendors
     yield
     asked.cache_clear()
+    vendors.cache_clear()
 
 
 @pytest.fixture
@@ -152,11 +153,16 @@ def test_intels_processors_and_machines_that_say_nothing_keep_mkl(
         path = tmp_path / "cpuinfo"
         path.write_text(text)
         monkeypatch.setattr(products, "_PROCESSOR", path)
-        products._favored.cache_clear()
+        _forget()
         assert products._favored() == expected
     monkeypatch.setattr(products, "_PROCESSOR", tmp_path / "none")
-    products._favored.cache_clear()
+    _forget()
     assert not products._favored()
+
+
+def _forget() -> None:
+    products._vendors.cache_clear()
+    products._favored.cache_clear()
 
 
 def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +170,7 @@ def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPat
         raise TypeError("one argument more")
 
     monkeypatch.setattr(products, "_product", other)
-    products._favored.cache_clear()
+    _forget()
     assert not products._favored()
     x, weight, bias = drawn(*SHAPES[0])
     torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))

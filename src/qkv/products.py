@@ -218,11 +218,26 @@ def _favored() -> bool:
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         # A private operator: another version of PyTorch may have it in another form, or not at all.
         return False
+    return answers and bool(_vendors()) and not mkl_favored()
+
+
+def mkl_favored() -> bool:
+    """Whether the processor is one that MKL was made for, whose products take its wide registers.
+
+    Example:
+        >>> mkl_favored() in (True, False)
+        True
+    """
+    return "GenuineIntel" in _vendors()
+
+
+@lru_cache
+def _vendors() -> frozenset[str]:
     try:
-        vendors = {line.split(":")[-1].strip() for line in _PROCESSOR.read_text().splitlines() if "vendor_id" in line}
+        lines = _PROCESSOR.read_text().splitlines()
     except OSError:
-        return False
-    return answers and bool(vendors) and "GenuineIntel" not in vendors
+        return frozenset()
+    return frozenset(line.split(":")[-1].strip() for line in lines if "vendor_id" in line)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -14,6 +14,12 @@ from qkv.masks import causal, lengths, window
 from qkv.normalizers import Softmax
 from qkv.scores import ScaledDot
 
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor whose registers MKL does not fill, where the pass serves whatever is short."""
+    monkeypatch.setattr(short, "mkl_favored", lambda: False)
+
+
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 4, 21, 19, 20, 12
 BY_ITEM = lengths(torch.arange(ITEMS) * 3)
 MASKS: dict[str, Any] = {
@@ -224,3 +230,24 @@ def test_traced_calls_leave_it_alone() -> None:
     tensors = tuple(drawn()[:3])
     exported = torch.export.export(Module(), tensors)
     torch.testing.assert_close(exported.module()(*tensors), qkv.attention(*tensors))
+
+
+@pytest.mark.parametrize(
+    ("keys", "gradient", "mask", "sink", "expected"),
+    [
+        (128, False, "all", None, False),
+        (128, True, "all", None, True),
+        (128, False, "causal", None, True),
+        (40, True, "all", None, False),
+        (40, False, "padding", None, False),
+        (40, True, "padding", None, True),
+        (40, False, "all", 0.5, True),
+    ],
+)
+def test_where_mkl_is_at_its_best_the_pass_serves_what_leaves_something_out(
+    monkeypatch: pytest.MonkeyPatch, keys: int, gradient: bool, mask: str, sink: float | None, expected: bool
+) -> None:
+    monkeypatch.setattr(short, "mkl_favored", lambda: True)
+    tensors = [x.requires_grad_(gradient) for x in drawn(queries=keys, keys=keys)[:3]]
+    normalizer = None if sink is None else Softmax(sink=sink)
+    assert served(*tensors, mask=MASKS[mask], normalizer=normalizer, backend="sdpa") == expected

@@ -24,6 +24,7 @@ from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
 from qkv.parameters import readable
 from qkv.problem import Call, Cost, Problem
+from qkv.products import mkl_favored
 from qkv.scores.base import Score
 from qkv.shapes import Shape
 
@@ -35,6 +36,8 @@ EACH = 5e-5
 """Microseconds of one thread for each number of a query and each key, forward."""
 LEAST = 32
 """Items that are always enough: below, a call takes what it saves, and who computes little needs no Numba."""
+LONG = 96
+"""Keys from which on hidden pairs count where products are MKL's."""
 MUCH = 1 << 24
 """Multiplications of one product that are enough for fewer items, two for each thread: PyTorch's kernel takes a
 millisecond of one thread for as much."""
@@ -60,10 +63,23 @@ def fits(problem: Problem) -> bool:
 
 def _enough(problem: Problem) -> bool:
     """Whether there is so much to compute, and in so many items, that each thread wins by it."""
+    if not problem.sink and mkl_favored() and not _leaves_out(problem):
+        return False
     if problem.rows >= LEAST:
         return True
     much = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
     return much >= MUCH and problem.rows >= 2 * torch.get_num_threads()
+
+
+def _leaves_out(problem: Problem) -> bool:
+    """Whether the pass wins where PyTorch's products are as fast as its own: by hidden pairs that it leaves out, by a
+    mask that PyTorch's kernel reads as numbers, and in its backward pass."""
+    long = problem.keys >= LONG
+    if problem.mask == "causal":
+        return long
+    if problem.gradient:
+        return problem.rows >= LEAST and (long or problem.mask != "all")
+    return long and problem.mask != "all"
 
 
 def serves(problem: Problem, call: Call) -> bool:

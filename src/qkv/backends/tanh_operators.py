@@ -66,9 +66,8 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[
     if torch.compiler.is_compiling():
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
-    learns = torch.is_grad_enabled() and any(
-        items[place] is not None and items[place].requires_grad for place in _LEARNED
-    )
+    learned = (items[place] for place in _LEARNED)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
     if not learns and not transformed():
         return _forward(items, rule, state, _known(items, dropout))[:2]
     output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]

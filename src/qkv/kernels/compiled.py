@@ -4,7 +4,8 @@ Rules that every kernel here keeps: `nogil` so that our own threads run it side 
 Numba's threading layers one kills forked children and another aborts under concurrent threads); never `nnan`, `ninf` or
 `afn` in `fastmath`, because scores may be infinite and a visible NaN must stay one; no allocation (`_nrt=False`):
 counting references to slices costs a tenth of the time; a kernel and its helpers in one file, because the cache notices
-only changes of the kernel's own file (`kept_with` names others). The options below are part of the name under which machine code is kept.
+only changes of the kernel's own file, or a name that tells of the others (`kept_with`). The options below are part of
+the name under which machine code is kept.
 """
 
 import hashlib
@@ -222,11 +223,12 @@ class Kernel:
             return self._compiled[dtype]
 
 
-def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(signature: str, *others: ModuleType) -> Callable[[Callable[..., Any]], Kernel]:
     """Mark a function as a kernel that is compiled at its first use.
 
     Args:
         signature: Numba's signature, with `F` where the float type goes.
+        others: files beside its own that the function takes helpers from.
 
     Returns:
         A decorator that makes a `Kernel`.
@@ -238,7 +240,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
         >>> first.py_func(np.array([3.0])), first.signature
         (np.float64(3.0), 'F(F[::1])')
     """
-    return lambda function: Kernel(function, signature)
+    return lambda function: Kernel(kept_with(function, *others) if others else function, signature)
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """Softmax attention by dot products where sequences are short: an item's tables lie in the first cache, all at once.
 
-Products of tables so small gain nothing from a library, which takes as long to be called as to compute: they are made in
-registers (`qkv.kernels.tables`). Operands are read and gradients are written where they lie in the projections of all
-heads, in float32 or bfloat16; between them everything is float32.
+Products of tables so small gain nothing from a library, which takes as long to be called as to compute: they are made
+in registers (`qkv.kernels.tables`). Operands are read and gradients are written where they lie in the projections of
+all heads, in float32 or bfloat16; between them everything is float32.
 """
 
 # mypy: ignore-errors
@@ -12,16 +12,13 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from qkv.kernels import tables, tile
-from qkv.kernels.compiled import Kernel, helper, kept_with, reduction, wide_registers
+from qkv.kernels import softened, tables, tile
+from qkv.kernels.compiled import Kernel, helper, kept_with, wide_registers
+from qkv.kernels.softened import slope, softmax
 from qkv.kernels.tables import BLOCK, LANES, N0, N1, by_keys, by_rows, pairs, turn
 
 # Exact in float32; a Python number would lift float32 to float64.
-ZERO, ONE, LEAST, HIDDEN = np.float32(0), np.float32(1), np.float32(-87.0), np.float32(-np.inf)
-LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
-D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-SIGN, REST, LOWEST = np.int32(31), np.int32(0x7FFFFFFF), np.float32(-np.inf).view(np.int32) ^ np.int32(0x7FFFFFFF)
+ZERO = np.float32(0)
 
 
 def _wide(x):
@@ -60,30 +57,10 @@ def _put_in(to, at, x):
 
 
 @helper
-def _exp(x):
-    """e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
-
-    Source: Moshier, Cephes, `expf`.
-    """
-    y = LEAST if x < LEAST else x
-    n = np.rint(y * LOG2E)
-    r = (y - n * HIGH) - n * LOW
-    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
-    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    e = (r * r * p + r) * scale + scale
-    return ZERO if x < LEAST else e
-
-
-@helper
-def _fill(x, start, stop, number):
+def _zero(x, start, stop):
     wide_registers()
     for i in range(start, stop):
-        x[i] = number
-
-
-@helper
-def _zero(x, start, stop):
-    _fill(x, start, stop, ZERO)
+        x[i] = ZERO
 
 
 @helper
@@ -141,61 +118,16 @@ def _take(x, start, of_row, first, last, f, by, queries, keys, width, to, deep, 
             _zero(to, r * deep, (r + N1) * deep)
 
 
-@reduction
-def _softmax(s, at, first, last, lanes, scale, sink):
-    """s ← softmax(scale·s) of what a row sees beside a sink, zeros elsewhere; what was subtracted, and the sum before
-    division."""
-    wide_registers()
-    # Whole numbers in the order of the scores: a largest float is looked for one by one, as each might be NaN.
-    most = LOWEST
-    for k in range(first, last):
-        # Scaled first: a scale may be negative.
-        scaled = s[at + k] * scale
-        s[at + k] = scaled
-        bits = np.float32(scaled).view(np.int32)
-        order = bits ^ ((bits >> SIGN) & REST)
-        most = order if order > most else most
-    top = max(np.int32(most ^ ((most >> SIGN) & REST)).view(np.float32), sink)
-    base = top if top > -np.inf else ZERO
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
-    _fill(s, at, at + low, ZERO)
-    _fill(s, at + low, at + first, HIDDEN)
-    _fill(s, at + last, at + high, HIDDEN)
-    _fill(s, at + high, at + lanes, ZERO)
-    total = _exp(sink - base)
-    for k in range(low, high):
-        s[at + k] = _exp(s[at + k] - base)
-        total += s[at + k]
-    share = ONE / total if total != 0 else ZERO
-    for k in range(low, high):
-        s[at + k] *= share
-    return top, total
-
-
 @helper
 def _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink, lse, start):
     """From a block's scores to weights, row by row; the row state, where there is room for it."""
     stop = min(block * BLOCK + BLOCK, queries)
     for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
-        top, total = _softmax(s, to + (r - block * BLOCK) * lanes, low, high, lanes, scale, sink)
+        top, total = softmax(s, to + (r - block * BLOCK) * lanes, low, high, lanes, scale, sink)
         if lse.size:
             lse[start + r] = top + np.log(total) if total != 0 else -np.inf
     _zero(s, to + (stop - block * BLOCK) * lanes, to + BLOCK * lanes)
-
-
-@reduction
-def _slope(w, d, at, first, last, lanes, scale):
-    """d ← scale·w(d − Σwd), the gradient of a row's products."""
-    wide_registers()
-    _zero(d, at, at + first)
-    _zero(d, at + last, at + lanes)
-    level = ZERO
-    for k in range(first, last):
-        level += w[at + k] * d[at + k]
-    for k in range(first, last):
-        d[at + k] = w[at + k] * (d[at + k] - level) * scale
 
 
 @helper
@@ -203,7 +135,7 @@ def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale):
     stop = min(block * BLOCK + BLOCK, queries)
     for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
-        _slope(w, d, r * lanes, low, high, lanes, scale)
+        slope(w, d, r * lanes, low, high, lanes, scale)
     _zero(d, stop * lanes, (block + N1) * BLOCK * lanes)
 
 
@@ -318,7 +250,7 @@ def _backward(
 
 def _kernels(function, signature):
     """A kernel for each type in which operands are stored: float32, and the bits of bfloat16."""
-    kept_with(function, tables, tile)
+    kept_with(function, softened, tables, tile)
     return {size: Kernel(function, signature.replace("T", letter)) for size, letter in ((4, "f4"), (2, "u2"))}
 
 

@@ -18,7 +18,7 @@ from qkv.kernels.compiled import helper
 ROUND = 16
 """Numbers of one register; rows and columns of tables fill whole ones."""
 ROWS = 8
-"""Rows of a tile: with two registers of columns each, enough sums for each to be ready again when its next term comes."""
+"""Rows of a tile: with two registers of columns, enough sums for each to be ready again when its next term comes."""
 _ACROSS = 2 if tile.WIDE else 1
 """Registers of columns that a row of a tile has, where there are so many columns left."""
 _UNROLLED = 4
@@ -87,10 +87,15 @@ def _turn_square(_, x, at, of_row, to, place, of_column):
 
 @helper
 def turn(x, rows, deep, to):
-    """(rows, deep) to (deep, rows), both multiples of 16."""
+    """(rows, deep), both multiples of 16, to panels of a tile's columns: (deep, 32) each, of what is left (deep, 16).
+
+    A panel is read from its beginning to its end, where columns of a whole table would share a few sets of the cache.
+    """
     for r in range(N0, rows, LANES):
+        panel = r // PAIR * PAIR
+        wide = min(PAIR, rows - panel)
         for c in range(N0, deep, LANES):
-            _turn_square(x, r * deep + c, deep, to, c * rows + r, rows)
+            _turn_square(x, r * deep + c, deep, to, panel * deep + c * wide + r - panel, wide)
 
 
 @helper
@@ -116,10 +121,10 @@ def by_rows(c, to, width, a, x, of_a, b, edges, block):
 
 @helper
 def pairs(c, to, lanes, a, deep, turned, edges, block):
-    """c ← a·(b turned) for a block of rows, which gets columns for the registers of keys in which it sees any."""
-    low = edges[block, 0] // LANES * LANES
-    high = max(low, (edges[block, 1] + LANES - N1) // LANES * LANES)
-    _columns(c, to + low, lanes, a, block * BLOCK * deep, deep, N1, turned, low, lanes, deep, high - low)
+    """c ← a·(b turned) for a block of rows, which gets columns for the panels of keys of which it sees any."""
+    for panel in range(edges[block, 0] // PAIR * PAIR, edges[block, 1], PAIR):
+        wide = min(PAIR, lanes - panel)
+        _columns(c, to + panel, lanes, a, block * BLOCK * deep, deep, N1, turned, panel * deep, wide, deep, wide)
 
 
 @helper

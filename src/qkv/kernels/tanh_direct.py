@@ -1,8 +1,8 @@
 """Additive attention where queries are few: a decoder's step, forward and backward, without factors.
 
 With one query, or a few, exponentials of every key would cost more than they save: here each tanh is taken of the sum
-itself, and keys are read as they lie. What `tanh_forward` has too is the same text,
-because Numba's cache notices changes of this file only.
+itself (`qkv.kernels.tanh_itself`), and keys are read as they lie. What `tanh_forward` has too is the same text, because
+Numba's cache notices changes of this file only.
 """
 
 # mypy: ignore-errors
@@ -10,49 +10,14 @@ because Numba's cache notices changes of this file only.
 
 import numpy as np
 
+from qkv.kernels import tanh_itself
 from qkv.kernels.compiled import fetch, helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.tanh_itself import _expm1, dot, features, score
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
-ONE, TWO, ZERO = np.float32(1), np.float32(2), np.float32(0)
-TWICE_LOG2E, LIMIT, SHIFT, EXPONENT = (
-    np.float32(2 * LOG2E),
-    np.float32(26),
-    np.float32(1.5 * 2**23),
-    np.int32(127 << 23),
-)
-# 2^f − 1 = T1 f + … + T6 f⁶ within 2.2e-8 of itself for |f| ≤ ½: least squares, weighted until the errors were even.
-T1, T2, T3 = np.float32(0.69314718), np.float32(0.24022649), np.float32(0.05550357)
-T4, T5, T6 = np.float32(0.0096182376), np.float32(0.0013390735), np.float32(0.00015403512)
-
-
-@helper
-def _expm1(x):
-    """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    p = r + r2 * (low + r4 * (middle + r4 * high))
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * p + (scale - 1.0), scale * p + scale
-
-
-@helper
-def _tanh(x):
-    """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
-    y = 2.0 * abs(x)
-    y = 40.0 if y > 40.0 else y
-    e, _ = _expm1(y)
-    t = e / (e + 2.0)
-    return -t if x < 0 else t
+ONE, ZERO = np.float32(1), np.float32(0)
 
 
 @helper
@@ -165,62 +130,9 @@ def _finish(out, total):
 
 
 @helper
-def _short_tanh(x):
-    """Compute tanh in float32 as (e^2x − 1)/(e^2x + 1), within 2.5 units of the last place; NaN stays NaN.
-
-    e^2x = 2^n·2^f with n + f = 2x·log₂e; 2^f − 1 by a polynomial that keeps its relative accuracy near 0.
-    """
-    y = x * TWICE_LOG2E
-    y = LIMIT if y > LIMIT else y
-    y = -LIMIT if y < -LIMIT else y
-    # Its last bits are those of n: so large a number has no fraction.
-    shifted = y + SHIFT
-    f = y - (shifted - SHIFT)
-    p = f * (T1 + f * (T2 + f * (T3 + f * (T4 + f * (T5 + f * T6)))))
-    scale = np.int32((np.float32(shifted).view(np.int32) << np.int32(23)) + EXPONENT).view(np.float32)
-    e = scale * p + (scale - ONE)
-    return e / (e + TWO)
-
-
-@helper
-def _features(a, b, t):
-    """t = tanh(a + b) for each hidden feature."""
-    wide_registers()
-    if t.itemsize == 4:
-        for c in range(t.size):
-            t[c] = _short_tanh(np.float32(a[c] + b[c]))
-    else:
-        for c in range(t.size):
-            t[c] = _tanh(np.float64(a[c]) + np.float64(b[c]))
-
-
-@reduction
-def _dot(x, y):
-    wide_registers()
-    total = ZERO * ONE
-    for c in range(x.size):
-        total += x[c] * y[c]
-    return total
-
-
-@helper
 def _bounds(sight, n, q, keys):
     first, last, _, _, owner = sight
     return max(np.int64(first[owner[n, 1], q]), 0), min(np.int64(last[owner[n, 1], q]), keys)
-
-
-@reduction
-def _score(a, b, v):
-    """Σ v tanh(a + b)."""
-    wide_registers()
-    total = ZERO * v[0]
-    if v.itemsize == 4:
-        for c in range(v.size):
-            total += _short_tanh(np.float32(a[c] + b[c])) * v[c]
-    else:
-        for c in range(v.size):
-            total += _tanh(np.float64(a[c]) + np.float64(b[c])) * v[c]
-    return total
 
 
 @stage
@@ -231,10 +143,10 @@ def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s)
     for k in range(s.size):
         fetch(value[n, start + k])
         if lines.shape[0]:
-            _features(query[n, q], key[n, start + k], lines[k])
-            s[k] = _dot(lines[k], v)
+            features(query[n, q], key[n, start + k], lines[k])
+            s[k] = dot(lines[k], v)
         else:
-            s[k] = _score(query[n, q], key[n, start + k], v)
+            s[k] = score(query[n, q], key[n, start + k], v)
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, start : start + s.size]
         for k in range(s.size):
@@ -244,7 +156,8 @@ def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s)
 
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
-    " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])"
+    " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
+    tanh_itself,
 )
 def forward(
     start, stop, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total,
@@ -369,7 +282,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     memory = d_value.shape[0] > 0
     _weights(n, q, start, rule, inputs, sight, state, lines, s)
     # Taken like the products below: a row that sees one key then has gradients of exactly zero.
-    delta = _dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
+    delta = dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
     bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
     for k in range(s.size):
         at = start + k
@@ -383,7 +296,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
         if drop.size and _mix((bits + _mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
             kept = ZERO * scale
         p = s[k]
-        s[k] = _slope(rule, p, kept * _dot(grad[n, q], value[n, at]), delta)
+        s[k] = _slope(rule, p, kept * dot(grad[n, q], value[n, at]), delta)
         if memory:
             _give(q == 0, p * kept, grad[n, q], d_value[n, at])
         if d_bias.size:
@@ -401,7 +314,8 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
-    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])"
+    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])",
+    tanh_itself,
 )
 def backward(
     n0, n1, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, top, total, out, grad,

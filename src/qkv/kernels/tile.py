@@ -1,7 +1,8 @@
-"""A tile of a product of matrices whose sums stay in registers while their terms pass by, as LLVM's instructions.
+"""Loops over registers as LLVM's instructions, and a tile of a product of matrices whose sums stay in them.
 
-Numba's loops write their sums back to memory after each term: eight times as slow. A term is a number of each row of
-the left side, spread over a register, by some registers of the right side's row.
+Numba's loops write sums back to memory after each term, eight times as slow, and take what does not fill four registers
+number by number. A term of a tile is a number of each row of the left side, spread over a register, by some registers
+of the right side's row.
 """
 
 # mypy: ignore-errors
@@ -46,41 +47,85 @@ def add_terms(builder, sums, sides, start, stop, unrolled, ahead=None):
     Returns:
         The sums with the terms added.
     """
-    before, each, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.cbranch(builder.icmp_unsigned("<", start, stop), each, after)
-    builder.position_at_end(each)
-    term, totals = builder.phi(WORD), [builder.phi(total.type) for total in sums]
-    if ahead is not None:
-        ahead(builder, term)
-    added = list(totals)
-    for k in range(unrolled):
-        added = _add_term(builder, added, sides, builder.add(term, WORD(k)))
-    then = builder.add(term, WORD(unrolled))
-    builder.cbranch(builder.icmp_unsigned("<", then, stop), each, after)
-    last = builder.block
-    for phi, first, later in zip((term, *totals), (start, *sums), (then, *added), strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, last)
-    builder.position_at_end(after)
-    found = [builder.phi(total.type) for total in sums]
-    for phi, first, later in zip(found, sums, added, strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(later, last)
-    return found
+
+    def turn(term, totals):
+        if ahead is not None:
+            ahead(builder, term)
+        for k in range(unrolled):
+            totals = _add_term(builder, totals, sides, builder.add(term, WORD(k)))
+        return totals
+
+    return loop(builder, start, stop, unrolled, sums, turn)
 
 
 def _add_term(builder, sums, sides, term):
     register, across = sums[0].type, len(sums) // len(sides.rows)
-    none = ir.Constant(register, ir.Undefined)
-    everywhere = ir.Constant(ir.VectorType(INDEX, register.count), [0] * register.count)
     begin, at = builder.gep(sides.right, [builder.mul(term, sides.of_term)]), builder.mul(term, sides.by)
     places = [builder.gep(begin, [WORD(k * register.count)]) for k in range(across)]
-    parts = [builder.load(builder.bitcast(place, register.as_pointer()), align=4) for place in places]
+    parts = [load(builder, place, register) for place in places]
     found = []
     for i, row in enumerate(sides.rows):
-        number = builder.insert_element(none, builder.load(builder.gep(row, [at])), INDEX(0))
-        spread = builder.shuffle_vector(number, none, everywhere)
+        number = spread(builder, builder.load(builder.gep(row, [at])), register)
         for k, part in enumerate(parts):
-            share = builder.fmul(spread, part, flags=("contract",))
+            share = builder.fmul(number, part, flags=("contract",))
             found.append(builder.fadd(share, sums[across * i + k], flags=("contract",)))
     return found
+
+
+def loop(builder, start, stop, step, carried, turn):
+    """Write a loop.
+
+    Args:
+        builder: where instructions are written.
+        start, stop: of the count, which may be equal.
+        step: by which it grows.
+        carried: values before the first turn.
+        turn: writes a turn; gets the count and the values, returns the values after it.
+
+    Returns:
+        The values after the last turn.
+    """
+    before, each, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.cbranch(builder.icmp_unsigned("<", start, stop), each, after)
+    builder.position_at_end(each)
+    count, now = builder.phi(WORD), [builder.phi(value.type) for value in carried]
+    then = turn(count, list(now))
+    later = builder.add(count, WORD(step))
+    builder.cbranch(builder.icmp_unsigned("<", later, stop), each, after)
+    last = builder.block
+    for phi, first, next_ in zip((count, *now), (start, *carried), (later, *then), strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(next_, last)
+    builder.position_at_end(after)
+    found = [builder.phi(value.type) for value in carried]
+    for phi, first, next_ in zip(found, carried, then, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(next_, last)
+    return found
+
+
+def load(builder, place, register):
+    """A register of numbers from a pointer to the first."""
+    return builder.load(builder.bitcast(place, register.as_pointer()), align=4)
+
+
+def store(builder, value, place):
+    """Write a register of numbers from a pointer on."""
+    builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=4)
+
+
+def spread(builder, number, register):
+    """A register full of one number."""
+    none = ir.Constant(register, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(INDEX, register.count), [0] * register.count)
+    return builder.shuffle_vector(builder.insert_element(none, number, INDEX(0)), none, everywhere)
+
+
+def together(builder, value, join):
+    """One number of a register's numbers: halves are joined, then halves of these."""
+    apart = value.type.count // 2
+    while apart:
+        order = [(k + apart) % value.type.count for k in range(value.type.count)]
+        other = builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(INDEX, value.type.count), order))
+        value, apart = join(value, other), apart // 2
+    return builder.extract_element(value, INDEX(0))

@@ -4,6 +4,8 @@
 # Numba's signatures are the types here.
 
 import numpy as np
+from numba.core import types
+from numba.extending import overload
 
 from qkv.kernels.compiled import helper, reduction, wide_registers
 
@@ -60,6 +62,18 @@ def _short_tanh(x):
     scale = np.int32((np.float32(shifted).view(np.int32) << np.int32(23)) + EXPONENT).view(np.float32)
     e = scale * p + (scale - ONE)
     return e / (e + TWO)
+
+
+def tanh_of(x):
+    """Compute tanh in the type of x; in plain Python in float64."""
+    return np.tanh(x)
+
+
+@overload(tanh_of, inline="always")
+def _tanh_of(x):
+    if x == types.float32:
+        return lambda x: _short_tanh(x)  # noqa: PLW0108 - Numba wants a function of this module
+    return lambda x: _tanh(x)  # noqa: PLW0108
 
 
 @helper

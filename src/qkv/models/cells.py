@@ -6,6 +6,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from qkv.nn.gated import gated
+
 Hidden = tuple[Tensor, ...]
 """The state of a cell: (B, M); the LSTM's is hidden and cell state."""
 
@@ -59,11 +61,7 @@ def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
 
     Source: Cho et al. 2014, eq. 5 to 8, in the form of `torch.nn.GRU`.
     """
-    (h,) = hidden
-    width = h.shape[-1]
-    r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, -1)
-    n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
-    return (torch.lerp(n.to(h.dtype), h, z.to(h.dtype)),)
+    return (gated(inputs, recurrent, hidden[0]),)
 
 
 def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:

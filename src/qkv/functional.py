@@ -1,5 +1,6 @@
 """Attention as a function: any score, normalizer and mask, on any backend."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -94,6 +95,33 @@ def attention(
         remember(mark, problem, call, normalizer is None, name)
     result = BACKENDS[name].run(problem, call)
     return _laid_out(result.output, leading, 2) if enable_gqa else result.output
+
+
+def again(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer | None, mask: Mask | Tensor | None
+) -> Callable[[Tensor], Tensor] | None:
+    """What attends over these keys and values, which get no gradient, with one query after another.
+
+    Args:
+        query: the first, (..., Q, D); those that follow are like it.
+        key, value, score, normalizer, mask: as `attention` takes them.
+
+    Returns:
+        A function query -> output, planned once; None where nothing is gained by it.
+
+    Raises:
+        QkvError: as `attention`.
+
+    Example:
+        >>> query, key, value = torch.randn(2, 1, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 3)
+        >>> again(query, key, value, ScaledDot(), None, None) is None
+        True
+    """
+    problem, call, _ = bind(
+        query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False), backend="auto"
+    )
+    repeats = BACKENDS[choose(problem, "auto")].repeats
+    return None if repeats is None else repeats(problem, call)
 
 
 @within_memory

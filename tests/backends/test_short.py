@@ -14,6 +14,7 @@ from qkv.masks import causal, lengths, window
 from qkv.normalizers import Softmax
 from qkv.scores import ScaledDot
 
+
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor whose registers MKL does not fill, where the pass serves whatever is short."""

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv import functional
 from qkv.errors import UnsupportedError
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
+from qkv.nn import repeated_attention
 from qkv.nn.attention import Attention
 from qkv.nn.repeated_attention import RepeatedAttention
 from qkv.scores import Additive, Gaussian, ScaledDot
@@ -103,3 +105,34 @@ def test_a_backend_by_name_and_dropout_go_step_by_step(attention: Attention) -> 
 def test_little_memory_is_not_worth_it() -> None:
     _, key, value, vector = given()
     assert RepeatedAttention(Attention(), Additive(vector), None, key[:2], value[:2], STEPS)._marks is None
+
+
+def test_steps_of_additive_attention_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value, vector = given(torch.float32)
+    planned = []
+
+    def again(*args: object) -> object:
+        planned.append(functional.again(*args))  # type: ignore[arg-type]
+        return planned[-1]
+
+    monkeypatch.setattr(repeated_attention, "again", again)
+    ours(Additive(vector), Lengths(torch.arange(ROWS) % KEYS + 1), query, key, value)
+    assert len(planned) == 1
+    assert planned[0] is not None
+
+
+def test_who_watches_an_attention_sees_every_step() -> None:
+    query, key, value, vector = given(torch.float32)
+    attention, seen = Attention(), []
+    attention.register_forward_hook(lambda *_: seen.append(1))
+    looks(RepeatedAttention(attention, Additive(vector), None, key, value, STEPS), query)
+    assert len(seen) == STEPS
+
+
+def test_half_precision_is_asked_for_once_more_in_each_step() -> None:
+    query, key, value, vector = given(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(Additive(vector), None, query, key, value)
+        expected = theirs(Additive(vector), None, query, key, value)
+    assert found[-1].dtype == expected[-1].dtype
+    torch.testing.assert_close(found[-1], expected[-1], rtol=0.05, atol=0.05)

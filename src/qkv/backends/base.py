@@ -40,6 +40,8 @@ class Backend:
         tells: what it finds in the tensors of a call that decides how it computes them, in a few words.
         direct: a shorter way to the same output for a problem whose call holds nothing beside query, key, value and
             score, and whose mask is `all` or `causal`; None where there is none.
+        repeats: what attends with other queries over a call's keys and values, which get no gradient, where queries
+            follow one another; None where only `run` does.
         shields: whether `run` itself keeps out what no one may see; else that is zeroed before.
     """
 
@@ -52,3 +54,4 @@ class Backend:
     tells: Callable[[Problem, Call], str] | None = None
     shields: bool = False
     direct: Callable[[Problem], Direct | None] | None = None
+    repeats: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None

@@ -5,12 +5,13 @@ What the kernels know is a flat list of items, (N, Q, A), and how scores become 
 a row may see.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from qkv.backends import tanh_operators
+from qkv.backends import tanh_operators, tanh_steps
 from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.hidden import without_hidden
 from qkv.backends.stripes import full_rank
@@ -72,24 +73,10 @@ def cost(problem: Problem) -> Cost:
 def run(problem: Problem, call: Call) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
     leading, dtype = problem.leading, call.query.dtype
-    call = without_hidden(call, keys=not _reads_only_seen_keys(problem, call))
-    query, key, _, vector = call.score.prepare(call.query, call.key)
-    assert vector is not None
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
     count = None
     if problem.normalizer in ("mean", "sigmoid"):
         count = call.visibility.count()
-    items = tanh_operators.Items(
-        _flat(query.to(wide), leading),
-        _flat(key.to(wide), leading),
-        _flat(call.value.to(wide), leading),
-        *_shared(vector.to(wide), leading, 1),  # type: ignore[arg-type]
-        *_bounds(problem, call),
-        *_shared(_dense(problem, call), leading, 2),
-        *_shared(_bias(problem, call, wide), leading, 2),
-        _shift(problem, call, count, wide),
-        call.seed,
-    )
+    items = _items(problem, call, count)
     stated = problem.state or problem.sink
     output, lse = tanh_operators.apply(items, _RULES[problem.normalizer], call.dropout, stated)
     if len(leading) != 1:
@@ -100,6 +87,39 @@ def run(problem: Problem, call: Call) -> Result:
         output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
     state = _state(problem, lse, count) if problem.state else None
     return Result(output.to(dtype), state)
+
+
+def _items(problem: Problem, call: Call, count: Tensor | None) -> tanh_operators.Items:
+    call, leading = without_hidden(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
+    query, key, _, vector = call.score.prepare(call.query, call.key)
+    assert vector is not None
+    wide = _wide(problem.dtype)
+    return tanh_operators.Items(
+        _flat(query.to(wide), leading),
+        _flat(key.to(wide), leading),
+        _flat(call.value.to(wide), leading),
+        *_shared(vector.to(wide), leading, 1),  # type: ignore[arg-type]
+        *_bounds(problem, call),
+        *_shared(_dense(problem, call), leading, 2),
+        *_shared(_bias(problem, call, wide), leading, 2),
+        _shift(problem, call, count, wide),
+        call.seed,
+    )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
+    """A plain softmax of few queries over keys that are projected already, of one leading dimension."""
+    plain = problem.mask in ("all", "keys", "bounds") and problem.normalizer == "softmax" and problem.bias == "none"
+    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
+    projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
+    if not plain or more or projects or len(problem.leading) != 1 or not few(problem.queries, problem.keys):
+        return None
+    steps, wide = tanh_steps.Steps(_items(problem, call, None)), _wide(problem.dtype)
+    return lambda query: steps(query.to(wide)).to(problem.dtype)
 
 
 def direct(problem: Problem) -> Direct | None:
@@ -209,4 +229,6 @@ def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
     return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
 
 
-BACKEND = Backend("fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True, direct=direct)
+BACKEND = Backend(
+    "fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True, direct=direct, repeats=repeats
+)

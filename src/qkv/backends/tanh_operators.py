@@ -90,10 +90,10 @@ def _known(items: Items, dropout: float) -> _Known:
     from qkv.kernels import tanh_sum
     from qkv.kernels.sight import Drop
 
-    sight = _sight(items)
-    factors = tanh_sum.factor(_array(items.query), _array(items.key), _array(items.vector), sight)
+    seen = sight(items)
+    factors = tanh_sum.factor(_array(items.query), _array(items.key), _array(items.vector), seen)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
-    return _Known(factors, sight, drop)
+    return _Known(factors, seen, drop)
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +104,8 @@ def _open(count: int, queries: int, keys: int, dtype: Any) -> "Sight":
     return see(dtype, count, queries, keys)
 
 
-def _sight(items: Items) -> "Sight":
+def sight(items: Items) -> "Sight":
+    """What each row may see, as the kernels take it."""
     import numpy as np
 
     from qkv.kernels.sight import Sight

@@ -12,15 +12,18 @@ from functools import partial
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from qkv.backends.operators import second_derivative
+from qkv.functional import again
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.parameters import transformed
 from qkv.scores.base import Score
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+_Again = Callable[[Tensor], Tensor]
 _Rows = dict[int, tuple[Tensor, Tensor]]
 """For each step its query and the gradient of its output."""
 _LEAST = 1 << 17
@@ -54,6 +57,8 @@ class RepeatedAttention:
         self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, steps: int
     ) -> None:
         self._attend = partial(attention, score=score, mask=mask)
+        self._again: _Again | None = None
+        self._plan: Callable[[Tensor], _Again | None] | None = None
         self._key, self._value, self._marks, self._step, self._taken = key, value, None, 0, _Rows()
         chosen = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
         large = steps > 1 and key.numel() + value.numel() >= _LEAST
@@ -64,6 +69,9 @@ class RepeatedAttention:
             marks = key.new_zeros(steps)
             self._marks = _Memory.apply(key, value, marks, whole, self._taken)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
+            if not _watched(attention):
+                memory = self._key, self._value
+                self._plan = lambda query: again(query, *memory, score, attention.normalizer, mask)
 
     def __call__(self, query: Tensor) -> Tensor:
         """Take the next step.
@@ -74,12 +82,24 @@ class RepeatedAttention:
         Returns:
             (B, Q, V).
         """
-        found: Tensor = self._attend(query, self._key, self._value)
+        if self._plan is not None:
+            self._again, self._plan = self._plan(query), None
+        if self._again is None:
+            found: Tensor = self._attend(query, self._key, self._value)
+        else:
+            found = self._again(query)
         if self._marks is None:
             return found
         noted: Tensor = _Noted.apply(found, query, self._marks, self._taken, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
+
+
+def _watched(module: nn.Module) -> bool:
+    """Whether someone is to see each call of a module."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or _global_forward_hooks or _global_forward_pre_hooks
+    )
 
 
 class _Memory(torch.autograd.Function):

@@ -1,0 +1,70 @@
+"""Additive attention of one query after another over the same keys and values, as in a decoder's loop over time.
+
+Sizes are checked, bounds found and arrays made once for the loop: a step is left with its kernel.
+"""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.backends import tanh_operators
+from qkv.backends.operators import second_derivative
+
+
+@final
+class Steps:
+    """Softmax over additive scores, for queries of one shape.
+
+    Args:
+        items: of the first query; gradients of keys and values are another's affair. Few queries.
+    """
+
+    def __init__(self, items: tanh_operators.Items) -> None:
+        self._shape, self._vector = items.query.shape, items.vector
+        self._memory = tuple(x.detach().contiguous().numpy() for x in (items.key, items.vector, items.value))
+        self._sight = tanh_operators.sight(items)
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """Attend with queries (N, Q, A), which get a gradient, as the vector does."""
+        assert query.shape == self._shape
+        if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
+            found: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
+            return found
+        return torch.from_numpy(self.forward(query)[0])
+
+    def forward(self, query: Tensor) -> tuple[Any, ...]:
+        """Output, largest scores and sums, as arrays."""
+        from qkv.kernels import tanh_few
+
+        return tanh_few.forward(self._given(query), self._sight, 0, None, None)
+
+    def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of query and vector."""
+        from qkv.kernels import tanh_few
+
+        wanted = (grad.contiguous().numpy(), None, False, False)
+        found = tanh_few.backward(self._given(query), self._sight, 0, None, None, rows, wanted)
+        return torch.from_numpy(found[0]), torch.from_numpy(found[3])
+
+    def _given(self, query: Tensor) -> Any:
+        key, vector, value = self._memory
+        return query.detach().contiguous().numpy(), key, vector, value
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
+        rows = steps.forward(query)
+        # The rows' arrays are no one else's; the output is, so that what is kept of it is checked.
+        output = torch.from_numpy(rows[0])
+        ctx.save_for_backward(query, output)
+        ctx.steps, ctx.rows = steps, rows[1:]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, output = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            raise second_derivative("fused")
+        return *ctx.steps.backward(query, (output.numpy(), *ctx.rows), grad), None

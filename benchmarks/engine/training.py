@@ -1,17 +1,24 @@
-"""A row that trains: the RNN translation model with `auto` attention and with the full tensor, update by update."""
+"""A row that trains: the RNN translation model with `auto` attention and with the full tensor, update by update.
+
+The full tensor comes twice: as the backend of the same model, so that attention alone differs, and in the model as it
+is written in PyTorch (`plain`).
+"""
 
 import copy
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
+from benchmarks.engine import plain
 from benchmarks.engine.timing import Watch, ratio
-from torch import nn
+from torch import Tensor, nn
 
+from qkv.data.batches import Batch
+from qkv.models.recurrent import RecurrentTranslator
 from qkv.tasks.choice import build_model
 from qkv.tasks.parallel import Files, Words, read_training
 from qkv.tasks.translation import TranslationTask
@@ -59,14 +66,17 @@ class Training:
             return {"kind": "training", "skipped": "needs --data FOLDER, which holds multi30k/train.de and train.en"}
         task = _task(self.data / "multi30k", self.pieces)
         epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
-        sides = {backend: _Side(task, backend, self.precision, watch.clock) for backend in ("auto", "reference")}
+        # PyTorch's cells know no mixed precision.
+        names = (AUTO, REFERENCE) if self.precision == "bfloat16" else (AUTO, REFERENCE, PLAIN)
+        sides = {name: _Side(task, name, self.precision, watch.clock) for name in names}
         for step, places in enumerate(islice(epoch, self.updates + WARMING)):
             for side in sides.values():
                 side.update(step, places)
-        return _record(sides["auto"], sides["reference"], say)
+        return _record(sides, say)
 
 
 WARMING = 3
+AUTO, REFERENCE, PLAIN = "auto", "reference", "plain"
 
 
 @final
@@ -74,10 +84,12 @@ class _Side:
     """One of the two models, its optimizer, and what was measured of it."""
 
     def __init__(
-        self, task: TranslationTask, backend: str, precision: Literal["float32", "bfloat16"], clock: Callable[[], float]
+        self, task: TranslationTask, name: str, precision: Literal["float32", "bfloat16"], clock: Callable[[], float]
     ) -> None:
         self._model = copy.deepcopy(task.model)
-        _attend_with(self._model, backend)
+        if name != PLAIN:
+            _attend_with(self._model, name)
+        self._plain = name == PLAIN
         self._task = TranslationTask(
             self._model, task.tokenizer, task.train, task.valid, task.valid_examples, task.smoothing, task.longest
         )
@@ -95,7 +107,7 @@ class _Side:
         start = self._clock()
         self._optimizer.zero_grad(set_to_none=True)
         with computing(self._precision, torch.device("cpu")):
-            loss, count = self._task.objective(batch)
+            loss, count = self._loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         scale_gradient(parameters, 1 / count)
         clip_gradient(parameters, SETTINGS.clip)
@@ -103,6 +115,12 @@ class _Side:
         self.seconds.append(self._clock() - start)
         self.losses.append(float(loss.detach()) / count)
         self.tokens.append(count)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, int]:
+        if not self._plain:
+            return self._task.objective(batch)
+        assert isinstance(self._model, RecurrentTranslator)
+        return plain.loss_of(self._model, batch, self._task.tokenizer.pad, self._task.smoothing)
 
 
 def _attend_with(model: nn.Module, backend: str) -> None:
@@ -119,21 +137,31 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)
 
 
-def _record(ours: _Side, theirs: _Side, say: Callable[[str], None]) -> dict[str, Any]:
-    faster = ratio(theirs.seconds[WARMING:], ours.seconds[WARMING:])
-    apart = max(abs(a - b) / b for a, b in zip(ours.losses, theirs.losses, strict=True))
-    record = {
+def _record(sides: Mapping[str, _Side], say: Callable[[str], None]) -> dict[str, Any]:
+    ours = sides[AUTO]
+    record: dict[str, Any] = {
         "kind": "training",
         "updates": len(ours.seconds) - WARMING,
-        "tokens_per_second": {"auto": _speed(ours), "reference": _speed(theirs)},
-        "faster": {key: round(x, 3) for key, x in asdict(faster).items()},
+        "tokens_per_second": {name: _speed(side) for name, side in sides.items()},
+        "faster": {name: _faster(side, ours) for name, side in sides.items() if side is not ours},
         "asked": ASKED,
-        "losses": {"auto": _rounded(ours.losses), "reference": _rounded(theirs.losses)},
-        "losses_apart": float(f"{apart:.2e}"),
+        "losses": {name: _rounded(side.losses) for name, side in sides.items()},
+        "losses_apart": {name: _apart(side, ours) for name, side in sides.items() if side is not ours},
     }
-    say(f"  tokens/s {record['tokens_per_second']}, {faster.middle:.2f} times [{faster.low:.2f}, {faster.high:.2f}]")
-    say(f"  losses at most {apart:.1e} apart, from {ours.losses[0]:.3f} to {ours.losses[-1]:.3f}")
+    say(f"  tokens/s {record['tokens_per_second']}")
+    for name, faster in record["faster"].items():
+        say(f"  {faster['middle']:.2f} times {name} [{faster['low']:.2f}, {faster['high']:.2f}]")
+    say(f"  losses at most {record['losses_apart']} apart, from {ours.losses[0]:.3f} to {ours.losses[-1]:.3f}")
     return record
+
+
+def _faster(theirs: _Side, ours: _Side) -> dict[str, float]:
+    found = ratio(theirs.seconds[WARMING:], ours.seconds[WARMING:])
+    return {key: round(x, 3) for key, x in asdict(found).items()}
+
+
+def _apart(theirs: _Side, ours: _Side) -> float:
+    return float(f"{max(abs(a - b) / b for a, b in zip(ours.losses, theirs.losses, strict=True)):.2e}")
 
 
 def _speed(side: _Side) -> float:

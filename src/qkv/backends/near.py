@@ -7,7 +7,7 @@ pass over the rows are the same, to the bit. With G the gradient of the distance
 
 from functools import lru_cache, partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,13 +56,48 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
     )
 
 
-def attend(recipe: Recipe, inputs: Inputs, norms: tuple[Tensor, Tensor], keep: bool) -> Tensor:
+class Norms(NamedTuple):
+    """What a pass over queries and keys finds.
+
+    Attributes:
+        query, key: the squared norms, (..., Q, 1) and (..., K, 1).
+        wide: the operands of `wider`, where they were written in the same pass.
+    """
+
+    query: Tensor
+    key: Tensor
+    wide: tuple[Tensor, Tensor] | None = None
+
+
+def norms(query: Tensor, key: Tensor, widened: bool) -> Norms:
+    """The squared norms of both sides; in one pass with the operands of `wider` where these are wanted too."""
+    if not (widened and query.is_contiguous() and key.is_contiguous()):
+        return Norms(query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
+    (wide_query, of_query), (wide_key, of_key) = _widened(query, -2.0, 0), _widened(key, 1.0, 1)
+    return Norms(of_query, of_key, (wide_query, wide_key))
+
+
+def _widened(x: Tensor, factor: float, first: int) -> tuple[Tensor, Tensor]:
+    import numpy as np
+
+    from qkv.kernels import pool
+    from qkv.kernels.wide_rows import widen
+
+    *leading, width = x.shape
+    rows = x.detach().view(-1, width).numpy()
+    wide, found = x.new_empty(*leading, width + 2), x.new_empty(*leading, 1)
+    given = rows, np.float32(factor), first, wide.view(-1, width + 2).numpy(), found.view(-1).numpy()
+    pool.share_out(widen, rows.dtype, len(rows), rows.size * 5e-4, given)
+    return wide, found
+
+
+def attend(recipe: Recipe, inputs: Inputs, norms: Norms, keep: bool) -> Tensor:
     """Attend.
 
     Args:
         recipe: of a problem that this module serves.
         inputs: query (..., Q, F), key (..., K, F) and value (..., K, V).
-        norms: the squared norms of query and key, (..., Q, 1) and (..., K, 1), without gradients.
+        norms: of query and key, without gradients.
         keep: whether a backward pass follows.
 
     Returns:
@@ -105,9 +140,9 @@ def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
 class _Near(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, keep: bool, norms: tuple[Tensor, Tensor], query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, recipe: Recipe, keep: bool, norms: Norms, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        wide = wider(query, key, *norms)
+        wide = wider(query, key, norms.query, norms.key) if norms.wide is None else norms.wide
         flat = isinstance(recipe.pointwise, Box)
         with lent() as rooms:
             lasting = () if not keep else ("weights",) if flat else ("weights", "products")

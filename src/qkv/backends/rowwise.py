@@ -150,19 +150,20 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
         return softmax_tiles.attend(problem, query, key, value, scale)
 
 
-def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, near.Norms]:
     """Queries and keys, about the middle of some where that counts, and their squared norms."""
     pulled = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, Box)
+    widened = near.fits(problem)
     if problem.gradient and pulled:
-        return _nearer(query, key)
+        return _nearer(query, key, widened)
     with torch.no_grad():
-        return query, key, _norms(query, key)
+        return query, key, near.norms(query, key, widened)
 
 
-def _nearer(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+def _nearer(query: Tensor, key: Tensor, widened: bool) -> tuple[Tensor, Tensor, near.Norms]:
     """Both sides about the middle of some keys where most lie on one side of 0 (`SAMPLE`), and their squared norms."""
     with torch.no_grad():
-        norms = _norms(query, key)
+        norms = near.norms(query, key, widened)
         less, more = sorted(_far(norms))
         some = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
         # A median takes longer; no far key moves it.
@@ -174,7 +175,7 @@ def _nearer(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, T
             return query, key, norms
         middle = torch.where(aside[..., None, None], middle, 0)
     query, key = query - middle, key - middle
-    return query, key, _norms(query.detach(), key.detach())
+    return query, key, near.norms(query.detach(), key.detach(), widened)
 
 
 def _vanishes(problem: Problem) -> bool:
@@ -211,17 +212,12 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
         >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
         ('single', 'double', 'direct')
     """
-    norms = _norms(query, key)
+    norms = near.norms(query, key, widened=False)
     far = _far(norms)
     return _way(query, key, far, scale, augmented.shallow(far, norms[1], scale, True))
 
 
-def _norms(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared norms of both sides."""
-    return query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
-
-
-def _far(norms: tuple[Tensor, Tensor]) -> tuple[float, float]:
+def _far(norms: near.Norms) -> tuple[float, float]:
     """The largest of both sides."""
     return float(norms[0].max()), float(norms[1].max())
 

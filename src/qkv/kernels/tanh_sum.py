@@ -156,22 +156,15 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
     shapes = (items, queries, room), (items, -(-keys // size), room, size), (items, room)
     left, right, weight = (np.empty(shape, dtype) for shape in shapes)
     count, place = np.empty((items, 4), np.int64), np.empty((items, room), np.int64)
-    code = _factors.at(dtype)
-
-    def work(chunk: int) -> None:
-        scratch = (
-            np.empty(queries + keys, np.bool_),
-            np.empty(width + keys + 1, np.int64),
-            np.empty((9, room)),
-            np.empty((16, room), dtype),
-        )
-        n0, n1 = pool.share(chunk, chunks, items)
-        bounds = sight.first, sight.last, sight.mask, sight.owner
-        code(n0, n1, _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, place, *scratch)
-
-    time = items * (queries + keys) * width * 0.001
-    chunks = pool.chunks(time, items)
-    pool.run(work, chunks, time)
+    bounds = sight.first, sight.last, sight.mask, sight.owner
+    given = _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, place
+    scratch = (
+        ((queries + keys,), np.bool_),
+        ((width + keys + 1,), np.int64),
+        ((9, room), np.float64),
+        ((16, room), dtype),
+    )
+    pool.share_out(_factors, dtype, items, items * (queries + keys) * width * 0.001, given, scratch)
     return Factors(left, right, weight, count, place)
 
 
@@ -228,19 +221,11 @@ def forward(
     (items, queries, _), dtype = factors.left.shape, value.dtype
     out = np.empty((items, queries, value.shape[2]), dtype)
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
-    code, rows = _forward.at(dtype), items * queries
-    size = factors.right.shape[3]
-    given = arguments(sight, shift, drop, dtype)
-
-    def work(chunk: int) -> None:
-        start, stop = pool.share(chunk, chunks, rows)
-        made = factors.left, factors.right, factors.weight, factors.count
-        scratch = np.empty(size + 64, dtype)
-        code(start, stop, _RULES[rule], *made, value, *given, out, top, total, scratch)
-
+    rows, size = items * queries, factors.right.shape[3]
+    made = factors.left, factors.right, factors.weight, factors.count
+    given = _RULES[rule], *made, value, *arguments(sight, shift, drop, dtype), out, top, total
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
-    chunks = pool.chunks(time, rows)
-    pool.run(work, chunks, time)
+    pool.share_out(_forward, dtype, rows, time, given, (((size + 64,), dtype),))
     return Rows(out, top, total)
 
 

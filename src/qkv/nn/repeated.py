@@ -10,11 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from qkv.nn.marks import Marks
 from qkv.parameters import transformed
 from qkv.products import linear, product
-
-_Rows = dict[int, tuple[Tensor, Tensor]]
-"""For each step its input and the gradient of its result."""
 
 
 @final
@@ -39,11 +37,11 @@ class Repeated:
             # Once for all steps: autocast itself does so for parameters, which the weight of the steps is not.
             weight = weight.to(torch.get_autocast_dtype(device))
         self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
-        self._taken = _Rows()
+        self._left = Marks(steps)
         rewritten = transformed() or torch.compiler.is_compiling()
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
-            self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._taken)  # type: ignore[no-untyped-call]
+            self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._left)  # type: ignore[no-untyped-call]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Take the next step.
@@ -57,22 +55,17 @@ class Repeated:
         if self._marks is None:
             return linear(x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
-        found: Tensor = _Step.apply(x, self._weight, self._bias, self._marks, self._taken, self._step)  # type: ignore[no-untyped-call]
+        found: Tensor = _Step.apply(x, self._weight, self._bias, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return found
 
 
 class _Gathered(torch.autograd.Function):
-    """The weight as the steps see it; its backward comes after theirs.
-
-    A pass may go through some of the steps only, and one that asks for other gradients does not come here: what its
-    steps have left lies there still. So each step marks its place in the gradient of `marks`, and only what was marked
-    in this pass counts.
-    """
+    """The weight as the steps see it; its backward comes after theirs, and takes what they have left (`Marks`)."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, taken: _Rows) -> tuple[Tensor, Tensor]:
-        ctx.taken, ctx.learns = taken, bias is not None and bias.requires_grad
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks) -> tuple[Tensor, Tensor]:
+        ctx.left, ctx.learns = left, bias is not None and bias.requires_grad
         ctx.set_materialize_grads(False)
         return weight.view_as(weight), marks.view_as(marks)
 
@@ -81,8 +74,7 @@ class _Gathered(torch.autograd.Function):
         # Steps give the weight itself a gradient where their own gradients are differentiated.
         if marks is None:
             return whole, None, None, None
-        rows = [ctx.taken.pop(step) for step in marks.nonzero()[:, 0].tolist()]
-        given, grads = torch.cat([x for x, _ in rows]), torch.cat([grad for _, grad in rows])
+        given, grads = map(torch.cat, ctx.left.take(marks))
         # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
         times = torch.matmul if torch.is_grad_enabled() else product
         share = times(grads.mT, given)
@@ -94,9 +86,9 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, marks: Tensor, taken: _Rows, step: int
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, step: int
     ) -> Tensor:
-        ctx.taken, ctx.step, ctx.steps = taken, step, len(marks)
+        ctx.left, ctx.step = left, step
         ctx.save_for_backward(x, weight)
         return linear(x, weight, bias)
 
@@ -104,8 +96,6 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        ctx.taken[ctx.step] = (x.flatten(0, -2), rows)
-        mark = grad.new_zeros(ctx.steps)
-        mark[ctx.step] = 1
+        mark = ctx.left.leave(ctx.step, x.flatten(0, -2), rows)
         times = torch.matmul if torch.is_grad_enabled() else product
         return times(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None, None, None, mark, None, None

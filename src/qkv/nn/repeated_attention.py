@@ -19,13 +19,12 @@ from qkv.backends.operators import second_derivative
 from qkv.functional import again
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.marks import Marks
 from qkv.parameters import transformed
 from qkv.scores.base import Score
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Again = Callable[[Tensor], Tensor]
-_Rows = dict[int, tuple[Tensor, Tensor]]
-"""For each step its query and the gradient of its output."""
 _LEAST = 1 << 17
 """Numbers in keys and values below which adding them up takes less than what is done for each step here."""
 
@@ -59,7 +58,7 @@ class RepeatedAttention:
         self._attend = partial(attention, score=score, mask=mask)
         self._again: _Again | None = None
         self._plan: Callable[[Tensor], _Again | None] | None = None
-        self._key, self._value, self._marks, self._step, self._taken = key, value, None, 0, _Rows()
+        self._key, self._value, self._marks, self._step, self._left = key, value, None, 0, Marks(steps)
         chosen = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
         large = steps > 1 and key.numel() + value.numel() >= _LEAST
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
@@ -67,7 +66,7 @@ class RepeatedAttention:
             # What records attention hooks into the module: it has seen these queries, and sees no second time.
             whole = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
-            self._marks = _Memory.apply(key, value, marks, whole, self._taken)  # type: ignore[no-untyped-call]
+            self._marks = _Memory.apply(key, value, marks, whole, self._left)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
             if not _watched(attention):
                 memory = self._key, self._value
@@ -90,7 +89,7 @@ class RepeatedAttention:
             found = self._again(query)
         if self._marks is None:
             return found
-        noted: Tensor = _Noted.apply(found, query, self._marks, self._taken, self._step)  # type: ignore[no-untyped-call]
+        noted: Tensor = _Noted.apply(found, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
 
@@ -103,11 +102,11 @@ def _watched(module: nn.Module) -> bool:
 
 
 class _Memory(torch.autograd.Function):
-    """Keys and values as the steps see them; its backward comes after theirs, as `qkv.nn.repeated` has it."""
+    """Keys and values as the steps see them; its backward comes after theirs, and takes what they left (`Marks`)."""
 
     @staticmethod
-    def forward(ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, taken: _Rows) -> Tensor:
-        ctx.attend, ctx.taken = attend, taken
+    def forward(ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks) -> Tensor:
+        ctx.attend, ctx.left = attend, left
         kind = key.device.type
         ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         ctx.save_for_backward(key, value)
@@ -115,8 +114,7 @@ class _Memory(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, marks: Tensor) -> Any:
-        rows = [ctx.taken.pop(step) for step in marks.nonzero()[:, 0].tolist()]
-        query, grad = torch.cat([q for q, _ in rows], 1), torch.cat([g for _, g in rows], 1)
+        query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
         # The queries came of this memory too, but by way of earlier steps.
         given = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
         # A backward pass is outside of the autocast that the steps were in.
@@ -142,15 +140,12 @@ class _Noted(torch.autograd.Function):
     """A step's output as it is; its backward notes query and gradient for `_Memory`."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, taken: _Rows, step: int) -> Tensor:
-        ctx.taken, ctx.step, ctx.steps = taken, step, len(marks)
+    def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, left: Marks, step: int) -> Tensor:
+        ctx.left, ctx.step = left, step
         ctx.save_for_backward(query)
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (query,) = ctx.saved_tensors
-        ctx.taken[ctx.step] = (query, grad)
-        mark = grad.new_zeros(ctx.steps)
-        mark[ctx.step] = 1
-        return grad, None, mark, None, None
+        return grad, None, ctx.left.leave(ctx.step, query, grad), None, None

@@ -252,3 +252,15 @@ def test_where_mkl_is_at_its_best_the_pass_serves_what_leaves_something_out(
     tensors = [x.requires_grad_(gradient) for x in drawn(queries=keys, keys=keys)[:3]]
     normalizer = None if sink is None else Softmax(sink=sink)
     assert served(*tensors, mask=MASKS[mask], normalizer=normalizer, backend="sdpa") == expected
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_bad_value_that_is_seen_spoils_no_gradient_of_what_is_hidden(bad: float) -> None:
+    tensors = [torch.randn(ITEMS, HEADS, 24, WIDTH) for _ in range(4)]
+    tensors[2][:, :, 2] = bad
+    leaves = [x.requires_grad_() for x in tensors[:3]]
+    mask = lengths(torch.full((ITEMS, 1), 5))
+    assert served(*leaves, mask=mask)
+    slopes = torch.autograd.grad(qkv.attention(*leaves, mask=mask), leaves, tensors[3])
+    assert (slopes[1][:, :, 5:] == 0).all()
+    assert (slopes[2][:, :, 5:] == 0).all()

@@ -81,3 +81,39 @@ def test_what_stays_pytorchs(passes: list[int]) -> None:
         dual = forward_ad.make_dual(given[2], torch.ones_like(given[2]))
         assert forward_ad.unpack_dual(gated(given[0], given[1], dual)).tangent is not None
     assert passes == []
+
+
+@pytest.mark.parametrize("learnt", [(True, True, True), (True, True, False)])
+def test_gradients_of_gradients_through_several_steps(
+    monkeypatch: pytest.MonkeyPatch, passes: list[int], learnt: tuple[bool, ...]
+) -> None:
+    """Operands hang together there: the products of a step are of the state of the step before."""
+    monkeypatch.setattr(module, "_LEAST", 0)
+    torch.manual_seed(0)
+    shapes = (2, 9), (9, 3), (2, 3)
+    given = [
+        torch.randn(*shape, dtype=torch.float64).requires_grad_(want)
+        for shape, want in zip(shapes, learnt, strict=True)
+    ]
+
+    def steps(inputs: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
+        for _ in range(3):
+            hidden = gated(inputs, hidden @ weight.mT, hidden)
+        return hidden
+
+    assert torch.autograd.gradgradcheck(steps, given)
+    slopes = torch.autograd.grad(steps(*given).sum(), given[:2], create_graph=True)
+    right = torch.autograd.grad(steps(*given).sum(), given[:2])
+    torch.testing.assert_close(slopes, right)
+    assert passes
+
+
+def test_any_strides_and_shapes(passes: list[int]) -> None:
+    inputs, recurrent, hidden = (x.detach() for x in drawn(torch.float32))
+    across = hidden.mT.contiguous().mT
+    expected = module._composed(inputs, recurrent, hidden)
+    torch.testing.assert_close(gated(inputs, recurrent, across), expected, rtol=2e-6, atol=2e-6)
+    assert passes == [ROWS]
+    first = gated(inputs[:1], recurrent, hidden)
+    torch.testing.assert_close(first, module._composed(inputs[:1], recurrent, hidden))
+    assert passes == [ROWS]

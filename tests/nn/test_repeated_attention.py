@@ -136,3 +136,32 @@ def test_half_precision_is_asked_for_once_more_in_each_step() -> None:
         expected = theirs(Additive(vector), None, query, key, value)
     assert found[-1].dtype == expected[-1].dtype
     torch.testing.assert_close(found[-1], expected[-1], rtol=0.05, atol=0.05)
+
+
+def test_backward_hooks_see_every_step() -> None:
+    query, key, value, vector = given(torch.float32)
+    attention, seen = Attention(), []
+    attention.register_full_backward_hook(lambda *_: seen.append(1))
+    looks(RepeatedAttention(attention, Additive(vector), None, key, value, STEPS), query)[-1].sum().backward()
+    assert len(seen) >= STEPS
+
+
+@pytest.mark.parametrize("changed", ["vector", "key", "value"])
+def test_what_was_changed_in_between_is_told_of(changed: str) -> None:
+    query, key, value, vector = leaves = given(torch.float32)
+    found = ours(Additive(vector), None, query, key, value)
+    with torch.no_grad():
+        dict(zip(("query", "key", "value", "vector"), leaves, strict=True))[changed].mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        torch.autograd.grad(found[-1].sum(), query)
+
+
+def test_a_graph_of_the_first_gradients_may_be_asked_for() -> None:
+    query, key, value, vector = given(torch.float32)
+    found = ours(Additive(vector), None, query, key, value)
+    slopes = torch.autograd.grad(found[-1].sum(), (query, vector), create_graph=True)
+    torch.testing.assert_close(
+        slopes, torch.autograd.grad(ours(Additive(vector), None, query, key, value)[-1].sum(), (query, vector))
+    )
+    with pytest.raises(UnsupportedError):
+        torch.autograd.grad(slopes[0].sum(), query)

@@ -22,6 +22,7 @@ class Steps:
 
     def __init__(self, items: tanh_operators.Items) -> None:
         self._shape, self._vector = items.query.shape, items.vector
+        self.memory = items.key, items.value
         self._memory = tuple(x.detach().contiguous().numpy() for x in (items.key, items.vector, items.value))
         self._sight = tanh_operators.sight(items)
 
@@ -56,15 +57,29 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
         rows = steps.forward(query)
-        # The rows' arrays are no one else's; the output is, so that what is kept of it is checked.
         output = torch.from_numpy(rows[0])
-        ctx.save_for_backward(query, output)
+        # All that the backward pass reads, so that PyTorch sees when one was changed.
+        ctx.save_for_backward(query, output, vector, *steps.memory)
         ctx.steps, ctx.rows = steps, rows[1:]
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        query, output = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            raise second_derivative("fused")
-        return *ctx.steps.backward(query, (output.numpy(), *ctx.rows), grad), None
+        query, output, *_ = ctx.saved_tensors
+        given = ctx.steps, ctx.rows, query, output, grad
+        # Whoever differentiates once more is told by a function of its own.
+        return *(_StepBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)), None  # type: ignore[no-untyped-call]
+
+
+def _pulled(steps: Steps, rows: tuple[Any, ...], query: Tensor, output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return steps.backward(query, (output.detach().numpy(), *rows), grad.detach())
+
+
+class _StepBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        return _pulled(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("fused")

@@ -152,25 +152,26 @@ def _level(_, w, at, d, to, low, high, first, last):
 
 
 @intrinsic
-def _slopes(_, w, at, d, to, low, high, level, scale):
-    """d ← scale·w(d − level)."""
+def _slopes(_, w, at, d, to, low, high, first, last, level, scale):
+    """d ← scale·w(d − level) where it is seen, else 0, whatever the level is."""
 
     def make(context, builder, signature, given):
         w, d = (_data(context, builder, signature, given, place) for place in (0, 2))
-        low, high, level, scale = given[4:]
+        low, high, first, last, level, scale = given[4:]
         level, scale = (tile.spread(builder, x, _REGISTER) for x in (level, scale))
 
         def turn(k, _):
             place = builder.gep(d, [k])
             apart = builder.fsub(tile.load(builder, place, _REGISTER), level)
             weight = tile.load(builder, builder.gep(w, [k]), _REGISTER)
-            tile.store(builder, builder.fmul(builder.fmul(weight, apart), scale), place)
+            slope = builder.fmul(builder.fmul(weight, apart), scale)
+            tile.store(builder, builder.select(_seen(builder, k, first, last), slope, _all(0.0)), place)
             return []
 
         tile.loop(builder, low, high, ROUND, [], turn)
         return context.get_dummy_value()
 
-    return types.void(w, at, d, to, low, high, level, scale), make
+    return types.void(w, at, d, to, low, high, first, last, level, scale), make
 
 
 @helper
@@ -200,6 +201,6 @@ def slope(w, d, at, first, last, lanes, scale):
     """d ← scale·w(d − Σwd), the gradient of a row's products; zeros for what is hidden."""
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
     level = _level(w, at, d, at, low, high, first, last)
-    _slopes(w, at, d, at, low, high, level, scale)
+    _slopes(w, at, d, at, low, high, first, last, level, scale)
     _clear(d, at, N0, low)
     _clear(d, at, high, lanes)

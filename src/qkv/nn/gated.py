@@ -45,9 +45,11 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and inputs.dtype == recurrent.dtype == hidden.dtype
         and hidden.dtype in (torch.float32, torch.float64)
+        and hidden.ndim == 2
+        and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
         and hidden.numel() >= _LEAST
         and not transformed()
-        and all(readable(x) for x in (inputs, recurrent, hidden))
+        and all(readable(x) and not x.is_neg() for x in (inputs, recurrent, hidden))
         and tanh_operators.trouble() is None
     )
 
@@ -63,7 +65,7 @@ def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor,
     """The new state, and r, z and n (B, 3, M)."""
     from qkv.kernels import gru_rows, pool
 
-    found, gates = torch.empty_like(hidden), hidden.new_empty(len(hidden), 3, hidden.shape[1])
+    found, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
     arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
     arrays += [found.numpy(), gates.numpy()]
     pool.share_out(gru_rows.forward, arrays[0].dtype, len(hidden), _EACH * hidden.numel(), arrays)
@@ -78,12 +80,14 @@ class _Gated(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, recurrent, hidden, gates = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # Gradients that are differentiated again are PyTorch's.
-            given = (inputs, recurrent, hidden)
-            return torch.autograd.grad(_composed(*given), given, grad, create_graph=True)
+            # Gradients that are differentiated again are PyTorch's: by each operand alone, as they hang together.
+            given = [x.view_as(x) for x in (inputs, recurrent, hidden)]
+            wanted = [x for x, want in zip(given, ctx.needs_input_grad, strict=True) if want]
+            each = iter(torch.autograd.grad(_composed(*given), wanted, grad, create_graph=True))
+            return tuple(next(each) if want else None for want in ctx.needs_input_grad)
         return _backward(grad, recurrent, hidden, gates)
 
 

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.modules import module as modules
 
 from qkv.backends.operators import second_derivative
 from qkv.functional import again
@@ -25,6 +25,7 @@ from qkv.scores.base import Score
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Again = Callable[[Tensor], Tensor]
+_KINDS = ("forward", "forward_pre", "backward", "backward_pre")
 _LEAST = 1 << 17
 """Numbers in keys and values below which adding them up takes less than what is done for each step here."""
 
@@ -81,7 +82,7 @@ class RepeatedAttention:
         Returns:
             (B, Q, V).
         """
-        if self._plan is not None:
+        if self._plan is not None and torch.is_grad_enabled():
             self._again, self._plan = self._plan(query), None
         if self._again is None:
             found: Tensor = self._attend(query, self._key, self._value)
@@ -94,11 +95,15 @@ class RepeatedAttention:
         return noted
 
 
-def _watched(module: nn.Module) -> bool:
-    """Whether someone is to see each call of a module."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or _global_forward_hooks or _global_forward_pre_hooks
+def _watched(attention: nn.Module) -> bool:
+    """Whether someone is to see each call of a module, or its gradients."""
+    own = (
+        attention._forward_hooks,
+        attention._forward_pre_hooks,
+        attention._backward_hooks,
+        attention._backward_pre_hooks,
     )
+    return any(own) or any(getattr(modules, f"_global_{kind}_hooks") for kind in _KINDS)
 
 
 class _Memory(torch.autograd.Function):

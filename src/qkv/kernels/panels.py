@@ -67,8 +67,9 @@ def _tile(_, sums, x, row, of_row, rows, numbers, panel, terms, ahead, more):
         sums = tile.add_terms(builder, sums, sides, WORD(0), whole, _UNROLLED, fetched)
         sums = tile.add_terms(builder, sums, sides, whole, terms, 1)
         for place, total in enumerate(sums):
-            at = builder.bitcast(builder.gep(to, [WORD(place * ROUND)]), _REGISTER.as_pointer())
-            builder.store(builder.fadd(total, builder.select(more, builder.load(at, align=4), zero)), at, align=4)
+            at = builder.gep(to, [WORD(place * ROUND)])
+            before = builder.select(more, tile.load(builder, at, _REGISTER), zero)
+            tile.store(builder, builder.fadd(total, before), at)
         return context.get_dummy_value()
 
     return types.void(sums, x, row, of_row, rows, numbers, panel, terms, ahead, more), make

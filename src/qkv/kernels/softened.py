@@ -13,10 +13,8 @@ from numba.extending import intrinsic
 
 from qkv.kernels import tile
 from qkv.kernels.compiled import helper
+from qkv.kernels.tables import LANES, N0, N1, ROUND
 
-ROUND = 16
-"""Numbers of a register."""
-LANES, N0, N1 = np.uint64(ROUND), np.uint64(0), np.uint64(1)
 ZERO, ONE = np.float32(0), np.float32(1)
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 _REGISTER, _INTS = ir.VectorType(_FLOAT, ROUND), ir.VectorType(_INT, ROUND)

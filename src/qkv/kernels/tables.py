@@ -45,7 +45,7 @@ def _tile_of(across):
             for place, total in enumerate(sums):
                 i, k = divmod(place, across)
                 at = builder.gep(c, [builder.add(builder.mul(of_c, tile.WORD(i)), tile.WORD(k * ROUND))])
-                builder.store(total, builder.bitcast(at, _REGISTER.as_pointer()), align=4)
+                tile.store(builder, total, at)
             return context.get_dummy_value()
 
         return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms), make
@@ -64,10 +64,9 @@ def _turn_square(_, x, at, of_row, to, place, of_column):
         x, to = (context.make_array(signature.args[i])(context, builder, given[i]).data for i in (0, 3))
 
         def row(data, start, stride, i):
-            begin = builder.gep(data, [builder.add(given[start], builder.mul(given[stride], tile.WORD(i)))])
-            return builder.bitcast(begin, _REGISTER.as_pointer())
+            return builder.gep(data, [builder.add(given[start], builder.mul(given[stride], tile.WORD(i)))])
 
-        rows = [builder.load(row(x, 1, 2, i), align=4) for i in range(ROUND)]
+        rows = [tile.load(builder, row(x, 1, 2, i), _REGISTER) for i in range(ROUND)]
         for apart in (8, 4, 2, 1):
             for i in (i for i in range(ROUND) if not i & apart):
                 pair = rows[i], rows[i + apart]
@@ -79,7 +78,7 @@ def _turn_square(_, x, at, of_row, to, place, of_column):
                     for order in (low, high)
                 )
         for i, turned in enumerate(rows):
-            builder.store(turned, row(to, 4, 5, i), align=4)
+            tile.store(builder, turned, row(to, 4, 5, i))
         return context.get_dummy_value()
 
     return types.void(x, at, of_row, to, place, of_column), make

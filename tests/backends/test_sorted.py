@@ -208,9 +208,8 @@ def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> N
     own = sweep.Rows(value.reshape(-1).numpy(), np.ones(2 * KEYS))
     support = sweep.Support(2, np.ones(2), np.ones(2))
     near = sweep.windows(support, keys, line, rows, np.ones(2 * QUERIES), own, True)
-    ones = np.ones(2 * QUERIES)
-    factors = sweep.Factors(np.ones(2 * KEYS), np.ones(2 * KEYS), np.ones(2 * KEYS))
-    above = sweep.sides((True,), keys, line, rows, ((ones, ones),), (factors,), own, True)
+    factors = sweep.Factors(*np.ones((3, 1, 2 * KEYS)))
+    above = sweep.sides(keys, line, rows, sweep.Weights(*np.ones((2, 1, 2 * QUERIES))), factors, own, True)
     for found in (near, above):
         assert (found.values.reshape(2, KEYS, VALUES)[~visible.numpy()] == 0).all()
         assert (found.dots.reshape(2, KEYS)[~visible.numpy()] == 0).all()

@@ -13,7 +13,6 @@ from qkv.backends import sorted_sums, sweeps
 from qkv.backends.base import Backend, Result
 from qkv.backends.sorted_sums import Operands
 from qkv.problem import Call, Cost, Problem
-from qkv.products import mkl_favored
 from qkv.scores.pointwise import Box, Bump, Leaky
 
 
@@ -47,9 +46,6 @@ def cost(problem: Problem) -> Cost:
     operations = span * (depth + 8 * (problem.value_width + 1)) * (3 if problem.gradient else 1)
     if sweeps.compiled(problem):
         start, each = _walks(problem)
-        if mkl_favored():
-            # Seen against full matrices, whose products are twice as fast there.
-            start, each = 1.2 * start, 1.2 * each
         return Cost(operations, span * 48, start + span * (depth * 0.001 + each * (problem.value_width + 8)))
     memory = span * (problem.value_width + 1) * 8 * 6
     return Cost(operations, memory, 250 + span * (depth * 4 + 12 * (problem.value_width + 1)) / 1000)
@@ -92,7 +88,7 @@ def _operands(problem: Problem, call: Call) -> Operands:
     return Operands(
         a,
         b,
-        value.expand(*leading, *value.shape[-2:]),
+        value if value.shape[:-2] == leading else value.expand(*leading, *value.shape[-2:]),
         scale[..., 0] if scale.ndim else scale,
         None if seen is None else seen.expand_as(b),
         call.visibility.count(),

@@ -11,6 +11,7 @@ of its columns, which no other walk touches, so that the order of additions does
 | boxcar, Epanechnikov | within the support: polynomials of a − b | 1/total, 1/count or 1 | of the polynomial |
 """
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -46,7 +47,7 @@ def serve(problem: Problem, operands: Operands) -> bool:
         and not forward_mode()
         and all(map(readable, (a, b, value)))
         # NaN and infinities have no place in an order.
-        and all(bool(x.detach().sum(dtype=torch.float64).isfinite()) for x in (a, b, scale))
+        and all(isfinite(x.detach().sum(dtype=torch.float64).item()) for x in (a, b, scale))
     )
 
 
@@ -61,8 +62,11 @@ def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
         As `sorted_sums.run`.
     """
     a, b, value, scale, visible, count = operands
-    output, state = _Sweeps.apply(problem, visible, count, a, b, value, scale)  # type: ignore[no-untyped-call]
-    return output, state
+    if problem.gradient:
+        output, state = _Sweeps.apply(problem, visible, count, a, b, value, scale)  # type: ignore[no-untyped-call]
+        return output, state
+    output, left = _forward(problem, operands)
+    return output, torch.from_numpy(left.state).view(a.shape)
 
 
 class _Left(NamedTuple):
@@ -121,8 +125,7 @@ class _Sweeps(torch.autograd.Function):
         scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
         operands = Operands(a, b, value, scale, visible, count)
-        values, left = _FORWARD[_family(problem)](problem, operands)
-        output = torch.from_numpy(values).view(*a.shape, value.shape[-1])
+        output, left = _forward(problem, operands)
         ctx.problem, ctx.left = problem, left
         ctx.save_for_backward(visible, count, a, b, value, scale, output)
         ctx.set_materialize_grads(False)
@@ -141,6 +144,11 @@ class _Sweeps(torch.autograd.Function):
         upstream = _Upstream(_flat(grad), _flat(product), _flat(state), wanted)
         found = _BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.left, upstream)
         return None, None, None, *_shaped(found, operands)
+
+
+def _forward(problem: Problem, operands: Operands) -> tuple[Tensor, _Left]:
+    values, left = _FORWARD[_family(problem)](problem, operands)
+    return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), left
 
 
 def _composed(
@@ -190,6 +198,8 @@ def _share(problem: Problem, operands: Operands) -> Doubles:
     """What multiplies each query's sums, where they are not divided by a sum of their own."""
     if problem.normalizer != "mean":
         return np.ones(operands.a.numel())
+    if operands.seen.numel() == 1:
+        return np.full(operands.a.numel(), 1 / max(1, operands.seen.item()))
     count = operands.seen.double().expand(operands.a.shape)
     return _flat(torch.where(count > 0, 1 / count, 0.0))
 
@@ -202,34 +212,35 @@ def _inverse(total: Doubles) -> Doubles:
 
 def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
     """Σ leaky(a + b) v."""
-    from qkv.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NO_MORE, Factors, Rows, Weights, sides
 
     queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
-    share = _share(problem, operands)
+    share, slopes = _share(problem, operands), _bends(problem)
     ones, b = np.ones(keys.numbers.size), keys.numbers.astype(np.float64)
-    factors = tuple(Factors(slope * share * queries.numbers, slope * share, NONE) for _, slope in _walks(problem))
-    given = Rows(_flat(operands.value), ones)
-    found = sides(_bends(problem), queries, keys, given, ((ones, b),) * len(factors), factors, None, True)
+    factors = Factors(slopes * (share * queries.numbers), slopes * share, NO_MORE)
+    weights = Weights(*(x[None].repeat(len(slopes), 0) for x in (ones, b)))
+    found = sides(queries, keys, Rows(_flat(operands.value), ones), weights, factors, None, True)
     return found.values, _Left(queries, keys, share, found.totals)
 
 
 def _rectified_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NO_MORE, Factors, Rows, Weights, sides
 
     queries, keys, share, _ = left
     of_a, of_b, of_value, of_scale = upstream.wanted
-    walks, bends = _walks(problem), _bends(problem)
-    ones, nothing = np.ones(keys.numbers.size), np.zeros(queries.numbers.size)
+    slopes, ones, nothing = _bends(problem), np.ones(keys.numbers.size), np.zeros(queries.numbers.size)
+    each = len(slopes)
     value, d_a, d_b, d_value = Rows(_flat(operands.value), ones), None, None, None
     grad = Rows(upstream.rows, nothing)
     if of_a:
-        factors = tuple(Factors(nothing, NONE, slope * share) for _, slope in walks)
-        d_a = sides(bends, queries, keys, value, ((ones, NONE),) * len(walks), factors, grad, False).dots
+        factors = Factors(nothing[None].repeat(each, 0), NO_MORE, slopes * share)
+        weights = Weights(ones[None].repeat(each, 0), NO_MORE)
+        d_a = sides(queries, keys, value, weights, factors, grad, False).dots
     if of_b or of_value:
-        b = keys.numbers.astype(np.float64)
-        factors = tuple(Factors(slope * b, slope * ones, slope * ones if of_b else NONE) for _, slope in walks)
-        weights = ((share, share * queries.numbers),) * len(walks)
-        found = sides(bends, keys, queries, grad, weights, factors, value if of_b else None, of_value)
+        along = slopes * ones
+        factors = Factors(slopes * keys.numbers, along, along if of_b else NO_MORE)
+        weights = Weights(*(x[None].repeat(each, 0) for x in (share, share * queries.numbers)))
+        found = sides(keys, queries, grad, weights, factors, value if of_b else None, of_value)
         d_b, d_value = found.dots if of_b else None, found.values if of_value else None
     return _Slopes(d_a, d_b, d_value, nothing if of_scale else None)
 
@@ -238,13 +249,13 @@ class _Exponents(NamedTuple):
     """Of a softmax, each for the sources above the bend and for the others.
 
     Attributes:
-        queries: exponentials of queries, relative to the row's largest score, (R·Q,).
-        keys: exponentials of keys, relative to the item's largest, (R·K,).
+        queries: exponentials of queries, relative to the row's largest score, (2, R·Q).
+        keys: exponentials of keys, relative to the item's largest, (2, R·K).
         largest: the row's largest score, (R·Q,).
     """
 
-    queries: tuple[Doubles, Doubles]
-    keys: tuple[Doubles, Doubles]
+    queries: Doubles
+    keys: Doubles
     largest: Doubles
 
 
@@ -252,42 +263,37 @@ def _exponents(problem: Problem, queries: "Line", keys: "Line", visible: Tensor 
     slope = _slope(problem)
     items = keys.members.size
     b = keys.numbers.astype(np.float64).reshape(items, -1)
-    seen = np.ones(b.shape, np.bool_) if visible is None else _flat(visible).reshape(b.shape)
-    top = np.where(seen, b, -np.inf).max(-1, keepdims=True)
-    top[top == -np.inf] = 0.0
-    below = np.where(seen, b - top, 0.0).reshape(-1)
+    if visible is None:
+        top = b.max(-1, keepdims=True)
+        below = (b - top).reshape(-1)
+    else:
+        seen = _flat(visible).reshape(b.shape)
+        top = np.where(seen, b, -np.inf).max(-1, keepdims=True)
+        top[top == -np.inf] = 0.0
+        below = np.where(seen, b - top, 0.0).reshape(-1)
     best = (queries.numbers.astype(np.float64).reshape(items, -1) + top).reshape(-1)
     largest = np.where(best > 0, best, slope * best)
     # Above the bend there is a key only where best is positive, and then it is the largest score: no exponent is.
-    return _Exponents(
-        (np.exp(best - largest), np.exp(slope * best - largest)), (np.exp(below), np.exp(slope * below)), largest
-    )
+    slopes = np.array([[1.0], [slope]])
+    return _Exponents(np.exp(slopes * best - largest), np.exp(slopes * below), largest)
 
 
 def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
     """Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
-    from qkv.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NO_MORE, Factors, Rows, Weights, sides
 
     queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
-    exponents, bends, ones = (
-        _exponents(problem, queries, keys, operands.visible),
-        (True, False),
-        np.ones(keys.numbers.size),
-    )
-    weights = tuple((p, NONE) for p in exponents.keys)
-    factors = tuple(Factors(a, NONE, NONE) for a in exponents.queries)
-    bare = Rows(np.empty(0, queries.numbers.dtype), ones)
-    total = sides(bends, queries, keys, bare, weights, factors, None, False).totals
-    share = _inverse(total)
-    factors = tuple(Factors(a * share, NONE, NONE) for a in exponents.queries)
-    found = sides(bends, queries, keys, Rows(_flat(operands.value), ones), weights, factors, None, True)
+    exponents = _exponents(problem, queries, keys, operands.visible)
+    given = Rows(_flat(operands.value), np.ones(keys.numbers.size))
+    weights, factors = Weights(exponents.keys, NO_MORE), Factors(exponents.queries, NO_MORE, NO_MORE)
+    found = sides(queries, keys, given, weights, factors, None, True, True)
     with np.errstate(divide="ignore"):
-        lse = np.log(total) + exponents.largest
-    return found.values, _Left(queries, keys, share, lse)
+        lse = np.log(found.totals) + exponents.largest
+    return found.values, _Left(queries, keys, _inverse(found.totals), lse)
 
 
 def _exponential_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.kernels.sweep import NONE, Factors, Rows, sides
+    from qkv.kernels.sweep import NO_MORE, Factors, Rows, Weights, sides
 
     queries, keys, share, _ = left
     of_a, of_b, of_value, of_scale = upstream.wanted
@@ -297,15 +303,14 @@ def _exponential_back(problem: Problem, operands: Operands, left: _Left, upstrea
     grad = Rows(upstream.rows, upstream.state - upstream.product)
     if of_a:
         # Gradients of a row's scores add up to that of its lse: those below the bend are the rest.
-        above = (Factors(np.zeros_like(share), NONE, exponents.queries[0] * share),)
-        dots = sides((True,), queries, keys, value, ((exponents.keys[0], NONE),), above, grad, False).dots
+        above = Factors(np.zeros_like(share)[None], NO_MORE, exponents.queries[:1] * share)
+        dots = sides(queries, keys, value, Weights(exponents.keys[:1], NO_MORE), above, grad, False).dots
         d_a = (1 - slope) * dots + slope * np.where(share > 0, upstream.state, 0.0)
     if of_b or of_value:
-        weights = tuple((p * share, NONE) for p in exponents.queries)
-        factors = tuple(
-            Factors(e, NONE, bend * e if of_b else NONE) for e, bend in zip(exponents.keys, (1.0, slope), strict=True)
-        )
-        found = sides((True, False), keys, queries, grad, weights, factors, value if of_b else None, of_value)
+        slopes = np.array([[1.0], [slope]])
+        factors = Factors(exponents.keys, NO_MORE, slopes * exponents.keys if of_b else NO_MORE)
+        weights = Weights(exponents.queries * share, NO_MORE)
+        found = sides(keys, queries, grad, weights, factors, value if of_b else None, of_value)
         d_b, d_value = found.dots if of_b else None, found.values if of_value else None
     return _Slopes(d_a, d_b, d_value, np.zeros_like(share) if of_scale else None)
 
@@ -366,14 +371,10 @@ def _slope(problem: Problem) -> float:
     return problem.pointwise.slope
 
 
-def _walks(problem: Problem) -> tuple[tuple[bool, float], ...]:
-    """Sides of the bend that count, and the slopes there."""
+def _bends(problem: Problem) -> Doubles:
+    """Those of the sides of the bend that count, above and below, (1 or 2, 1)."""
     slope = _slope(problem)
-    return ((True, 1.0), (False, slope)) if slope else ((True, 1.0),)
-
-
-def _bends(problem: Problem) -> tuple[bool, ...]:
-    return tuple(upper for upper, _ in _walks(problem))
+    return np.array([[1.0], [slope]] if slope else [[1.0]])
 
 
 _FORWARD = (_rectified, _exponential, _window)

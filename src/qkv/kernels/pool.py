@@ -23,12 +23,11 @@ from qkv.kernels.compiled import Kernel
 ALONE_BELOW = 200.0
 """Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
 
-BETWEEN_PRODUCTS = 1500.0
-"""The same for a pass between PyTorch's products, on two threads: PyTorch's second thread waits for its next product in
-a loop, on the core that a worker is woken for."""
-
 TEAM_BELOW = 20.0
 """The same for PyTorch's own threads."""
+
+APART = 32
+"""Numbers of the least scratch: lines of a cache that two threads write go to and fro between their cores."""
 
 _KEPT = 1 << 23
 """Bytes of scratch that a thread keeps."""
@@ -114,7 +113,8 @@ def share_out(
         things: how many.
         microseconds: how long all of them take one thread, roughly.
         given: what the kernel is given after the range.
-        scratch: shape and type of the memory that each chunk has for itself; it may hold anything.
+        scratch: shape and type of the memory that each chunk has for itself, at least `APART` numbers; it may hold
+            anything.
         each: chunks for each of PyTorch's threads; fewer where all things take as long.
 
     Example:
@@ -194,22 +194,6 @@ def chunks(microseconds: float, most: int) -> int:
         1
     """
     return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * threads()))
-
-
-def between_products(microseconds: float) -> float:
-    """Say how long work of workers counts between PyTorch's products: as nothing, where the caller had better be alone.
-
-    Args:
-        microseconds: how long it takes one thread, roughly.
-
-    Returns:
-        As many, or 0. Only two threads have been measured; more share their work as elsewhere.
-
-    Example:
-        >>> between_products(2 * BETWEEN_PRODUCTS)
-        3000.0
-    """
-    return 0.0 if threads() == 2 and microseconds < BETWEEN_PRODUCTS else microseconds
 
 
 def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:

@@ -139,7 +139,7 @@ def unweigh(
     keys, kinds = products.shape[2], (products.dtype, weights.dtype)
     head = SHAPES[mechanism.shape], mechanism.power, RULES[mechanism.rule], weights.dtype == np.float32
     given = *head, products, *tile[:5], mechanism.drop, *tile[6:], weights, state, grads, of_state, learns_scale, *found
-    scratch = ((keys,), kinds[1]), ((keys,), kinds[0]), ((4,), kinds[1]), ((1,), kinds[0])
+    scratch = ((keys,), kinds[1]), ((keys,), kinds[0]), *(((pool.APART,), kind) for kind in kinds[::-1])
     kernel, time = _kernel(row_slopes, products, weights), mechanism.cost(products.size)
     pool.share_out(kernel, weights.dtype, state.size, time, given, scratch)
     return found

@@ -67,6 +67,6 @@ def project_back(
     items, height, keys = grads.shape
     d_alpha = np.empty((items, height))
     given = alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha
-    scratch = ((keys,), grads.dtype), ((1,), grads.dtype)
+    scratch = ((keys,), grads.dtype), ((pool.APART,), grads.dtype)
     pool.share_out(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), given, scratch)
     return d_alpha

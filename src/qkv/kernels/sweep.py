@@ -1,25 +1,23 @@
 """Walks along sorted queries and keys: shares items and columns among threads."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.kernels import pool
-from qkv.kernels.sweep_sides import side as _side
-from qkv.kernels.sweep_windows import BOX, HELD
-from qkv.kernels.sweep_windows import window as _window
+from qkv.kernels import pool, sweep_sides
+from qkv.kernels.sweep_windows import BOX, HELD, window
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
 NONE = np.empty(0)
+NO_MORE = np.empty((0, 0))
 _TOGETHER = 32
 """Columns of a walk where items are few: blocks of columns are shared among threads."""
 _FEW = 8
 """Fewer items than this are few. Threads do not decide it, so that the additions do not depend on them."""
-_EACH = 4e-4
-"""Microseconds of one thread for one column of one query or key."""
+_STEP, _EACH = 1e-2, 4e-4
+"""Microseconds of one thread for a query or key, and for each of its columns."""
 
 
 class Line(NamedTuple):
@@ -64,8 +62,19 @@ class Sums(NamedTuple):
     bends: Doubles
 
 
+class Weights(NamedTuple):
+    """Numbers that multiply each source on its side of the bend, (1 or 2, R·M): above it, and where that counts below.
+
+    Attributes:
+        p0, p1: two numbers of each; p1 is `NO_MORE` where one is enough.
+    """
+
+    p0: Doubles
+    p1: Doubles
+
+
 class Factors(NamedTuple):
-    """Numbers of each target that multiply the sums of a side; empty where there is nothing to multiply."""
+    """Numbers of each target that multiply the sums of a side, (1 or 2, R·N); `NO_MORE` where there is none."""
 
     a0: Doubles
     a1: Doubles
@@ -73,57 +82,48 @@ class Factors(NamedTuple):
 
 
 def sides(
-    bends: tuple[bool, ...],
     targets: Line,
     sources: Line,
     given: Rows,
-    weights: tuple[tuple[Doubles, Doubles], ...],
-    factors: tuple[Factors, ...],
+    weights: Weights,
+    factors: Factors,
     own: Rows | None,
     valued: bool,
+    normalized: bool = False,
 ) -> Sums:
-    """Sum the sources on either side of each target's bend, one walk for each side that counts.
+    """Sum the sources above each target's bend, t + s > 0, and where they count those below.
 
     Args:
-        bends: for each walk, whether it sums the sources with t + s > 0, or the others.
         targets, sources: their numbers.
         given: rows of the sources.
-        weights: for each walk, p0 and p1 of each source (R·M,), p1 perhaps empty, see `sweep_sides.side`.
-        factors: for each walk, of each target.
+        weights: of the sources on each side, see `sweep_sides.sides`.
+        factors: of the targets, for each side.
         own: rows of the targets, for dots; None for none.
         valued: whether values are wanted.
+        normalized: whether they are divided by the totals.
 
     Returns:
-        The sums over all walks; bends are empty.
+        The sums over both sides; bends are empty.
 
     Example:
         >>> a, b = Line(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([-1.0, 2.0])
         >>> keys = Line(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
-        >>> rows, ones = Rows(np.array([5.0, 7.0]), np.ones(2)), np.ones(2)
-        >>> sides((True,), a, keys, rows, ((ones, b),), (Factors(np.zeros(1), np.ones(1), NONE),), None, True).values
+        >>> rows, weights = Rows(np.array([5.0, 7.0]), np.ones(2)), Weights(np.ones((1, 2)), b[None])
+        >>> sides(a, keys, rows, weights, Factors(np.zeros((1, 1)), np.ones((1, 1)), NO_MORE), None, True).values
         array([14.])
     """
     columns = given.rows.size // sources.numbers.size
     dtype, n = targets.numbers.dtype, targets.numbers.size
-    values, totals = _room(targets, n * columns if valued else 0, dtype), np.empty(n)
-    blocks = _blocks(columns, targets.members.size)
-    dots = _room(targets, len(blocks) * (n if own is not None else 0)).reshape(len(blocks), -1)
-    rows, nothing = (np.empty(0, dtype) if own is None else own.rows), np.zeros(n if own is not None else 0)
-    code = _side.at(dtype)
-
-    def work(r0: int, r1: int, block: int) -> None:
-        start, width = blocks[block]
-        total, extra = (totals, NONE if own is None else own.extra) if block == 0 else (NONE, nothing)
-        line, scratch = (columns, start, width), (np.empty(2 * width), np.empty(2))
-        for k, upper in enumerate(bends):
-            p0, p1 = weights[k]
-            outcome = values, total, rows, extra, dots[block], *scratch
-            code(
-                r0, r1, upper, k == 0, *line, *targets, *sources, given.rows, p0, p1, given.extra, *factors[k], *outcome
-            )
-
-    _share(work, targets, sources, len(blocks), columns * len(bends))
-    return Sums(values, totals, dots.sum(0), NONE)
+    blocks, broad = _blocks(columns, targets.members.size)
+    values, totals = _room(targets, n * columns if valued else 0, dtype), np.empty(blocks * n)
+    dots = _room(targets, blocks * n if own is not None else 0)
+    rows, extra = (np.empty(0, dtype), NONE) if own is None else own
+    line = blocks, broad, normalized, columns, *targets, *sources, given.rows, *weights, given.extra
+    scratch = ((2 * broad,), np.float64), ((pool.APART,), np.float64)
+    time = _time(targets, sources, columns) * len(weights.p0)
+    outcome = *factors, values, totals, rows, extra, dots
+    pool.share_out(sweep_sides.sides, dtype, blocks * targets.members.size, time, (*line, *outcome), scratch)
+    return Sums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE)
 
 
 class Support(NamedTuple):
@@ -174,22 +174,16 @@ def windows(
     columns = given.rows.size // sources.numbers.size
     dtype, n = targets.numbers.dtype, targets.numbers.size
     values, totals = _room(targets, n * columns if valued else 0, dtype), np.empty(n)
-    blocks = _blocks(columns, targets.members.size)
-    dots, bends = _room(targets, 2 * len(blocks) * (n if own is not None else 0)).reshape(2, len(blocks), -1)
-    rows, nothing = (np.empty(0, dtype) if own is None else own.rows), np.zeros(n if own is not None else 0)
-    cells, code = _cells(support, sources), _window.at(dtype)
-
-    def work(r0: int, r1: int, block: int) -> None:
-        start, width = blocks[block]
-        extra = NONE if own is None else own.extra if block == 0 else nothing
-        kernel = support.kind, normalized, columns, start, width, support.scale, support.per_width
-        # Every block divides by the totals, and the first one writes them.
-        outcome = values, totals if block == 0 else NONE, rows, extra, dots[block], bends[block]
-        scratch = np.empty(HELD * 3 * (width + 1)), np.empty(3 * (width + 1)), np.empty(4, np.uint64), np.empty(4)
-        code(r0, r1, *kernel, *targets, *sources, *cells, given.rows, factor, given.extra, *outcome, *scratch)
-
-    _share(work, targets, sources, len(blocks), columns * (support.kind + 1))
-    return Sums(values, totals, dots.sum(0), bends.sum(0))
+    blocks, broad = _blocks(columns, targets.members.size)
+    dots, bends = _room(targets, 2 * blocks * n if own is not None else 0).reshape(2, -1)
+    rows, extra = (np.empty(0, dtype), NONE) if own is None else own
+    line = blocks, broad, support.kind, normalized, columns, support.scale, support.per_width, *targets, *sources
+    numbers = *_cells(support, sources), given.rows, factor, given.extra, values, totals, rows, extra, dots, bends
+    row, wide = 3 * (broad + 1), np.float64
+    scratch = ((HELD * row,), wide), ((row,), wide), ((pool.APART,), np.uint64), ((pool.APART,), wide)
+    walks, time = blocks * targets.members.size, _time(targets, sources, columns) * (support.kind + 1)
+    pool.share_out(window, dtype, walks, time, (*line, *numbers), scratch)
+    return Sums(values, totals, dots.reshape(blocks, -1).sum(0), bends.reshape(blocks, -1).sum(0))
 
 
 def _cells(support: Support, sources: Line) -> tuple[Doubles, Doubles, NDArray[np.uint64]]:
@@ -213,19 +207,12 @@ def _room(targets: Line, size: int, dtype: Any = np.float64) -> Numbers:
     return np.empty(size, dtype) if everywhere else np.zeros(size, dtype)
 
 
-def _blocks(columns: int, items: int) -> list[tuple[int, int]]:
-    """First column and how many, of each block; one of no columns where there are none."""
-    width = _TOGETHER if items < _FEW else max(columns, 1)
-    return [(start, min(width, columns - start)) for start in range(0, max(columns, 1), width)]
+def _blocks(columns: int, items: int) -> tuple[int, int]:
+    """How many blocks of columns there are, and how broad: one where there are no columns."""
+    broad = min(_TOGETHER, columns) if items < _FEW else columns
+    return max(1, -(-columns // max(broad, 1))), broad
 
 
-def _share(work: Callable[[int, int, int], None], targets: Line, sources: Line, blocks: int, columns: int) -> None:
-    items = targets.members.size
-    time = pool.between_products((targets.numbers.size + sources.numbers.size) * (columns + 8) * _EACH)
-    parts = items if blocks > 1 else pool.chunks(time, items)
-
-    def task(chunk: int) -> None:
-        part, block = divmod(chunk, blocks)
-        work(*pool.share(part, parts, items), block)
-
-    pool.run(task, parts * blocks, time)
+def _time(targets: Line, sources: Line, columns: int) -> float:
+    """Microseconds of one thread, roughly."""
+    return (targets.numbers.size + sources.numbers.size) * (_STEP + columns * _EACH)

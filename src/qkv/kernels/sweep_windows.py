@@ -148,30 +148,33 @@ def _advance(
 
 
 @stage
-def _give(normalized, i, at, stride, width, found, values, totals, own, own_extra, dots, bends):
+def _give(normalized, i, at, block, stride, width, found, values, totals, own, own_extra, dots, bends):
     """What a target gets of the sums."""
+    # Every block divides by the total, and the first one writes it.
     total = found[width]
     if values.size > 0:
         share = 1.0
         if normalized:
             share = 1.0 / total if total != 0 else 0.0
         _write(values, at, found, width, share)
-    if totals.size > 0:
+    if totals.size > 0 and block == N0:
         totals[i] = total
     if dots.size > 0:
-        dots[i] = _dot(found, stride, own, at, width) + own_extra[i] * found[stride + width]
-        near = _dot(found, N2 * stride, own, at, width) + own_extra[i] * found[N2 * stride + width]
-        bends[i] = near - _dot(found, N0, own, at, width) - own_extra[i] * total
+        more = own_extra[i] if block == N0 else 0.0
+        place = block * own_extra.size + i
+        dots[place] = _dot(found, stride, own, at, width) + more * found[stride + width]
+        near = _dot(found, N2 * stride, own, at, width) + more * found[N2 * stride + width]
+        bends[place] = near - _dot(found, N0, own, at, width) - more * total
 
 
 @kernel(
-    "void(u8, u8, i8, b1, u8, u8, u8, F[::1], f8[::1], F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1], f8[::1],"
+    "void(u8, u8, u8, u8, i8, b1, u8, F[::1], f8[::1], F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1], f8[::1],"
     "f8[::1], u8[::1], F[::1], f8[::1], f8[::1], F[::1], f8[::1], F[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1],"
     "u8[::1], f8[::1])"
 )
 def window(
-    r0, r1, kind, normalized, row_width, start, width, scale, per_width, t, t_order, t_count, s, s_order, s_count, u,
-    center, cell, y, factor, extra, values, totals, own, own_extra, dots, bends, held, found, place, centers
+    first, last, blocks, broad, kind, normalized, row_width, scale, per_width, t, t_order, t_count, s, s_order,
+    s_count, u, center, cell, y, factor, extra, values, totals, own, own_extra, dots, bends, held, found, place, centers
 ):  # fmt: skip
     """Walk along targets t and sources s, and sum f(t_i, s_j) factor_j (y_j, extra_j) over the sources near each t_i.
 
@@ -179,10 +182,13 @@ def window(
     < 1, decided in the type of t, and 0 elsewhere.
 
     Args:
-        r0, r1: the items; everything else lies flat, item after item, as many targets and sources in each.
+        first, last: the range of walks, counted over (items, blocks of columns); everything else lies flat, item after
+            item, as many targets and sources in each.
+        blocks, broad: how many blocks of columns there are, and how broad they are but for the last; extra numbers go
+            with the first.
         kind: which f.
         normalized: whether values are divided by the sum of the extra numbers; then they are 0 where that is 0.
-        row_width, start, width: of the rows of y, values and own; their columns from `start` on that are summed.
+        row_width: of the rows of y, values and own.
         scale, per_width: of each item: 1/h² and 1/h.
         t, s: numbers of targets and sources.
         t_order, s_order: places of those of each item, ascending by their numbers.
@@ -193,15 +199,19 @@ def window(
         values: rows of the targets; size 0 for none.
         totals: sums of the extra numbers; size 0 for none.
         own, own_extra: rows and numbers of the targets; size 0 for none.
-        dots: (own_i, own_extra_i) · Σ ∂f/∂t; size 0 for none.
+        dots: (own_i, own_extra_i) · Σ ∂f/∂t of each block, (blocks, targets), flat; size 0 for none.
         bends: (own_i, own_extra_i) · Σ (1 − f) over the support; as many as dots.
-        held: scratch, HELD × 3 × (width + 1).
-        found: scratch, 3 × (width + 1): Σ f, Σ ∂f/∂t and Σ 1.
+        held: scratch, HELD × 3 × (broad + 1).
+        found: scratch, 3 × (broad + 1): Σ f, Σ ∂f/∂t and Σ 1.
         place, centers: scratch, four numbers.
     """
-    stride, sloped = width + N1, dots.size > 0
-    row, each_t, each_s = N3 * stride, np.uint64(t.size) // t_count.size, np.uint64(s.size) // s_count.size
-    for r in range(r0, r1):
+    sloped, each_t, each_s = dots.size > 0, np.uint64(t.size) // t_count.size, np.uint64(s.size) // s_count.size
+    for walk in range(first, last):
+        r, block = walk // blocks, walk % blocks
+        start = block * broad
+        width = min(broad, row_width - start)
+        stride = width + N1
+        row = N3 * stride
         begin, end = r * each_s, r * each_s + s_count[r]
         _clear(held, np.uint64(HELD) * row)
         for pointer in range(N4):
@@ -223,4 +233,4 @@ def window(
                 piece = FLAT if kind == BOX else PARABOLA
                 _between(piece, sloped, N0, N3, place, cell, t[i], per_width[r], stride, held, centers, found)
             at = i * row_width + start
-            _give(normalized, i, at, stride, width, found, values, totals, own, own_extra, dots, bends)
+            _give(normalized, i, at, block, stride, width, found, values, totals, own, own_extra, dots, bends)

@@ -1,11 +1,12 @@
-"""Squared distances between near points, as one matrix of a few MiB whose weights are kept for the backward pass.
+"""Kernels of squared distances between near points, as one matrix of a few MiB that is kept for the backward pass.
 
 Where all pairs are one tile of `qkv.backends.row_tiles` nothing is won by making the tile again: the products and the
-pass over the rows are the same, to the bit. With G the gradient of the distances, those of the operands are
+pass over the rows are the same, to the bit. A boxcar has no slope and needs none kept (`qkv.backends.distance_tiles`).
+With G the gradient of the distances, those of the operands are
 2(q_i Σ_j G_ij − Σ_j G_ij k_j) and 2(k_j Σ_i G_ij − Σ_i G_ij q_i); the products with the wider operands hold the sums.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,6 @@ from qkv.problem import Problem
 from qkv.products import batched
 from qkv.scores.pointwise import Box
 from qkv.scores.widened import as_it_is
-from qkv.shapes import Shape
 
 if TYPE_CHECKING:
     from qkv.kernels.row_pass import Mechanism, Tile
@@ -31,6 +31,8 @@ def fits(problem: Problem) -> bool:
     """Whether this module may serve a problem, which its numbers decide; only for its cost."""
     return (
         problem.core == "distance"
+        and problem.gradient
+        and not isinstance(problem.pointwise, Box)
         and problem.mask == "all"
         and problem.normalizer == "sum"
         and problem.bias == "none"
@@ -45,6 +47,7 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
     leading, queries, keys = recipe.leading, inputs.query.shape[-2], inputs.key.shape[-2]
     return (
         visibility.kind == "all"
+        and not isinstance(recipe.pointwise, Box)
         and recipe.normalizer == "sum"
         and not recipe.state
         and inputs.scale is None
@@ -71,40 +74,52 @@ class Norms(NamedTuple):
 
 def norms(query: Tensor, key: Tensor, widened: bool) -> Norms:
     """The squared norms of both sides; in one pass with the operands of `wider` where these are wanted too."""
-    if not (widened and query.is_contiguous() and key.is_contiguous()):
+    if not (query.is_contiguous() and key.is_contiguous()):
         return Norms(query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
+    if not widened:
+        return Norms(_squared(query), _squared(key))
     (wide_query, of_query), (wide_key, of_key) = _widened(query, -2.0, 0), _widened(key, 1.0, 1)
     return Norms(of_query, of_key, (wide_query, wide_key))
 
 
-def _widened(x: Tensor, factor: float, first: int) -> tuple[Tensor, Tensor]:
-    import numpy as np
+def _squared(x: Tensor) -> Tensor:
+    from qkv.kernels import pool
+    from qkv.kernels.wide_rows import square
 
+    rows, found = _rows(x).numpy(), x.new_empty(*x.shape[:-1], 1)
+    pool.share_out(square, rows.dtype, len(rows), rows.size * 2e-4, (rows, found.view(-1).numpy()))
+    return found
+
+
+def _widened(x: Tensor, factor: float, first: int) -> tuple[Tensor, Tensor]:
     from qkv.kernels import pool
     from qkv.kernels.wide_rows import widen
 
     *leading, width = x.shape
-    rows = x.detach().view(-1, width).numpy()
+    rows = _rows(x).numpy()
     wide, found = x.new_empty(*leading, width + 2), x.new_empty(*leading, 1)
-    given = rows, np.float32(factor), first, wide.view(-1, width + 2).numpy(), found.view(-1).numpy()
+    given = rows, factor, first, wide.view(-1, width + 2).numpy(), found.view(-1).numpy()
     pool.share_out(widen, rows.dtype, len(rows), rows.size * 5e-4, given)
     return wide, found
 
 
-def attend(recipe: Recipe, inputs: Inputs, norms: Norms, keep: bool) -> Tensor:
+def _rows(x: Tensor) -> Tensor:
+    return x.detach().view(-1, x.shape[-1])
+
+
+def attend(recipe: Recipe, inputs: Inputs, norms: Norms) -> Tensor:
     """Attend.
 
     Args:
         recipe: of a problem that this module serves.
         inputs: query (..., Q, F), key (..., K, F) and value (..., K, V).
         norms: of query and key, without gradients.
-        keep: whether a backward pass follows.
 
     Returns:
         The output (..., Q, V), differentiable once.
     """
     query, key, value = inputs[:3]
-    output: Tensor = _Near.apply(recipe, keep, norms, query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _Near.apply(recipe, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -139,43 +154,27 @@ def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
 
 class _Near(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, recipe: Recipe, keep: bool, norms: Norms, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, recipe: Recipe, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         wide = wider(query, key, norms.query, norms.key) if norms.wide is None else norms.wide
-        flat = isinstance(recipe.pointwise, Box)
-        with lent() as rooms:
-            lasting = () if not keep else ("weights",) if flat else ("weights", "products")
-            output, products, weights, state = _forward(recipe, wide, value, rooms, lasting)
-        if not keep:
-            return output
+        output, products, weights, state = _forward(recipe, wide, value)
         ctx.recipe, ctx.state = recipe, state
-        if flat:
-            ctx.save_for_backward(query, key, value, weights)
-        else:
-            ctx.save_for_backward(query, key, value, weights, products, *wide)
+        ctx.save_for_backward(query, key, value, weights, products, *wide)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        found = _NearBackward.apply(ctx.recipe, ctx.state, ctx.needs_input_grad[3:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, None, *found)
+        found = _NearBackward.apply(ctx.recipe, ctx.state, ctx.needs_input_grad[2:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, *found)
 
 
-def _forward(
-    recipe: Recipe, wide: tuple[Tensor, Tensor], value: Tensor, rooms: Rooms, lasting: tuple[str, ...]
-) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """Output, products, weights, and what each row sums to; `lasting` names what gets memory of its own."""
+def _forward(recipe: Recipe, wide: tuple[Tensor, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Output, products, weights, and what each row sums to."""
     from qkv.kernels import row_pass
 
     query, key = wide
     mechanism, tile = _known(recipe, query.shape[-2], key.shape[-2])
-
-    def room(name: str, shape: Shape) -> Tensor:
-        return query.new_empty(shape) if name in lasting else rooms.take(name, shape, query.dtype)
-
-    products = batched(query, key.mT, partial(room, "products"))
-    weights = room("weights", tuple(products.shape))
+    products = batched(query, key.mT)
+    weights = torch.empty_like(products)
     state = row_pass.weigh(mechanism, tile, _flat(products), _flat(weights))
     return batched(weights, value), products, weights, state
 
@@ -190,15 +189,12 @@ class _NearBackward(torch.autograd.Function):
         query, key, value, weights = known[:4]
         with as_it_is(query):
             d_value = batched(weights.mT, g) if wanted[2] else None
-            if isinstance(recipe.pointwise, Box):
-                still = (torch.zeros_like(x) if want else None for x, want in zip(known[:2], wanted[:2], strict=True))
-                return (*still, d_value)
             if not (wanted[0] or wanted[1]):
                 return None, None, d_value
             with lent() as rooms:
                 slopes = _slopes(recipe, state, batched(g, value.mT), weights, known[4], rooms)
-                d_query = _of_query(query, batched(slopes, known[6])) if wanted[0] else None
-                d_key = _of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
+                d_query = of_query(query, batched(slopes, known[6])) if wanted[0] else None
+                d_key = of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
         return d_query, d_key, d_value
 
     @staticmethod
@@ -222,13 +218,13 @@ def _slopes(recipe: Recipe, state: Any, grads: Tensor, weights: Tensor, products
     return slopes
 
 
-def _of_query(query: Tensor, pulled: Tensor) -> Tensor:
+def of_query(query: Tensor, pulled: Tensor) -> Tensor:
     """2(q Σ G − G k), from G·(k, 1, ‖k‖²)."""
     width = query.shape[-1]
     return pulled[..., :width].mul(-2).addcmul_(query, pulled[..., width : width + 1], value=2)
 
 
-def _of_key(key: Tensor, pulled: Tensor) -> Tensor:
+def of_key(key: Tensor, pulled: Tensor) -> Tensor:
     """2(k Σ G − Gᵀq), from Gᵀ·(−2q, ‖q‖², 1)."""
     width = key.shape[-1]
     return torch.addcmul(pulled[..., :width], key, pulled[..., width + 1 :], value=2)

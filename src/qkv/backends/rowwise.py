@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.backends import augmented, bits, blocked, near, softmax_tiles, tanh_operators
+from qkv.backends import augmented, bits, blocked, distance_tiles, near, softmax_tiles, tanh_operators
 from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
@@ -87,7 +87,7 @@ def cost(problem: Problem) -> Cost:
         linear = 5e-3 if problem.gradient else 2e-3
         if near.fits(problem):
             # Fitted to two threads and 8 heads of 16 to 128 rows, where the full tensor of differences is nearest.
-            start = {Box: 110, Bell: 150}.get(type(problem.pointwise), 200) if problem.gradient else 60
+            start = 150 if isinstance(problem.pointwise, Bell) else 200
         elif problem.normalizer != "softmax":
             start += 470 if problem.gradient else 170
     if problem.normalizer in ("sparsemax", "entmax"):
@@ -125,11 +125,14 @@ def run(problem: Problem, call: Call) -> Result:
             if way == "single":
                 # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
                 inputs = inputs._replace(query=query, key=key)
+                if _tiled_distances(problem, recipe, inputs, call.visibility, far):
+                    output = distance_tiles.attend(recipe, inputs, call.visibility, norms, problem.gradient)
+                    return Result(output.to(call.query.dtype), None)
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
                 return result._replace(output=result.output.to(call.query.dtype))
-            if way == "single" and near.serves(recipe, inputs, call.visibility):
-                return Result(near.attend(recipe, inputs, norms, problem.gradient).to(call.query.dtype), None)
+            if way == "single" and problem.gradient and near.serves(recipe, inputs, call.visibility):
+                return Result(near.attend(recipe, inputs, norms).to(call.query.dtype), None)
             operands = _operands(inputs, scale, way)
             if operands is None:
                 return blocked.run(problem, call)
@@ -148,6 +151,17 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
     with as_it_is(query):
         query, key, scale = score.prepare(query, key).with_number()
         return softmax_tiles.attend(problem, query, key, value, scale)
+
+
+def _tiled_distances(
+    problem: Problem, recipe: Recipe, inputs: Inputs, visibility: Visibility, far: tuple[float, float]
+) -> bool:
+    """Whether tiles that stay in the caches serve near points, and nothing serves them better."""
+    if not (distance_tiles.serves(recipe, inputs, visibility) and distance_tiles.shallow(recipe, far)):
+        return False
+    # Of other slopes each weight is needed again: products of all that was kept, or PyTorch's kernel, are faster.
+    gaussian = isinstance(problem.pointwise, (Half, Bell))
+    return not problem.gradient or not (gaussian or near.serves(recipe, inputs, visibility))
 
 
 def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, near.Norms]:

@@ -9,81 +9,12 @@ all heads, in float32 or bfloat16; between them everything is float32.
 # Numba's signatures are the types here.
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
-from qkv.kernels import softened, tables, tile
-from qkv.kernels.compiled import Kernel, helper, kept_with, wide_registers
+from qkv.kernels import softened, table_rows, tables, tile
+from qkv.kernels.compiled import Kernel, helper, kept_with
 from qkv.kernels.softened import slope, softmax
-from qkv.kernels.tables import BLOCK, LANES, N0, N1, by_keys, by_rows, pairs, turn
-
-# Exact in float32; a Python number would lift float32 to float64.
-ZERO = np.float32(0)
-
-
-def _wide(x):
-    """The number that 32 bits, or the upper 16 of them, stand for; in plain Python the former alone."""
-    return x
-
-
-@overload(_wide, inline="always")
-def _wide_of(x):
-    if isinstance(x, types.Float):
-        return lambda x: x
-    return lambda x: np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
-
-
-def _put(to, at, x):
-    """Write a number down, rounded to the nearest, ties to even, where 16 bits are kept."""
-    to[at] = x
-
-
-@overload(_put, inline="always")
-def _put_in(to, at, x):
-    if isinstance(to.dtype, types.Float):
-
-        def put(to, at, x):
-            to[at] = x
-
-    else:
-
-        def put(to, at, x):
-            bits = np.float32(x).view(np.uint32)
-            even = np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1))
-            rounded = np.uint32(np.uint32(bits + even) >> np.uint32(16))
-            to[at] = np.uint16(0x7FC0) if np.isnan(x) else np.uint16(rounded)
-
-    return put
-
-
-@helper
-def _zero(x, start, stop):
-    wide_registers()
-    for i in range(start, stop):
-        x[i] = ZERO
-
-
-@helper
-def _load(x, start, of_row, first, last, width, to, deep, rows):
-    """Lay the rows first to last out as (rows, deep), zeros around them."""
-    wide_registers()
-    _zero(to, N0, first * deep)
-    for r in range(first, last):
-        at, begin = r * deep, start + r * of_row
-        for c in range(width):
-            to[at + c] = _wide(x[begin + c])
-        for c in range(width, deep):
-            to[at + c] = ZERO
-    _zero(to, last * deep, rows * deep)
-
-
-@helper
-def _store(x, rows, width, deep, to, start, of_row):
-    wide_registers()
-    for r in range(rows):
-        at, begin = r * deep, start + r * of_row
-        for c in range(width):
-            _put(to, begin + c, x[at + c])
+from qkv.kernels.table_rows import clear, load, store, whole
+from qkv.kernels.tables import BLOCK, N0, N1, by_keys, by_rows, pairs, turn
 
 
 @helper
@@ -111,11 +42,11 @@ def _reach(first, last, start, by, queries, keys, rows, edges):
 @helper
 def _take(x, start, of_row, first, last, f, by, queries, keys, width, to, deep, rows):
     """What there is of each query as a table; zeros where one sees nothing, whatever it holds."""
-    _load(x, start, of_row, N0, queries, width, to, deep, rows)
+    load(x, start, of_row, N0, queries, width, to, deep, rows)
     for r in range(queries):
         low, high = _ends(first, last, f + r * by, keys)
         if low == high:
-            _zero(to, r * deep, (r + N1) * deep)
+            clear(to, r * deep, (r + N1) * deep)
 
 
 @helper
@@ -127,7 +58,7 @@ def _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink
         top, total = softmax(s, to + (r - block * BLOCK) * lanes, low, high, lanes, scale, sink)
         if lse.size:
             lse[start + r] = top + np.log(total) if total != 0 else -np.inf
-    _zero(s, to + (stop - block * BLOCK) * lanes, to + BLOCK * lanes)
+    clear(s, to + (stop - block * BLOCK) * lanes, to + BLOCK * lanes)
 
 
 @helper
@@ -136,13 +67,7 @@ def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale):
     for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
         slope(w, d, r * lanes, low, high, lanes, scale)
-    _zero(d, stop * lanes, (block + N1) * BLOCK * lanes)
-
-
-@helper
-def _whole(size):
-    """A size rounded up to whole registers."""
-    return (size + LANES - N1) // LANES * LANES
+    clear(d, stop * lanes, (block + N1) * BLOCK * lanes)
 
 
 def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, out, lse, q, k, v, t, s, o, edges):
@@ -163,14 +88,14 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, ou
         edges: of this thread, two for eight queries.
     """
     heads, queries, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    rows, lanes, deep, broad = _whole(queries), _whole(keys), _whole(width), _whole(wide)
+    rows, lanes, deep, broad = whole(queries), whole(keys), whole(width), whole(wide)
     for item in range(start, stop):
         b, h = item // heads, item % heads
         f, by = b * sizes[14] + h * sizes[15], sizes[16]
         low, high = _reach(first, last, f, by, queries, keys, rows, edges)
         _take(query, b * sizes[5] + h * sizes[6], sizes[7], first, last, f, by, queries, keys, width, q, deep, rows)
-        _load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
-        _load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
+        load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
+        load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
         turn(k, lanes, deep, t)
         for block in range((queries + BLOCK - N1) // BLOCK):
             # A block's scores and weights stay in the first cache.
@@ -179,7 +104,7 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, ou
             _weights(s, N0, lanes, first, last, f, by, queries, keys, block, scale, sink[item], lse, item * queries)
             by_rows(o, N0, broad, s, N0, lanes, v, edges, block)
             place = ((b * queries + r) * heads + h) * wide
-            _store(o, min(BLOCK, queries - r), wide, broad, out, place, heads * wide)
+            store(o, min(BLOCK, queries - r), wide, broad, out, place, heads * wide)
 
 
 def _backward(
@@ -221,14 +146,14 @@ def _backward(
         edges: of this thread, two for eight queries.
     """
     heads, queries, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    rows, lanes, deep, broad = _whole(queries), _whole(keys), _whole(width), _whole(wide)
+    rows, lanes, deep, broad = whole(queries), whole(keys), whole(width), whole(wide)
     for item in range(start, stop):
         b, h = item // heads, item % heads
         f, by = b * sizes[14] + h * sizes[15], sizes[16]
         low, high = _reach(first, last, f, by, queries, keys, rows, edges)
         _take(query, b * sizes[5] + h * sizes[6], sizes[7], first, last, f, by, queries, keys, width, q, deep, rows)
-        _load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
-        _load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
+        load(key, b * sizes[8] + h * sizes[9], sizes[10], low, high, width, k, deep, lanes)
+        load(value, b * sizes[11] + h * sizes[12], sizes[13], low, high, wide, v, broad, lanes)
         _take(grad, b * sizes[17] + h * sizes[18], sizes[19], first, last, f, by, queries, keys, wide, g, broad, rows)
         turn(k, lanes, deep, t)
         turn(v, lanes, broad, u)
@@ -239,18 +164,18 @@ def _backward(
             pairs(d, to, lanes, g, broad, u, edges, block)
             _slopes(s, d, lanes, first, last, f, by, queries, keys, block, scale)
         by_keys(t, broad, lanes, s, lanes, g, edges, rows)
-        _store(t, keys, wide, broad, to_v, (b * keys * heads + h) * wide, heads * wide)
+        store(t, keys, wide, broad, to_v, (b * keys * heads + h) * wide, heads * wide)
         by_keys(t, deep, lanes, d, lanes, q, edges, rows)
-        _store(t, keys, width, deep, to_k, (b * keys * heads + h) * width, heads * width)
+        store(t, keys, width, deep, to_k, (b * keys * heads + h) * width, heads * width)
         for block in range(rows // BLOCK):
             r = block * BLOCK
             by_rows(t, r * deep, deep, d, r * lanes, lanes, k, edges, block)
-        _store(t, queries, width, deep, to_q, (b * queries * heads + h) * width, heads * width)
+        store(t, queries, width, deep, to_q, (b * queries * heads + h) * width, heads * width)
 
 
 def _kernels(function, signature):
     """A kernel for each type in which operands are stored: float32, and the bits of bfloat16."""
-    kept_with(function, softened, tables, tile)
+    kept_with(function, softened, table_rows, tables, tile)
     return {size: Kernel(function, signature.replace("T", letter)) for size, letter in ((4, "f4"), (2, "u2"))}
 
 

@@ -17,41 +17,42 @@ from qkv.kernels.tables import LANES, N0, N1, ROUND
 
 ZERO, ONE = np.float32(0), np.float32(1)
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
-_REGISTER, _INTS = ir.VectorType(_FLOAT, ROUND), ir.VectorType(_INT, ROUND)
+REGISTER, _INTS = ir.VectorType(_FLOAT, ROUND), ir.VectorType(_INT, ROUND)
 _LEAST, _LOG2E, _SHIFT, _EXPONENT = -87.0, 1.4426950408889634, 1.5 * 2**23, 127 << 23
 # 2^f = 1 + f (E1 + f (E2 + …)) within 2.2e-8 of itself for |f| ≤ ½, as in `qkv.kernels.tanh_itself`.
 _POWERS = (0.69314718, 0.24022649, 0.05550357, 0.0096182376, 0.0013390735, 0.00015403512)
 
 
-def _all(number):
+def every(number):
     """A register of a number that is known before; rounded as LLVM wants it written."""
-    return ir.Constant(_REGISTER, [float(np.float32(number))] * ROUND)
+    return ir.Constant(REGISTER, [float(np.float32(number))] * ROUND)
 
 
 def _ints(number):
     return ir.Constant(_INTS, [number] * ROUND)
 
 
-def _fma(builder, a, b, c):
+def fma(builder, a, b, c):
+    """a·b + c."""
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
-def _exp(builder, x):
+def exp(builder, x):
     """e^x for x ≤ 0, within 1.5 units of the last place and |x|/16 more; exactly 0 below e^−87; NaN stays NaN.
 
     e^x = 2^n·2^f with n + f = x·log₂e, and a polynomial for 2^f.
     """
-    low = builder.fcmp_ordered("<", x, _all(_LEAST))
-    y = builder.fmul(builder.select(low, _all(_LEAST), x), _all(_LOG2E))
+    low = builder.fcmp_ordered("<", x, every(_LEAST))
+    y = builder.fmul(builder.select(low, every(_LEAST), x), every(_LOG2E))
     # Its last bits are those of n: so large a number has no fraction.
-    shifted = builder.fadd(y, _all(_SHIFT))
-    f = builder.fsub(y, builder.fsub(shifted, _all(_SHIFT)))
-    p = _all(_POWERS[-1])
+    shifted = builder.fadd(y, every(_SHIFT))
+    f = builder.fsub(y, builder.fsub(shifted, every(_SHIFT)))
+    p = every(_POWERS[-1])
     for power in (*_POWERS[-2::-1], 1.0):
-        p = _fma(builder, p, f, _all(power))
+        p = fma(builder, p, f, every(power))
     n = builder.shl(builder.bitcast(shifted, _INTS), _ints(23))
-    e = builder.fmul(p, builder.bitcast(builder.add(n, _ints(_EXPONENT)), _REGISTER))
-    return builder.select(low, _all(0.0), e)
+    e = builder.fmul(p, builder.bitcast(builder.add(n, _ints(_EXPONENT)), REGISTER))
+    return builder.select(low, every(0.0), e)
 
 
 def _seen(builder, k, first, last):
@@ -62,7 +63,7 @@ def _seen(builder, k, first, last):
     return builder.icmp_unsigned("<", place, builder.sub(last, first))
 
 
-def _data(context, builder, signature, given, place):
+def data(context, builder, signature, given, place):
     """A pointer to where an array's numbers begin for a row."""
     array = context.make_array(signature.args[place])(context, builder, given[place])
     return builder.gep(array.data, [given[place + 1]])
@@ -73,18 +74,18 @@ def _largest(_, s, at, low, high, first, last, scale):
     """s ← scale·s where it is seen, else −∞; the largest of these that is not NaN."""
 
     def make(context, builder, signature, given):
-        s, (low, high, first, last, scale) = _data(context, builder, signature, given, 0), given[2:]
-        scale = tile.spread(builder, scale, _REGISTER)
+        s, (low, high, first, last, scale) = data(context, builder, signature, given, 0), given[2:]
+        scale = tile.spread(builder, scale, REGISTER)
 
         def turn(k, carried):
             # Scaled first: a scale may be negative.
             place = builder.gep(s, [k])
-            x = builder.fmul(tile.load(builder, place, _REGISTER), scale)
-            x = builder.select(_seen(builder, k, first, last), x, _all(-np.inf))
+            x = builder.fmul(tile.load(builder, place, REGISTER), scale)
+            x = builder.select(_seen(builder, k, first, last), x, every(-np.inf))
             tile.store(builder, x, place)
             return [builder.select(builder.fcmp_ordered(">", x, carried[0]), x, carried[0])]
 
-        (top,) = tile.loop(builder, low, high, ROUND, [_all(-np.inf)], turn)
+        (top,) = tile.loop(builder, low, high, ROUND, [every(-np.inf)], turn)
         return tile.together(builder, top, lambda x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
 
     return types.float32(s, at, low, high, first, last, scale), make
@@ -95,16 +96,16 @@ def _exponentials(_, s, at, low, high, base):
     """s ← e^(s − base), and their sum."""
 
     def make(context, builder, signature, given):
-        s, (low, high, base) = _data(context, builder, signature, given, 0), given[2:]
-        base = tile.spread(builder, base, _REGISTER)
+        s, (low, high, base) = data(context, builder, signature, given, 0), given[2:]
+        base = tile.spread(builder, base, REGISTER)
 
         def turn(k, carried):
             place = builder.gep(s, [k])
-            e = _exp(builder, builder.fsub(tile.load(builder, place, _REGISTER), base))
+            e = exp(builder, builder.fsub(tile.load(builder, place, REGISTER), base))
             tile.store(builder, e, place)
             return [builder.fadd(carried[0], e)]
 
-        (total,) = tile.loop(builder, low, high, ROUND, [_all(0.0)], turn)
+        (total,) = tile.loop(builder, low, high, ROUND, [every(0.0)], turn)
         return tile.together(builder, total, builder.fadd)
 
     return types.float32(s, at, low, high, base), make
@@ -115,12 +116,12 @@ def _multiply(_, s, at, low, high, by):
     """s ← by·s."""
 
     def make(context, builder, signature, given):
-        s, (low, high, by) = _data(context, builder, signature, given, 0), given[2:]
-        by = tile.spread(builder, by, _REGISTER)
+        s, (low, high, by) = data(context, builder, signature, given, 0), given[2:]
+        by = tile.spread(builder, by, REGISTER)
 
         def turn(k, _):
             place = builder.gep(s, [k])
-            tile.store(builder, builder.fmul(tile.load(builder, place, _REGISTER), by), place)
+            tile.store(builder, builder.fmul(tile.load(builder, place, REGISTER), by), place)
             return []
 
         tile.loop(builder, low, high, ROUND, [], turn)
@@ -134,16 +135,16 @@ def _level(_, w, at, d, to, low, high, first, last):
     """Σ wd over what is seen; d ← 0 elsewhere."""
 
     def make(context, builder, signature, given):
-        w, d = (_data(context, builder, signature, given, place) for place in (0, 2))
+        w, d = (data(context, builder, signature, given, place) for place in (0, 2))
         low, high, first, last = given[4:]
 
         def turn(k, carried):
             place = builder.gep(d, [k])
-            x = builder.select(_seen(builder, k, first, last), tile.load(builder, place, _REGISTER), _all(0.0))
+            x = builder.select(_seen(builder, k, first, last), tile.load(builder, place, REGISTER), every(0.0))
             tile.store(builder, x, place)
-            return [_fma(builder, tile.load(builder, builder.gep(w, [k]), _REGISTER), x, carried[0])]
+            return [fma(builder, tile.load(builder, builder.gep(w, [k]), REGISTER), x, carried[0])]
 
-        (total,) = tile.loop(builder, low, high, ROUND, [_all(0.0)], turn)
+        (total,) = tile.loop(builder, low, high, ROUND, [every(0.0)], turn)
         return tile.together(builder, total, builder.fadd)
 
     return types.float32(w, at, d, to, low, high, first, last), make
@@ -154,16 +155,16 @@ def _slopes(_, w, at, d, to, low, high, first, last, level, scale):
     """d ← scale·w(d − level) where it is seen, else 0, whatever the level is."""
 
     def make(context, builder, signature, given):
-        w, d = (_data(context, builder, signature, given, place) for place in (0, 2))
+        w, d = (data(context, builder, signature, given, place) for place in (0, 2))
         low, high, first, last, level, scale = given[4:]
-        level, scale = (tile.spread(builder, x, _REGISTER) for x in (level, scale))
+        level, scale = (tile.spread(builder, x, REGISTER) for x in (level, scale))
 
         def turn(k, _):
             place = builder.gep(d, [k])
-            apart = builder.fsub(tile.load(builder, place, _REGISTER), level)
-            weight = tile.load(builder, builder.gep(w, [k]), _REGISTER)
+            apart = builder.fsub(tile.load(builder, place, REGISTER), level)
+            weight = tile.load(builder, builder.gep(w, [k]), REGISTER)
             slope = builder.fmul(builder.fmul(weight, apart), scale)
-            tile.store(builder, builder.select(_seen(builder, k, first, last), slope, _all(0.0)), place)
+            tile.store(builder, builder.select(_seen(builder, k, first, last), slope, every(0.0)), place)
             return []
 
         tile.loop(builder, low, high, ROUND, [], turn)

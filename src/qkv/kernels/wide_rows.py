@@ -1,4 +1,4 @@
-"""Rows with their squared norm and a one behind them: operands whose products are squared distances, in one pass."""
+"""Squared norms of rows; with them and a one behind them, rows are operands whose products are squared distances."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -38,3 +38,26 @@ def widen(start, stop, x, factor, first, out, norms):
         norm = _row(x[n], factor, out[n, :width])
         norms[n] = norm
         out[n, width + first], out[n, width + 1 - first] = norm, ONE
+
+
+@reduction
+def _norm(x):
+    """‖x‖²."""
+    wide_registers()
+    total = ZERO * ONE
+    for c in range(x.size):
+        total += x[c] * x[c]
+    return total
+
+
+@kernel("void(i8, i8, F[:,::1], F[::1])")
+def square(start, stop, x, norms):
+    """Write the squared norms of the rows start to stop.
+
+    Args:
+        start, stop: the range of rows.
+        x: (N, F).
+        norms: ‖x‖² (N,), written.
+    """
+    for n in range(start, stop):
+        norms[n] = _norm(x[n])

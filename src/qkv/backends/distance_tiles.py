@@ -1,0 +1,221 @@
+"""Values weighted by kernels of squared distances between near points, in compiled tiles that stay in the first caches.
+
+Backend `rowwise` comes here where its guard lets products in the operands' own type serve and each row's kernel values
+are divided by their sum: no matrix passes through memory (`qkv.kernels.distance_tiles`). A softmax over −‖q−k‖²/2h² is
+a Gaussian divided by its sum, where no row's nearest key is far.
+
+A boxcar's weights have no slope, and the gradient of the values is the transposed sum: keys take the place of queries,
+and the gradients of the output, divided by their rows' sums, that of values. Products have the same bits either way, so
+that the same pairs are within the support. The gradients of other kernels need each weight's slope: tiles are made
+again by products (`qkv.backends.row_tiles`).
+"""
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.backends import near
+from qkv.backends.operators import second_derivative
+from qkv.backends.row_tiles import RowTiles
+from qkv.backends.scratch import lent
+from qkv.backends.stripes import Inputs, Recipe
+from qkv.masks.lower import Visibility
+from qkv.problem import Problem
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+from qkv.scores.widened import as_it_is
+
+DEPTH = 30.0
+"""The largest exponent of a Gaussian whose sums are divided at the end: its values stay far above the least float32."""
+
+_GROUP, _TILE = 128, 512
+"""Rows and keys at a time: of 64 numbers each, their tables fill half of a second cache of one MiB."""
+_EACH = 1.5e-5
+"""Microseconds of one thread for a pair and a number of its query, key or value."""
+
+
+def fits(problem: Problem) -> bool:
+    """Whether these tiles may serve a problem, which its numbers decide; only for its cost."""
+    return (
+        problem.core == "distance"
+        and _kind(problem.pointwise, problem.normalizer) is not None
+        and problem.mask == "all"
+        and problem.bias == "none"
+        and not (problem.state or problem.dropout or problem.sink)
+        and problem.dtype == torch.float32
+        and not (problem.gradient and isinstance(problem.pointwise, (Half, Bell)))
+    )
+
+
+def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
+    """Whether near points are a problem for these tiles: no mask, no bias, nothing per head, no dropout, no row state.
+
+    Args:
+        recipe, inputs, visibility: of squared distances.
+    """
+    return (
+        visibility.kind == "all"
+        and _kind(recipe.pointwise, recipe.normalizer) is not None
+        and not recipe.state
+        and inputs.scale is None
+        and inputs.bias is None
+        and inputs.seed is None
+        and inputs.parameter is None
+        and inputs.query.dtype == torch.float32
+        and inputs.key.shape[:-2] == inputs.value.shape[:-2] == recipe.leading
+    )
+
+
+def shallow(recipe: Recipe, far: tuple[float, float]) -> bool:
+    """Whether no Gaussian of a problem is so small that its sums lose anything; true of other kernels.
+
+    Args:
+        recipe: of a problem that these tiles serve.
+        far: max‖q‖² and max‖k‖².
+
+    Example:
+        >>> recipe = Recipe("distance", Bell(), "sum", 0.1, 0.0, False, ())
+        >>> shallow(recipe, (8.0, 8.0)), shallow(recipe, (8.0, 8e4))
+        (True, False)
+    """
+    gaussian = isinstance(recipe.pointwise, (Half, Bell))
+    return not gaussian or (far[0] ** 0.5 + far[1] ** 0.5) ** 2 * recipe.factor / 2 <= DEPTH
+
+
+def attend(recipe: Recipe, inputs: Inputs, visibility: Visibility, norms: near.Norms, gradient: bool) -> Tensor:
+    """Attend.
+
+    Args:
+        recipe, inputs, visibility: of a problem that these tiles serve.
+        norms: of query and key, without gradients.
+        gradient: whether a backward pass may follow.
+
+    Returns:
+        The output (..., Q, V), differentiable once.
+    """
+    query, key, value = inputs[:3]
+    if not gradient:
+        return _sums(recipe, query, key, value, norms, divided=True)[0]
+    output: Tensor = _Tiles.apply(recipe, visibility, norms, query, key, value)  # type: ignore[no-untyped-call]
+    return output
+
+
+def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
+    """The number of the compiled kernel, None where there is none."""
+    if isinstance(pointwise, Half):
+        return 0 if normalizer == "softmax" else None
+    if normalizer != "sum":
+        return None
+    if isinstance(pointwise, Bump):
+        return {2.0: 2, 1.0: 3}.get(pointwise.power)
+    return {Bell: 0, Box: 1}.get(type(pointwise))
+
+
+def _sums(
+    recipe: Recipe, query: Tensor, key: Tensor, value: Tensor, norms: near.Norms, divided: bool
+) -> tuple[Tensor, Tensor]:
+    """Σ f(‖q−k‖²/h²) v, divided by Σ f where asked, and Σ f (..., Q, 1)."""
+    import numpy as np
+
+    from qkv.kernels import pool
+    from qkv.kernels.distance_tiles import sums
+
+    kind = _kind(recipe.pointwise, recipe.normalizer)
+    queries, keys, (width, wide) = query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
+    output = query.new_empty(*recipe.leading, queries, wide)
+    totals = query.new_empty(*recipe.leading, queries, 1)
+    flat = [_flat(x) for x in (query, norms.query, key, norms.key, value, output, totals)]
+    sizes = np.array((queries, keys, width, wide, _GROUP, _TILE), np.uint64)
+    rows, lanes, deep, broad = (_whole(x) for x in (min(queries, _GROUP), min(keys, _TILE), width, wide))
+    tables = rows * deep, lanes * deep, deep * lanes, lanes * broad, 8 * lanes, 8 * broad, rows * broad, lanes, rows
+    scratch = *(((max(size, pool.APART),), np.float32) for size in tables), ((rows // 8, 2), np.uint64)
+    groups = prod(recipe.leading) * -(-queries // _GROUP)
+    time = _EACH * prod(recipe.leading) * queries * keys * (width + wide)
+    pool.share_out(sums, np.float32, groups, time, (sizes, kind, divided, recipe.factor, *flat), scratch)
+    return output, totals
+
+
+def _flat(x: Tensor) -> Any:
+    return x.detach().contiguous().view(-1).numpy()
+
+
+def _whole(size: int) -> int:
+    from qkv.kernels.tables import ROUND
+
+    return -size // ROUND * -ROUND
+
+
+class _Tiles(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, visibility: Visibility, norms: near.Norms, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        output, totals = _sums(recipe, query, key, value, norms, divided=True)
+        ctx.recipe, ctx.visibility = recipe, visibility
+        ctx.save_for_backward(query, key, value, norms.query, norms.key, totals)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        given = ctx.recipe, ctx.visibility, ctx.needs_input_grad[3:], g
+        found = _TilesBackward.apply(*given, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, *found)
+
+
+class _TilesBackward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, visibility: Visibility, wanted: tuple[bool, ...], g: Tensor, *saved: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        with as_it_is(g):
+            if isinstance(recipe.pointwise, Box):
+                return _of_boxes(recipe, wanted, g, *saved)
+            return _of_slopes(recipe, visibility, wanted, g, *saved[:5])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("rowwise")
+
+
+def _of_boxes(
+    recipe: Recipe,
+    wanted: tuple[bool, ...],
+    g: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    of_query: Tensor,
+    of_key: Tensor,
+    totals: Tensor,
+) -> tuple[Tensor | None, ...]:
+    still = (torch.zeros_like(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
+    if not wanted[2]:
+        return (*still, None)
+    shares = torch.where(totals == 0, 0, g / totals)
+    return (*still, _sums(recipe, key, query, shares, near.Norms(of_key, of_query), divided=False)[0])
+
+
+def _of_slopes(
+    recipe: Recipe,
+    visibility: Visibility,
+    wanted: tuple[bool, ...],
+    g: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    of_query: Tensor,
+    of_key: Tensor,
+) -> tuple[Tensor | None, ...]:
+    wide = near.wider(query, key, of_query, of_key)
+    inputs = Inputs(*wide, value, None, None, None, None, None)
+    with lent() as rooms:
+        buffers = RowTiles(recipe, inputs, visibility, rooms).backward(g, None, [*wanted, False, False, False, False])
+    of_wide_query, of_wide_key, d_value = buffers[:3]
+    return (
+        None if of_wide_query is None else near.of_query(query, of_wide_query),
+        None if of_wide_key is None else near.of_key(key, of_wide_key),
+        d_value,
+    )

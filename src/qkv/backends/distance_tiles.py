@@ -4,14 +4,15 @@ Backend `rowwise` comes here where its guard lets products in the operands' own 
 are divided by their sum: no matrix passes through memory (`qkv.kernels.distance_tiles`). A softmax over −‖q−k‖²/2h² is
 a Gaussian divided by its sum, where no row's nearest key is far.
 
-A boxcar's weights have no slope, and the gradient of the values is the transposed sum: keys take the place of queries,
-and the gradients of the output, divided by their rows' sums, that of values. Products have the same bits either way, so
-that the same pairs are within the support. The gradients of other kernels need each weight's slope: tiles are made
-again by products (`qkv.backends.row_tiles`).
+A boxcar's weights have no slope, and the gradient of the values is the transposed sum. Its weights are kept as bits,
+where these take no more than queries, keys and values together: memory stays linear in both lengths. Beyond, keys take
+the place of queries, and the gradients of the output, divided by their rows' sums, that of values; products have the
+same bits either way, so that the same pairs are within the support. The gradients of other kernels need each weight's
+slope: tiles are made again by products (`qkv.backends.row_tiles`).
 """
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ def attend(recipe: Recipe, inputs: Inputs, visibility: Visibility, norms: near.N
     """
     query, key, value = inputs[:3]
     if not gradient:
-        return _sums(recipe, query, key, value, norms, divided=True)[0]
+        return _sums(recipe, query, key, value, norms, divided=True).output
     output: Tensor = _Tiles.apply(recipe, visibility, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
@@ -112,10 +113,23 @@ def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     return {Bell: 0, Box: 1}.get(type(pointwise))
 
 
+class _Sums(NamedTuple):
+    """What the compiled tiles give.
+
+    Attributes:
+        output: Σ f(‖q−k‖²/h²) v, divided by Σ f where asked, (..., Q, V).
+        totals: Σ f (..., Q, 1).
+        seen: which f are not 0, as 16 bits of a word, flat; None where not wanted.
+    """
+
+    output: Tensor
+    totals: Tensor
+    seen: Tensor | None
+
+
 def _sums(
-    recipe: Recipe, query: Tensor, key: Tensor, value: Tensor, norms: near.Norms, divided: bool
-) -> tuple[Tensor, Tensor]:
-    """Σ f(‖q−k‖²/h²) v, divided by Σ f where asked, and Σ f (..., Q, 1)."""
+    recipe: Recipe, query: Tensor, key: Tensor, value: Tensor, norms: near.Norms, divided: bool, keep: bool = False
+) -> _Sums:
     import numpy as np
 
     from qkv.kernels import pool
@@ -125,7 +139,8 @@ def _sums(
     queries, keys, (width, wide) = query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
     output = query.new_empty(*recipe.leading, queries, wide)
     totals = query.new_empty(*recipe.leading, queries, 1)
-    flat = [_flat(x) for x in (query, norms.query, key, norms.key, value, output, totals)]
+    seen = torch.empty(keep * prod(recipe.leading) * queries * _words(keys), dtype=torch.uint16)
+    flat = [_flat(x) for x in (query, norms.query, key, norms.key, value, output, totals, seen)]
     sizes = np.array((queries, keys, width, wide, _GROUP, _TILE), np.uint64)
     rows, lanes, deep, broad = (_whole(x) for x in (min(queries, _GROUP), min(keys, _TILE), width, wide))
     tables = rows * deep, lanes * deep, deep * lanes, lanes * broad, 8 * lanes, 8 * broad, rows * broad, lanes, rows
@@ -133,7 +148,28 @@ def _sums(
     groups = prod(recipe.leading) * -(-queries // _GROUP)
     time = _EACH * prod(recipe.leading) * queries * keys * (width + wide)
     pool.share_out(sums, np.float32, groups, time, (sizes, kind, divided, recipe.factor, *flat), scratch)
-    return output, totals
+    return _Sums(output, totals, seen if keep else None)
+
+
+def _turned(recipe: Recipe, seen: Tensor, value: Tensor, keys: int) -> Tensor:
+    """Σ over the rows of what each key is weighed by 1 for, (..., K, V)."""
+    import numpy as np
+
+    from qkv.kernels import pool
+    from qkv.kernels.distance_tiles import turned
+
+    queries, wide = value.shape[-2:]
+    output = value.new_empty(*recipe.leading, keys, wide)
+    lanes, rows, broad = _whole(min(keys, _GROUP)), min(queries, _TILE), _whole(wide)
+    scratch = tuple(((size,), np.float32) for size in (rows * lanes, rows * broad, 8 * broad, lanes * broad))
+    given = np.array((queries, keys, wide, _GROUP, _TILE), np.uint64), *(_flat(x) for x in (seen, value, output))
+    time = _EACH * prod(recipe.leading) * queries * keys * wide
+    pool.share_out(turned, np.float32, prod(recipe.leading) * -(-keys // _GROUP), time, given, scratch)
+    return output
+
+
+def _words(keys: int) -> int:
+    return _whole(keys) // 16
 
 
 def _flat(x: Tensor) -> Any:
@@ -151,9 +187,11 @@ class _Tiles(torch.autograd.Function):
     def forward(
         ctx: Any, recipe: Recipe, visibility: Visibility, norms: near.Norms, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        output, totals = _sums(recipe, query, key, value, norms, divided=True)
+        room = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
+        keep = isinstance(recipe.pointwise, Box) and ctx.needs_input_grad[5] and room
+        output, totals, seen = _sums(recipe, query, key, value, norms, divided=True, keep=keep)
         ctx.recipe, ctx.visibility = recipe, visibility
-        ctx.save_for_backward(query, key, value, norms.query, norms.key, totals)
+        ctx.save_for_backward(query, key, value, norms.query, norms.key, totals, seen)
         return output
 
     @staticmethod
@@ -168,7 +206,7 @@ class _TilesBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, visibility: Visibility, wanted: tuple[bool, ...], g: Tensor, *saved: Tensor
+        ctx: Any, recipe: Recipe, visibility: Visibility, wanted: tuple[bool, ...], g: Tensor, *saved: Any
     ) -> tuple[Tensor | None, ...]:
         with as_it_is(g):
             if isinstance(recipe.pointwise, Box):
@@ -190,12 +228,16 @@ def _of_boxes(
     of_query: Tensor,
     of_key: Tensor,
     totals: Tensor,
+    seen: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    still = (torch.zeros_like(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
+    # One zero for all, as PyTorch's own sums give one number.
+    still = (g.new_zeros(()).expand_as(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
     if not wanted[2]:
         return (*still, None)
-    shares = torch.where(totals == 0, 0, g / totals)
-    return (*still, _sums(recipe, key, query, shares, near.Norms(of_key, of_query), divided=False)[0])
+    shares = g * torch.where(totals == 0, 0, 1 / totals)
+    if seen is not None:
+        return (*still, _turned(recipe, seen, shares, key.shape[-2]))
+    return (*still, _sums(recipe, key, query, shares, near.Norms(of_key, of_query), divided=False).output)
 
 
 def _of_slopes(

@@ -17,10 +17,11 @@ from qkv.kernels import softened, table_rows, tables, tile
 from qkv.kernels.compiled import Kernel, helper, kept_with, wide_registers
 from qkv.kernels.softened import REGISTER, data, every, exp, fma
 from qkv.kernels.table_rows import clear, load, store, whole
-from qkv.kernels.tables import BLOCK, N0, N1, ROUND, by_rows, pairs, turn
+from qkv.kernels.tables import BLOCK, LANES, N0, N1, ROUND, by_rows, columns, pairs, turn
 
 BELL, BOX, PARABOLA, TRIANGLE = 0, 1, 2, 3
 ZERO, ONE = np.float32(0), np.float32(1)
+_BITS = ir.IntType(ROUND)
 
 
 def _bell(builder, x):
@@ -89,6 +90,44 @@ def _weights(kind, s, at, lanes, norms, own, scale):
     return _triangles(s, at, lanes, norms, N0, own, scale)
 
 
+@intrinsic
+def _keep(_, s, at, stop, seen, to):
+    """Of each register which numbers are not 0, as its 16 bits."""
+
+    def make(context, builder, signature, given):
+        s, seen = (data(context, builder, signature, given, place) for place in (0, 3))
+
+        def turn(k, _):
+            x = tile.load(builder, builder.gep(s, [k]), REGISTER)
+            word = builder.bitcast(builder.fcmp_unordered("!=", x, every(0.0)), _BITS)
+            builder.store(word, builder.gep(seen, [builder.udiv(k, tile.WORD(ROUND))]))
+            return []
+
+        tile.loop(builder, tile.WORD(0), given[2], ROUND, [], turn)
+        return context.get_dummy_value()
+
+    return types.void(s, at, stop, seen, to), make
+
+
+@intrinsic
+def _ones(_, seen, to, s, at, stop):
+    """A row of zeros and ones again, from what `_keep` wrote of it."""
+
+    def make(context, builder, signature, given):
+        seen, s = (data(context, builder, signature, given, place) for place in (0, 2))
+
+        def turn(k, _):
+            word = builder.load(builder.gep(seen, [builder.udiv(k, tile.WORD(ROUND))]))
+            lanes = builder.bitcast(word, ir.VectorType(ir.IntType(1), ROUND))
+            tile.store(builder, builder.select(lanes, every(1.0), every(0.0)), builder.gep(s, [k]))
+            return []
+
+        tile.loop(builder, tile.WORD(0), given[4], ROUND, [], turn)
+        return context.get_dummy_value()
+
+    return types.void(seen, to, s, at, stop), make
+
+
 @helper
 def _far(norms, to, start, count, lanes):
     """Norms of a tile's keys; what only fills a register is infinitely far."""
@@ -115,7 +154,7 @@ def _divide(o, at, width, total):
 
 def _sums(
     start, stop, sizes, kind, divided, scale, query, of_query, key, of_key, value, out, totals,
-    q, k, t, v, s, c, o, norms, sums, edges,
+    seen, q, k, t, v, s, c, o, norms, sums, edges,
 ):  # fmt: skip
     """Compute the groups of rows start to stop, counted over (items, groups).
 
@@ -129,6 +168,7 @@ def _sums(
         of_query, of_key: squared norms, (items, rows), flat.
         out: (items, Q, V), flat.
         totals: the sums of the rows' weights, (items, Q), flat.
+        seen: which weights are not 0, 16 bits of a word, (items, Q, K / 16), flat; of size zero where not wanted.
         q, k, t, v, s, c, o: tables of this thread, (group, F), (tile, F), (F, tile), (tile, V), (8, tile), (8, V) and
             (group, V), flat, sizes other than 8 multiples of 16.
         norms: of this thread, of a tile's keys.
@@ -137,6 +177,7 @@ def _sums(
     """
     queries, keys, width, wide, group, along = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]
     groups, deep, broad = (queries + group - N1) // group, whole(width), whole(wide)
+    words = whole(keys) // LANES
     for part in range(start, stop):
         item, first = part // groups, part % groups * group
         rows = min(group, queries - first)
@@ -157,6 +198,8 @@ def _sums(
                 for r in range(min(BLOCK, rows - block * BLOCK)):
                     row = block * BLOCK + r
                     sums[row] += _weights(kind, s, r * lanes, lanes, norms, of_query[place + row], scale)
+                    if seen.size:
+                        _keep(s, r * lanes, lanes, seen, (place + row) * words + begin // LANES)
                 by_rows(c, N0, broad, s, N0, lanes, v, edges, block)
                 _add(o, block * BLOCK * broad, c, BLOCK * broad)
         for r in range(rows):
@@ -166,8 +209,41 @@ def _sums(
         store(o, rows, wide, broad, out, place * wide, wide)
 
 
+def _turned(start, stop, sizes, seen, value, out, s, v, c, o):
+    """Sum rows for keys whose weights are 0 and 1: the groups of keys start to stop, counted over (items, groups).
+
+    Args:
+        start, stop: the range of groups.
+        sizes: Q, K and V, then how many keys a group has, a multiple of 16, and how many rows a tile, at most.
+        seen: which weights are 1, as `sums` wrote it.
+        value: (items, Q, V), flat.
+        out: Σ over the rows, (items, K, V), flat.
+        s, v, c, o: tables of this thread, (tile, group), (tile, V), (8, V) and (group, V), flat.
+    """
+    queries, keys, wide, group, along = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    groups, broad, words = (keys + group - N1) // group, whole(wide), whole(keys) // LANES
+    for part in range(start, stop):
+        item, first = part // groups, part % groups * group
+        count = min(group, keys - first)
+        lanes = whole(count)
+        clear(o, N0, lanes * broad)
+        for begin in range(N0, queries, along):
+            rows = min(along, queries - begin)
+            load(value, (item * queries + begin) * wide, wide, N0, rows, wide, v, broad, rows)
+            for r in range(rows):
+                _ones(seen, (item * queries + begin + r) * words + first // LANES, s, r * lanes, lanes)
+            for k in range(N0, lanes, BLOCK):
+                columns(c, N0, broad, s, k, N1, lanes, v, N0, broad, rows, broad)
+                _add(o, k * broad, c, BLOCK * broad)
+        store(o, count, wide, broad, out, (item * keys + first) * wide, wide)
+
+
+turned = Kernel(
+    kept_with(_turned, softened, table_rows, tables, tile),
+    "void(u8, u8, u8[::1], u2[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1])",
+)
 sums = Kernel(
     kept_with(_sums, softened, table_rows, tables, tile),
-    "void(u8, u8, u8[::1], i8, b1, F, F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], "
+    "void(u8, u8, u8[::1], i8, b1, F, F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u2[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

@@ -98,16 +98,16 @@ def turn(x, rows, deep, to):
 
 
 @helper
-def _columns(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, columns):
+def columns(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
     """c ← a·b for eight rows of c and some columns, a multiple of 16.
 
     Row i of c begins at `to + i·of_c`; its term t lies in a at `x + i·of_a + t·by`, and row t of b at `y + t·of_b`.
     """
     j = N0
-    while j + PAIR <= columns:
+    while j + PAIR <= width:
         _both(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms)
         j += PAIR
-    if j < columns:
+    if j < width:
         _one(c, to + j, of_c, a, x, of_a, by, b, y + j, of_b, terms)
 
 
@@ -115,7 +115,7 @@ def _columns(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, columns):
 def by_rows(c, to, width, a, x, of_a, b, edges, block):
     """c ← a·b for a block of rows, which has terms for the keys that it sees alone; c and a from `to` and `x` on."""
     low, high = edges[block, 0], max(edges[block, 0], edges[block, 1])
-    _columns(c, to, width, a, x + low, of_a, N1, b, low * width, width, high - low, width)
+    columns(c, to, width, a, x + low, of_a, N1, b, low * width, width, high - low, width)
 
 
 @helper
@@ -123,7 +123,7 @@ def pairs(c, to, lanes, a, deep, turned, edges, block):
     """c ← a·(b turned) for a block of rows, which gets columns for the panels of keys of which it sees any."""
     for panel in range(edges[block, 0] // PAIR * PAIR, edges[block, 1], PAIR):
         wide = min(PAIR, lanes - panel)
-        _columns(c, to + panel, lanes, a, block * BLOCK * deep, deep, N1, turned, panel * deep, wide, deep, wide)
+        columns(c, to + panel, lanes, a, block * BLOCK * deep, deep, N1, turned, panel * deep, wide, deep, wide)
 
 
 @helper
@@ -136,4 +136,4 @@ def by_keys(c, width, keys, a, lanes, b, edges, rows):
             if edges[block, 0] < k + BLOCK and edges[block, 1] > k:
                 start, stop = min(start, block), block + N1
         i, count = start * BLOCK, (stop - start) * BLOCK if stop > start else N0
-        _columns(c, k * width, width, a, i * lanes + k, N1, lanes, b, i * width, width, count, width)
+        columns(c, k * width, width, a, i * lanes + k, N1, lanes, b, i * width, width, count, width)

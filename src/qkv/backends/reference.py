@@ -33,7 +33,7 @@ def cost(problem: Problem) -> Cost:
     passes = 3 if problem.gradient else 1
     operations = 2 * pairs * (problem.width + problem.value_width) * passes
     numbers = pairs * (depth if problem.mask == "all" else depth + 2)
-    each = passes * (1.5 if numbers > IN_CACHE else 0.3)
+    each = passes * (1.5 if numbers > IN_CACHE else 0.6 if problem.core == "distance" else 0.3)
     if problem.core == "dot" and numbers > IN_CACHE:
         each = 12 if problem.gradient else 7
         numbers = pairs + (numbers - pairs) // 4

@@ -4,7 +4,7 @@ PyTorch's kernel makes products of tiles so small that most of its time goes to 
 in half types takes ten times as long again; the full matrix is copied, and with it queries, keys and values by head.
 Here an item is read where its projections lie, its tables stay in the first cache, what a mask hides is not computed,
 and the backward pass makes the weights again. A sink is one more term of each row's sum; its gradient is −w_sink
-(g·out), summed over rows.
+Σ_j w_j (g·v_j), summed over rows.
 """
 
 from collections.abc import Sequence
@@ -176,11 +176,9 @@ class _Short(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float
     ) -> Tensor:
-        learns = ctx.needs_input_grad[3]
-        output, lse = _forward(query, key, value, sink, sight, scale, learns)
-        ctx.save_for_backward(query, key, value, sink, *((output, lse) if learns else ()))
+        ctx.save_for_backward(query, key, value, sink)
         ctx.sight, ctx.scale = sight, scale
-        return output
+        return _forward(query, key, value, sink, sight, scale, False)[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -235,25 +233,30 @@ def _backward(
     key: Tensor,
     value: Tensor,
     sink: Tensor | None,
-    output: Tensor | None = None,
-    lse: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     from qkv.kernels import short
 
-    of_sink = None
-    if sink is not None and output is not None and lse is not None:
-        weight = torch.exp(sink.unsqueeze(-1) - lse)
-        of_sink = -(weight * (grad * output).sum(-1)).sum(-1).sum_to_size(sink.shape)
     query, key, value, grad = (_together(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
     found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
-    sinks = _sinks(sink, *query.shape[:2])
-    given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *map(_flat, found), np.empty(0, np.float32)
+    of_sinks, sinks = torch.empty(query.shape[:2]), _sinks(sink, *query.shape[:2])
+    results, none = map(_flat, (*found, of_sinks)), np.empty(0, np.float32)
+    given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *results, none
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
-    tables = rows * deep, keys * deep, keys * broad, rows * broad, largest, keys * broad, rows * keys, rows * keys
+    tables = (
+        rows * deep,
+        keys * deep,
+        keys * broad,
+        rows * broad,
+        largest,
+        keys * broad,
+        rows * keys,
+        rows * keys,
+        rows,
+    )
     _share(short.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
-    return (*(x.transpose(1, 2) for x in found), of_sink)
+    return (*(x.transpose(1, 2) for x in found), None if sink is None else of_sinks.sum_to_size(sink.shape))
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ import numpy as np
 from qkv.kernels import softened, table_rows, tables, tile
 from qkv.kernels.compiled import Kernel, helper, kept_with
 from qkv.kernels.softened import slope, softmax
-from qkv.kernels.table_rows import clear, load, store, whole
+from qkv.kernels.table_rows import ZERO, clear, load, store, whole
 from qkv.kernels.tables import BLOCK, N0, N1, by_keys, by_rows, pairs, turn
 
 
@@ -62,12 +62,17 @@ def _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink
 
 
 @helper
-def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale):
+def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale, sink, lse):
+    """From a block's gradients of weights to those of products, row by row; the gradient of the sink."""
+    pulled = ZERO
     stop = min(block * BLOCK + BLOCK, queries)
     for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
-        slope(w, d, r * lanes, low, high, lanes, scale)
+        level = slope(w, d, r * lanes, low, high, lanes, scale)
+        if sink > -np.inf:
+            pulled -= np.exp(sink - lse[r]) * level
     clear(d, stop * lanes, (block + N1) * BLOCK * lanes)
+    return pulled
 
 
 def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, out, lse, q, k, v, t, s, o, edges):
@@ -122,6 +127,7 @@ def _backward(
     to_q,
     to_k,
     to_v,
+    to_sink,
     none,
     q,
     k,
@@ -131,6 +137,7 @@ def _backward(
     u,
     s,
     d,
+    lse,
     edges,
 ):
     """Compute the gradients of the items start to stop, from weights made again.
@@ -140,9 +147,11 @@ def _backward(
         sizes: as `forward`; then the strides of the output's gradient over B, H and Q.
         grad: of the output, from its first number to its last; the last dimension lies together.
         to_q, to_k, to_v: (B, Q, H, F), (B, K, H, F) and (B, K, H, V), flat.
+        to_sink: of each item.
         none: of size zero.
         q, k, v, g, t, u, s, d: tables of this thread, (Q, F), (K, F), (K, V), (Q, V), the largest of these, (V, K), and
             twice (Q, K).
+        lse: of this thread, one for each query.
         edges: of this thread, two for eight queries.
     """
     heads, queries, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
@@ -157,12 +166,15 @@ def _backward(
         _take(grad, b * sizes[17] + h * sizes[18], sizes[19], first, last, f, by, queries, keys, wide, g, broad, rows)
         turn(k, lanes, deep, t)
         turn(v, lanes, broad, u)
+        pulled = ZERO
         for block in range(rows // BLOCK):
             to = block * BLOCK * lanes
             pairs(s, to, lanes, q, deep, t, edges, block)
-            _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink[item], none, N0)
+            state = lse if sink[item] > -np.inf else none
+            _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink[item], state, N0)
             pairs(d, to, lanes, g, broad, u, edges, block)
-            _slopes(s, d, lanes, first, last, f, by, queries, keys, block, scale)
+            pulled += _slopes(s, d, lanes, first, last, f, by, queries, keys, block, scale, sink[item], lse)
+        to_sink[item] = pulled
         by_keys(t, broad, lanes, s, lanes, g, edges, rows)
         store(t, keys, wide, broad, to_v, (b * keys * heads + h) * wide, heads * wide)
         by_keys(t, deep, lanes, d, lanes, q, edges, rows)
@@ -187,5 +199,5 @@ forward = _kernels(
 backward = _kernels(
     _backward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], T[::1], T[::1], "
-    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

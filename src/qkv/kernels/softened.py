@@ -197,9 +197,10 @@ def softmax(s, at, first, last, lanes, scale, sink):
 
 @helper
 def slope(w, d, at, first, last, lanes, scale):
-    """d ← scale·w(d − Σwd), the gradient of a row's products; zeros for what is hidden."""
+    """d ← scale·w(d − Σwd), the gradient of a row's products; zeros for what is hidden. Gives Σwd."""
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
     level = _level(w, at, d, at, low, high, first, last)
     _slopes(w, at, d, at, low, high, first, last, level, scale)
     _clear(d, at, N0, low)
     _clear(d, at, high, lanes)
+    return level

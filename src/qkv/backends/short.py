@@ -244,17 +244,8 @@ def _backward(
     given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *results, none
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
-    tables = (
-        rows * deep,
-        keys * deep,
-        keys * broad,
-        rows * broad,
-        largest,
-        keys * broad,
-        rows * keys,
-        rows * keys,
-        rows,
-    )
+    small = rows * deep, keys * deep, keys * broad, rows * broad, largest, keys * broad
+    tables = *small, rows * keys, rows * keys, rows
     _share(short.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
     return (*(x.transpose(1, 2) for x in found), None if sink is None else of_sinks.sum_to_size(sink.shape))
 

@@ -2,8 +2,8 @@
 
 The derivation is in `qkv.kernels.tanh_sum`. Four rows at a time meet a tile of keys: their weights p and score
 gradients g are made again, then each feature is passed once, where t = tanh(a + b) is recomputed from its factors:
-Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector. The
-helpers that `tanh_forward` has too are the same text, because Numba's cache notices changes of this file only.
+Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector. What
+`tanh_forward` has too is the same text, because Numba's cache notices changes of this file and those it names.
 """
 
 # mypy: ignore-errors
@@ -11,98 +11,16 @@ helpers that `tanh_forward` has too are the same text, because Numba's cache not
 
 import numpy as np
 
-from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
+from qkv.kernels import tanh_itself, tanh_scores
+from qkv.kernels.compiled import estimated, helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.tanh_itself import expm1, tanh_in_double
+from qkv.kernels.tanh_scores import ROUND, scores, small_tanh
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 32
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
-ONE, TWO, HALF, ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
-CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
-C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
-C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
-
-
-@helper
-def _expm1(x):
-    """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    p = r + r2 * (low + r4 * (middle + r4 * high))
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * p + (scale - 1.0), scale * p + scale
-
-
-@helper
-def _tanh(x):
-    """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
-    y = 2.0 * abs(x)
-    y = 40.0 if y > 40.0 else y
-    e, _ = _expm1(y)
-    t = e / (e + 2.0)
-    return -t if x < 0 else t
-
-
-@helper
-def _small_tanh(x):
-    """Compute tanh for |x| < ½ by an odd polynomial, within 2^-27 of its value."""
-    y = x * x
-    return x + x * (y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * C5)))))
-
-
-@helper
-def _fractions(d0, d1, d2, d3, w0, w1, w2, w3):
-    """Sum four fractions w/d by one division: a division costs as much as five multiply-adds."""
-    pair, other = d0 * d1, d2 * d3
-    return ((w0 * d1 + w1 * d0) * other + (w2 * d3 + w3 * d2) * pair) / (pair * other)
-
-
-@helper
-def _capped(x, cap):
-    """A denominator 1 + EF, so small that four of them multiply to a finite number."""
-    return x if x < cap else cap
-
-
-@helper
-def _scores(left, right, weight, count, start, stop, s):
-    """s = Σ v tanh(a + b) for the keys start to stop of a tile."""
-    wide_registers()
-    s[:] = 0
-    size = stop - start
-    cap = CAP if s.itemsize == 4 else WIDE_CAP
-    calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
-    for i in range(0, direct, 4):
-        e0, e1, e2, e3 = left[i], left[i + 1], left[i + 2], left[i + 3]
-        w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
-        f0, f1 = right[i, start:stop], right[i + 1, start:stop]
-        f2, f3 = right[i + 2, start:stop], right[i + 3, start:stop]
-        # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-        whole = -HALF * ((w0 + w1) + (w2 + w3))
-        if i < calm:
-            for k in range(size):
-                d0, d1, d2, d3 = ONE + e0 * f0[k], ONE + e1 * f1[k], ONE + e2 * f2[k], ONE + e3 * f3[k]
-                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
-        elif i < small:
-            for k in range(size):
-                d0, d1 = _capped(ONE + e0 * f0[k], cap), _capped(ONE + e1 * f1[k], cap)
-                d2, d3 = _capped(ONE + e2 * f2[k], cap), _capped(ONE + e3 * f3[k], cap)
-                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
-        else:
-            for k in range(size):
-                pair = w0 * _small_tanh(e0 + f0[k]) + w1 * _small_tanh(e1 + f1[k])
-                s[k] += pair + (w2 * _small_tanh(e2 + f2[k]) + w3 * _small_tanh(e3 + f3[k]))
-    for i in range(direct, direct + count[3]):
-        a, v, b = np.float64(left[i]), np.float64(weight[i]), right[i, start:stop]
-        for k in range(size):
-            s[k] += v * _tanh(a + b[k])
+ONE, ZERO = np.float32(1), np.float32(0)
 
 
 @helper
@@ -111,12 +29,6 @@ def _seen(sight, n, q, edge, size):
     first, last, _, _, owner = sight
     start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
     return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
-
-
-@helper
-def _whole(start, stop, size):
-    """Round a part of a tile up to whole registers: the scores beyond `stop` cost less than a loop one by one."""
-    return min(start + (stop - start + 15) // 16 * 16, size)
 
 
 @helper
@@ -130,12 +42,9 @@ def _hide(s, sight, n, q, at, hidden):
 
 
 @stage
-def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
-    """Score one row and a part of a tile: bias added, hidden keys overwritten; `registers` begins with s."""
-    left, right, weight, count = factors
-    _, _, _, bias, owner = sight
-    at = tile * right.shape[3] + start
-    _scores(left[n, q], right[n, tile], weight[n], count[n], start, start + registers.size, registers)
+def _beside(sight, n, q, at, hidden, s):
+    """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
+    bias, owner = sight[3], sight[4]
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
         for k in range(s.size):
@@ -146,19 +55,21 @@ def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
 @helper
 def _exponentials(s, base):
     """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
 @helper
 def _logistic(s, shift):
     """s ← σ(s + shift)."""
+    wide_registers()
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 
@@ -219,6 +130,12 @@ def _score_gradients(p, g, keep, dropped, rule, total, delta):
             p[k] *= keep[k]
 
 
+@estimated
+def _tanh_of(y):
+    """tanh(x) of y = e^2x, which is finite."""
+    return (y - ONE) / (ONE + y)
+
+
 @reduction
 def _factored_feature(left, i, right, grads, start, stop, into, sums):
     """Pass one factored feature for four rows."""
@@ -228,8 +145,7 @@ def _factored_feature(left, i, right, grads, start, stop, into, sums):
     g0, g1, g2, g3 = grads[0, start:stop], grads[1, start:stop], grads[2, start:stop], grads[3, start:stop]
     s0 = s1 = s2 = s3 = along = ZERO * e0
     for k in range(f.size):
-        t0, t1 = (e0 * f[k] - ONE) / (ONE + e0 * f[k]), (e1 * f[k] - ONE) / (ONE + e1 * f[k])
-        t2, t3 = (e2 * f[k] - ONE) / (ONE + e2 * f[k]), (e3 * f[k] - ONE) / (ONE + e3 * f[k])
+        t0, t1, t2, t3 = _tanh_of(e0 * f[k]), _tanh_of(e1 * f[k]), _tanh_of(e2 * f[k]), _tanh_of(e3 * f[k])
         u0, u1, u2, u3 = g0[k] * t0, g1[k] * t1, g2[k] * t2, g3[k] * t3
         x0, x1, x2, x3 = g0[k] - u0 * t0, g1[k] - u1 * t1, g2[k] - u2 * t2, g3[k] - u3 * t3
         to[k] += (x0 + x1) + (x2 + x3)
@@ -250,7 +166,7 @@ def _other_feature(left, i, right, grads, start, stop, into, sums, small):
         g, a = grads[j, start:stop], left[j, i]
         across = along = ZERO * a
         for k in range(f.size):
-            t = _small_tanh(a + f[k]) if small else into.dtype.type(_tanh(np.float64(a) + np.float64(f[k])))
+            t = small_tanh(a + f[k]) if small else into.dtype.type(tanh_in_double(np.float64(a) + np.float64(f[k])))
             u = g[k] * t
             x = g[k] - u * t
             to[k] += x
@@ -309,9 +225,7 @@ def _row(box, q, part, rule, scale, factors, sight, state, values, rows, j, want
     p, g, keep = rows[2][0, j, start:stop], rows[2][1, j, start:stop], rows[2][2, 0, : stop - start]
     _copy(factors[0][n, q], rows[0][j])
     _copy(grad[n, q], rows[1][j])
-    registers = rows[2][0, j, start : _whole(start, stop, values.shape[1])]
-    _row_scores(factors, sight, n, q, tile, start, 0.0 if rule == IDENTITY else -np.inf, registers, p)
-    registers[p.size :] = 0
+    _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
     if rule == SOFTMAX:
         _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
     elif rule == SIGMOID:
@@ -358,9 +272,16 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tile
             if parts[j, 0] < parts[j, 1]:
                 start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
         if start < stop:
-            stop = _whole(start, stop, size)
-            rows[2][:2, :, start:stop] = 0
+            start, stop = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, size)
+            weights, slopes = rows[2][0], rows[2][1]
+            scores(
+                factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights
+            )
+            slopes[:, start:stop] = 0
             for j in range(4):
+                # What a row does not see may have scores.
+                weights[j, start : max(start, parts[j, 0])] = 0
+                weights[j, max(start, parts[j, 1]) : stop] = 0
                 if parts[j, 0] < parts[j, 1]:
                     _row(box, four + j, parts[j], rule, scale, factors, sight, state, values, rows, j, wanted)
             across = wanted[0][four : min(four + 4, end)]
@@ -373,7 +294,10 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tile
     "void(i8, i8, i8, i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,:,::1], i4[:,::1], i4[:,::1],"
     " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
-    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[::1], i8[:,::1], F[:,::1])"
+    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[::1], i8[:,::1], F[:,::1])",
+    tanh_itself,
+    tanh_scores,
+    tanh_scores.tile,
 )
 def backward(
     n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,

@@ -12,7 +12,7 @@ import numpy as np
 
 from qkv.kernels import tanh_itself
 from qkv.kernels.compiled import fetch, helper, kernel, reduction, stage, wide_registers
-from qkv.kernels.tanh_itself import _expm1, dot, features, score
+from qkv.kernels.tanh_itself import dot, expm1, features, score
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 LOW32 = 0xFFFFFFFF
@@ -50,19 +50,21 @@ def _largest(s, least, columns):
 @helper
 def _exponentials(s, base):
     """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
 @helper
 def _logistic(s, shift):
     """s ← σ(s + shift)."""
+    wide_registers()
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 

@@ -1,7 +1,8 @@
 """Additive attention, forward: scores, normalizer and weighted sum in one pass over tiles of keys.
 
-The derivation is in `qkv.kernels.tanh_sum`; the factors come from `qkv.kernels.tanh_factors`. Each
-row is computed on its own, so no bit depends on how rows are shared among threads.
+The derivation is in `qkv.kernels.tanh_sum`; the factors come from `qkv.kernels.tanh_factors`, and scores of four rows
+at a time from `qkv.kernels.tanh_scores`. What one row is given does not depend on the others, and so no bit on how rows
+are shared among threads.
 """
 
 # mypy: ignore-errors
@@ -9,98 +10,16 @@ row is computed on its own, so no bit depends on how rows are shared among threa
 
 import numpy as np
 
+from qkv.kernels import tanh_itself, tanh_scores
 from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
+from qkv.kernels.tanh_itself import expm1
+from qkv.kernels.tanh_scores import scores
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 64
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
-ONE, HALF, ZERO = np.float32(1), np.float32(0.5), np.float32(0)
-CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
-C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
-C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
-
-
-@helper
-def _expm1(x):
-    """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    p = r + r2 * (low + r4 * (middle + r4 * high))
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * p + (scale - 1.0), scale * p + scale
-
-
-@helper
-def _tanh(x):
-    """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
-    y = 2.0 * abs(x)
-    y = 40.0 if y > 40.0 else y
-    e, _ = _expm1(y)
-    t = e / (e + 2.0)
-    return -t if x < 0 else t
-
-
-@helper
-def _small_tanh(x):
-    """Compute tanh for |x| < ½ by an odd polynomial, within 2^-27 of its value."""
-    y = x * x
-    return x + x * (y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * C5)))))
-
-
-@helper
-def _fractions(d0, d1, d2, d3, w0, w1, w2, w3):
-    """Sum four fractions w/d by one division: a division costs as much as five multiply-adds."""
-    pair, other = d0 * d1, d2 * d3
-    return ((w0 * d1 + w1 * d0) * other + (w2 * d3 + w3 * d2) * pair) / (pair * other)
-
-
-@helper
-def _capped(x, cap):
-    """A denominator 1 + EF, so small that four of them multiply to a finite number."""
-    return x if x < cap else cap
-
-
-@helper
-def _scores(left, right, weight, count, start, stop, s):
-    """s = Σ v tanh(a + b) for the keys start to stop of a tile."""
-    wide_registers()
-    s[:] = 0
-    size = stop - start
-    cap = CAP if s.itemsize == 4 else WIDE_CAP
-    calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
-    for i in range(0, direct, 4):
-        e0, e1, e2, e3 = left[i], left[i + 1], left[i + 2], left[i + 3]
-        w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
-        f0, f1 = right[i, start:stop], right[i + 1, start:stop]
-        f2, f3 = right[i + 2, start:stop], right[i + 3, start:stop]
-        # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-        whole = -HALF * ((w0 + w1) + (w2 + w3))
-        if i < calm:
-            for k in range(size):
-                d0, d1, d2, d3 = ONE + e0 * f0[k], ONE + e1 * f1[k], ONE + e2 * f2[k], ONE + e3 * f3[k]
-                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
-        elif i < small:
-            for k in range(size):
-                d0, d1 = _capped(ONE + e0 * f0[k], cap), _capped(ONE + e1 * f1[k], cap)
-                d2, d3 = _capped(ONE + e2 * f2[k], cap), _capped(ONE + e3 * f3[k], cap)
-                s[k] += _fractions(d0, d1, d2, d3, w0, w1, w2, w3) + whole
-        else:
-            for k in range(size):
-                pair = w0 * _small_tanh(e0 + f0[k]) + w1 * _small_tanh(e1 + f1[k])
-                s[k] += pair + (w2 * _small_tanh(e2 + f2[k]) + w3 * _small_tanh(e3 + f3[k]))
-    for i in range(direct, direct + count[3]):
-        a, v, b = np.float64(left[i]), np.float64(weight[i]), right[i, start:stop]
-        for k in range(size):
-            s[k] += v * _tanh(a + b[k])
+ZERO = np.float32(0)
 
 
 @helper
@@ -109,12 +28,6 @@ def _seen(sight, n, q, edge, size):
     first, last, _, _, owner = sight
     start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
     return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
-
-
-@helper
-def _whole(start, stop, size):
-    """Round a part of a tile up to whole registers: the scores beyond `stop` cost less than a loop one by one."""
-    return min(start + (stop - start + 15) // 16 * 16, size)
 
 
 @helper
@@ -128,12 +41,9 @@ def _hide(s, sight, n, q, at, hidden):
 
 
 @stage
-def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
-    """Score one row and a part of a tile: bias added, hidden keys overwritten; `registers` begins with s."""
-    left, right, weight, count = factors
-    _, _, _, bias, owner = sight
-    at = tile * right.shape[3] + start
-    _scores(left[n, q], right[n, tile], weight[n], count[n], start, start + registers.size, registers)
+def _beside(sight, n, q, at, hidden, s):
+    """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
+    bias, owner = sight[3], sight[4]
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
         for k in range(s.size):
@@ -144,6 +54,7 @@ def _row_scores(factors, sight, n, q, tile, start, hidden, registers, s):
 @helper
 def _largest(s, least, columns):
     """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
+    wide_registers()
     columns[:] = least
     whole = s.size - s.size % 64
     for start in range(0, whole, 64):
@@ -161,19 +72,21 @@ def _largest(s, least, columns):
 @helper
 def _exponentials(s, base):
     """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
 @helper
 def _logistic(s, shift):
     """s ← σ(s + shift)."""
+    wide_registers()
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = _expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 
@@ -238,7 +151,7 @@ def _softmax_step(s, n, q, columns, out, top, total):
     base = now if now > -np.inf else ZERO * total[n, q]
     _exponentials(s, base)
     if now != before:
-        _, e = _expm1(max(np.float64(before - base), -708.0))
+        _, e = expm1(max(np.float64(before - base), -708.0))
         keep = e if before > -np.inf else 0.0
         total[n, q] *= keep
         for c in range(out.size):
@@ -258,31 +171,50 @@ def _finish(out, total):
 
 
 @stage
-def _meet(n, q, tile, rule, factors, sight, value, shift, drop, scale, scratch, out, top, total):
-    """Let one row meet one tile of keys."""
-    size = factors[1].shape[3]
-    edge = tile * size
-    start, stop = _seen(sight, n, q, edge, min(size, value.shape[1] - edge))
-    if start >= stop:
-        return
-    s, registers = scratch[: stop - start], scratch[: _whole(start, stop, size) - start]
-    _row_scores(factors, sight, n, q, tile, start, 0.0 if rule == IDENTITY else -np.inf, registers, s)
+def _meet(n, q, at, rule, sight, value, shift, drop, scale, s, columns, out, top, total):
+    """Let one row meet the keys from `at` on, whose scores are s."""
+    _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
     if rule == SOFTMAX:
-        _softmax_step(s, n, q, scratch[size : size + 64], out[n, q], top, total)
+        _softmax_step(s, n, q, columns, out[n, q], top, total)
     elif rule == SIGMOID:
         _logistic(s, shift[n, q])
     if drop.size:
-        _drop(s, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), edge + start, drop[1], scale)
-    _add_values(out[n, q], s, value[n, edge + start : edge + stop])
+        _drop(s, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+    _add_values(out[n, q], s, value[n, at : at + s.size])
+
+
+@stage
+def _meet_four(
+    n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
+):  # fmt: skip
+    """Let four rows, or those up to `end`, meet one tile of keys."""
+    left, right, weight, count = factors
+    edge, low, high = tile * right.shape[3], right.shape[3], 0
+    size = min(right.shape[3], value.shape[1] - edge)
+    for j in range(min(4, end - q)):
+        start, stop = _seen(sight, n, q + j, edge, size)
+        if start < stop:
+            low, high = min(low, start), max(high, stop)
+    if low >= high:
+        return
+    scores(left[n], q, end - 1, right[n, tile], weight[n], count[n], low, high, rows)
+    for j in range(min(4, end - q)):
+        start, stop = _seen(sight, n, q + j, edge, size)
+        if start < stop:
+            s = rows[j, start:stop]
+            _meet(n, q + j, edge + start, rule, sight, value, shift, drop, scale, s, columns, out, top, total)
 
 
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1],"
-    " F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[::1])"
+    " F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
+    tanh_itself,
+    tanh_scores,
+    tanh_scores.tile,
 )
 def forward(
     start, stop, rule, left, right, weight, count, value, first, last, mask, bias, owner, shift, drop, scale,
-    out, top, total, scratch,
+    out, top, total, rows, columns,
 ):  # fmt: skip
     """Compute the rows start to stop, counted over (N, Q).
 
@@ -298,7 +230,7 @@ def forward(
         scale: of weights that are kept.
         out: out, (N, Q, V).
         top, total: out, (N, Q): the largest score and the sum of exp(s − top) of a softmax row.
-        scratch: keys per tile + 64 numbers of this thread.
+        rows, columns: scratch of this thread, (4, keys per tile) and 64.
     """
     queries = left.shape[1]
     factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
@@ -310,8 +242,10 @@ def forward(
         top[n, begin:end] = -np.inf
         total[n, begin:end] = 0
         for tile in range(right.shape[1]):
-            for q in range(begin, end):
-                _meet(n, q, tile, rule, factors, sight, value, shift, drop, scale, scratch, out, top, total)
+            for q in range(begin, end, 4):
+                _meet_four(
+                    n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
+                )
         if rule == SOFTMAX:
             for q in range(begin, end):
                 _finish(out[n, q], total[n, q])

@@ -22,7 +22,7 @@ T4, T5, T6 = np.float32(0.0096182376), np.float32(0.0013390735), np.float32(0.00
 
 
 @helper
-def _expm1(x):
+def expm1(x):
     """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
     n = np.rint(x * LOG2E)
     r = (x - n * LN2_HIGH) - n * LN2_LOW
@@ -37,11 +37,11 @@ def _expm1(x):
 
 
 @helper
-def _tanh(x):
+def tanh_in_double(x):
     """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
     y = 2.0 * abs(x)
     y = 40.0 if y > 40.0 else y
-    e, _ = _expm1(y)
+    e, _ = expm1(y)
     t = e / (e + 2.0)
     return -t if x < 0 else t
 
@@ -73,7 +73,7 @@ def tanh_of(x):
 def _tanh_of(x):
     if x == types.float32:
         return lambda x: _short_tanh(x)  # noqa: PLW0108 - Numba wants a function of this module
-    return lambda x: _tanh(x)  # noqa: PLW0108
+    return lambda x: tanh_in_double(x)  # noqa: PLW0108
 
 
 @helper
@@ -85,7 +85,7 @@ def features(a, b, t):
             t[c] = _short_tanh(np.float32(a[c] + b[c]))
     else:
         for c in range(t.size):
-            t[c] = _tanh(np.float64(a[c]) + np.float64(b[c]))
+            t[c] = tanh_in_double(np.float64(a[c]) + np.float64(b[c]))
 
 
 @reduction
@@ -108,5 +108,5 @@ def score(a, b, v):
             total += _short_tanh(np.float32(a[c] + b[c])) * v[c]
     else:
         for c in range(v.size):
-            total += _tanh(np.float64(a[c]) + np.float64(b[c])) * v[c]
+            total += tanh_in_double(np.float64(a[c]) + np.float64(b[c])) * v[c]
     return total

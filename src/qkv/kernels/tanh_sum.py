@@ -225,7 +225,7 @@ def forward(
     made = factors.left, factors.right, factors.weight, factors.count
     given = _RULES[rule], *made, value, *arguments(sight, shift, drop, dtype), out, top, total
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
-    pool.share_out(_forward, dtype, rows, time, given, (((size + 64,), dtype),))
+    pool.share_out(_forward, dtype, rows, time, given, (((4, size), dtype), ((64,), dtype)))
     return Rows(out, top, total)
 
 

@@ -33,6 +33,7 @@ def _hide(s, sight, n, q, at, hidden):
 @helper
 def _largest(s, least, columns):
     """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
+    wide_registers()
     columns[:] = least
     whole = s.size - s.size % 64
     for start in range(0, whole, 64):

@@ -7,7 +7,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call
 
 from qkv import planner
-from qkv.backends import softmax_tiles
+from qkv.backends import rowwise, softmax_tiles
 from qkv.backends.registry import BACKENDS
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, explain
@@ -140,10 +140,14 @@ def test_defaults_of_the_normalizer() -> None:
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize(("values", "backend"), [(64, "sdpa"), (32, "sdpa"), (128, "rowwise")])
-def test_values_twice_as_wide_as_keys_are_not_padded_to(
-    values: int, backend: str, gradient: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("values", "by_mkl", "backend"),
+    [(64, False, "sdpa"), (32, False, "sdpa"), (128, False, "rowwise"), (128, True, "sdpa")],
+)
+def test_values_twice_as_wide_as_keys_are_padded_to_where_products_are_mkls(
+    values: int, by_mkl: bool, backend: str, gradient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rowwise, "mkl_favored", lambda: by_mkl)
     # Elsewhere tiles of `softmax_tiles` are faster than PyTorch's kernel, whatever the width.
     monkeypatch.setattr(softmax_tiles, "_quick", lambda: False)
     planner._remembered.cache_clear()

@@ -22,6 +22,7 @@ from qkv.backends.operators import second_derivative
 from qkv.backends.row_tiles import RowTiles
 from qkv.backends.scratch import lent
 from qkv.backends.stripes import Inputs, Recipe
+from qkv.backends.tanh_operators import registers
 from qkv.masks.lower import Visibility
 from qkv.problem import Problem
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
@@ -46,6 +47,7 @@ def fits(problem: Problem) -> bool:
         and not (problem.state or problem.dropout or problem.sink)
         and problem.dtype == torch.float32
         and not (problem.gradient and isinstance(problem.pointwise, (Half, Bell)))
+        and registers()
     )
 
 
@@ -65,6 +67,7 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
         and inputs.parameter is None
         and inputs.query.dtype == torch.float32
         and inputs.key.shape[:-2] == inputs.value.shape[:-2] == recipe.leading
+        and registers()
     )
 
 

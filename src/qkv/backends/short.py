@@ -57,7 +57,7 @@ def fits(problem: Problem) -> bool:
         and max(problem.queries, problem.keys) <= LONGEST
         and max(problem.width, problem.value_width) <= WIDEST
         and _enough(problem)
-        and tanh_operators.trouble() is None
+        and tanh_operators.registers()
     )
 
 

@@ -61,6 +61,18 @@ def trouble() -> str | None:
 trouble._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def registers() -> bool:
+    """Whether kernels written in LLVM's instructions run too: where Numba compiles, and not where it is told not to."""
+    if trouble() is not None:
+        return False
+    from numba import config
+
+    return not config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
+registers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[Tensor, Tensor]:
     """Output (N, Q, V) and lse (N, Q), which is empty but for a softmax, and where its state is not asked for."""
     if torch.compiler.is_compiling():

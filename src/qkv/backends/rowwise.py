@@ -42,7 +42,7 @@ from qkv.scores.base import Score
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
 from qkv.scores.widened import as_it_is
 
-NEAR = 4.0
+NEAR = 3.0
 """The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation."""
 
 SAMPLE = 16

@@ -264,3 +264,13 @@ def test_a_bad_value_that_is_seen_spoils_no_gradient_of_what_is_hidden(bad: floa
     slopes = torch.autograd.grad(qkv.attention(*leaves, mask=mask), leaves, tensors[3])
     assert (slopes[1][:, :, 5:] == 0).all()
     assert (slopes[2][:, :, 5:] == 0).all()
+
+
+def test_a_sink_that_is_no_number_shows() -> None:
+    query, key, value = torch.randn(3, 32, 2, 20, 16).requires_grad_().unbind()
+    sink = torch.tensor([torch.nan, 0.0], requires_grad=True)
+    output = qkv.attention(query, key, value, normalizer=Softmax(sink), backend="sdpa")
+    (gradient,) = torch.autograd.grad(output.sum(), sink)
+    assert output[:, 0].isnan().all()
+    assert not output[:, 1].isnan().any()
+    assert gradient.isnan().tolist() == [True, False]

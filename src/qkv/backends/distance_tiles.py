@@ -7,8 +7,8 @@ a Gaussian divided by its sum, where no row's nearest key is far.
 A boxcar's weights have no slope, and the gradient of the values is the transposed sum. Its weights are kept as bits,
 where these take no more than queries, keys and values together: memory stays linear in both lengths. Beyond, keys take
 the place of queries, and the gradients of the output, divided by their rows' sums, that of values; products have the
-same bits either way, so that the same pairs are within the support. The gradients of other kernels need each weight's
-slope: tiles are made again by products (`qkv.backends.row_tiles`).
+same bits either way, so that the same pairs are within the support. Gradients of other kernels need each weight's
+slope, of the very weights of the forward pass: they are left to others.
 """
 
 from math import prod
@@ -19,8 +19,6 @@ from torch import Tensor
 
 from qkv.backends import near
 from qkv.backends.operators import second_derivative
-from qkv.backends.row_tiles import RowTiles
-from qkv.backends.scratch import lent
 from qkv.backends.stripes import Inputs, Recipe
 from qkv.backends.tanh_operators import registers
 from qkv.masks.lower import Visibility
@@ -28,8 +26,12 @@ from qkv.problem import Problem
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
 from qkv.scores.widened import as_it_is
 
-DEPTH = 30.0
-"""The largest exponent of a Gaussian whose sums are divided at the end: its values stay far above the least float32."""
+DEPTH = 12.0
+"""The largest exponent of a Gaussian whose sums are divided at the end: products with values stay normal numbers."""
+_FLATTEST = 1e-30
+"""The least 1/h²: float32 ends at 1e-38, and there 0 times infinity is no number."""
+_LEAST, _MOST = 1e-20, 1e30
+"""The largest of all values lies between these, or it is 0: sums over a hundred million keys are below 3e38."""
 
 _GROUP, _TILE = 128, 512
 """Rows and keys at a time: of 64 numbers each, their tables fill half of a second cache of one MiB."""
@@ -46,19 +48,21 @@ def fits(problem: Problem) -> bool:
         and problem.bias == "none"
         and not (problem.state or problem.dropout or problem.sink)
         and problem.dtype == torch.float32
-        and not (problem.gradient and isinstance(problem.pointwise, (Half, Bell)))
+        and (isinstance(problem.pointwise, Box) or not problem.gradient)
         and registers()
     )
 
 
-def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
+def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
     """Whether near points are a problem for these tiles: no mask, no bias, nothing per head, no dropout, no row state.
 
     Args:
         recipe, inputs, visibility: of squared distances.
+        gradient: whether a backward pass may follow.
     """
     return (
         visibility.kind == "all"
+        and (isinstance(recipe.pointwise, Box) or not gradient)
         and _kind(recipe.pointwise, recipe.normalizer) is not None
         and not recipe.state
         and inputs.scale is None
@@ -71,27 +75,33 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
     )
 
 
-def shallow(recipe: Recipe, far: tuple[float, float]) -> bool:
-    """Whether no Gaussian of a problem is so small that its sums lose anything; true of other kernels.
+def summable(recipe: Recipe, far: tuple[float, float], value: Tensor) -> bool:
+    """Whether no sum that is divided at the end leaves float32, by small weights or by values of any size.
 
     Args:
         recipe: of a problem that these tiles serve.
         far: max‖q‖² and max‖k‖².
+        value: (..., K, V); False where one is no number.
 
     Example:
-        >>> recipe = Recipe("distance", Bell(), "sum", 0.1, 0.0, False, ())
-        >>> shallow(recipe, (8.0, 8.0)), shallow(recipe, (8.0, 8e4))
+        >>> recipe, ones = Recipe("distance", Bell(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
+        >>> summable(recipe, (8.0, 8.0), ones), summable(recipe, (8.0, 8e4), ones)
         (True, False)
+        >>> summable(recipe, (8.0, 8.0), 1e37 * ones)
+        False
     """
+    least, largest = (float(x) for x in value.detach().aminmax())
+    magnitude = max(-least, largest)
     gaussian = isinstance(recipe.pointwise, (Half, Bell))
-    return not gaussian or (far[0] ** 0.5 + far[1] ** 0.5) ** 2 * recipe.factor / 2 <= DEPTH
+    near_enough = not gaussian or (far[0] ** 0.5 + far[1] ** 0.5) ** 2 * recipe.factor / 2 <= DEPTH
+    return near_enough and recipe.factor >= _FLATTEST and (magnitude == 0 or _LEAST <= magnitude <= _MOST)
 
 
-def attend(recipe: Recipe, inputs: Inputs, visibility: Visibility, norms: near.Norms, gradient: bool) -> Tensor:
+def attend(recipe: Recipe, inputs: Inputs, norms: near.Norms, gradient: bool) -> Tensor:
     """Attend.
 
     Args:
-        recipe, inputs, visibility: of a problem that these tiles serve.
+        recipe, inputs: of a problem that these tiles serve.
         norms: of query and key, without gradients.
         gradient: whether a backward pass may follow.
 
@@ -101,7 +111,7 @@ def attend(recipe: Recipe, inputs: Inputs, visibility: Visibility, norms: near.N
     query, key, value = inputs[:3]
     if not gradient:
         return _sums(recipe, query, key, value, norms, divided=True).output
-    output: Tensor = _Tiles.apply(recipe, visibility, norms, query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _Tiles.apply(recipe, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -187,21 +197,18 @@ def _whole(size: int) -> int:
 
 class _Tiles(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, recipe: Recipe, visibility: Visibility, norms: near.Norms, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, recipe: Recipe, norms: near.Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         room = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
-        keep = isinstance(recipe.pointwise, Box) and ctx.needs_input_grad[5] and room
+        keep = room and ctx.needs_input_grad[4]
         output, totals, seen = _sums(recipe, query, key, value, norms, divided=True, keep=keep)
-        ctx.recipe, ctx.visibility = recipe, visibility
-        ctx.save_for_backward(query, key, value, norms.query, norms.key, totals, seen)
+        ctx.recipe = recipe
+        ctx.save_for_backward(query, key, norms.query, norms.key, totals, seen)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        given = ctx.recipe, ctx.visibility, ctx.needs_input_grad[3:], g
-        found = _TilesBackward.apply(*given, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, None, *found)
+        found = _TilesBackward.apply(ctx.recipe, ctx.needs_input_grad[2:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, *found)
 
 
 class _TilesBackward(torch.autograd.Function):
@@ -209,12 +216,10 @@ class _TilesBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, visibility: Visibility, wanted: tuple[bool, ...], g: Tensor, *saved: Any
+        ctx: Any, recipe: Recipe, wanted: tuple[bool, ...], g: Tensor, *saved: Any
     ) -> tuple[Tensor | None, ...]:
         with as_it_is(g):
-            if isinstance(recipe.pointwise, Box):
-                return _of_boxes(recipe, wanted, g, *saved)
-            return _of_slopes(recipe, visibility, wanted, g, *saved[:5])
+            return _of_boxes(recipe, wanted, g, *saved)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
@@ -227,40 +232,15 @@ def _of_boxes(
     g: Tensor,
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     of_query: Tensor,
     of_key: Tensor,
     totals: Tensor,
     seen: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    # One zero for all, as PyTorch's own sums give one number.
-    still = (g.new_zeros(()).expand_as(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
+    still = (torch.zeros_like(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
     if not wanted[2]:
         return (*still, None)
     shares = g * torch.where(totals == 0, 0, 1 / totals)
     if seen is not None:
         return (*still, _turned(recipe, seen, shares, key.shape[-2]))
     return (*still, _sums(recipe, key, query, shares, near.Norms(of_key, of_query), divided=False).output)
-
-
-def _of_slopes(
-    recipe: Recipe,
-    visibility: Visibility,
-    wanted: tuple[bool, ...],
-    g: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    of_query: Tensor,
-    of_key: Tensor,
-) -> tuple[Tensor | None, ...]:
-    wide = near.wider(query, key, of_query, of_key)
-    inputs = Inputs(*wide, value, None, None, None, None, None)
-    with lent() as rooms:
-        buffers = RowTiles(recipe, inputs, visibility, rooms).backward(g, None, [*wanted, False, False, False, False])
-    of_wide_query, of_wide_key, d_value = buffers[:3]
-    return (
-        None if of_wide_query is None else near.of_query(query, of_wide_query),
-        None if of_wide_key is None else near.of_key(key, of_wide_key),
-        d_value,
-    )

@@ -10,8 +10,9 @@ nobody, as long as far distances do not count themselves: a kernel is 0 there, a
 (`augmented.shallow`).
 
 - m·M/h² ≤ `NEAR`, or m·min(M, 2m)/h² ≤ `NEAR` where far distances do not count: products of the operands' own type.
-  Their error, a few roundoffs of `NEAR`, is that of the equation itself at distances of that size. Under softmax, and
-  for Gaussians under their sum, PyTorch's fused kernel takes them (`qkv.backends.augmented`).
+  Their error, a few roundoffs of `NEAR`, is that of the equation itself at distances of that size. Without
+  gradients, and for boxcars, tiles that stay in the caches take them (`qkv.backends.distance_tiles`); softmax else, and
+  Gaussians under their sum, go to PyTorch's fused kernel (`qkv.backends.augmented`).
 - the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
   maximum is subtracted before anything is rounded.
 - else, and for float64, distances are subtracted, as `blocked` does.
@@ -79,7 +80,7 @@ def cost(problem: Problem) -> Cost:
     if softmax_tiles.serves(problem):
         return Cost(int(operations), 64 << 20, softmax_tiles.time(problem))
     numbers = problem.rows * (problem.queries + problem.keys) * problem.width
-    if distance_tiles.fits(problem) and (not problem.gradient or isinstance(problem.pointwise, Box)):
+    if distance_tiles.fits(problem):
         start, pace, linear = (165, 450_000, 1.1e-3) if problem.gradient else (60, 190_000, 4.5e-4)
         return Cost(int(operations), 4 << 20, start + operations / pace + linear * numbers)
     start, each, linear = (560, 7.5, 4e-3) if problem.gradient else (200, 3.5, 0.0)
@@ -131,8 +132,8 @@ def run(problem: Problem, call: Call) -> Result:
             if way == "single":
                 # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
                 inputs = inputs._replace(query=query, key=key)
-                if _tiled_distances(problem, recipe, inputs, call.visibility, far):
-                    output = distance_tiles.attend(recipe, inputs, call.visibility, norms, problem.gradient)
+                if _by_tiles(problem, recipe, inputs, call.visibility, far):
+                    output = distance_tiles.attend(recipe, inputs, norms, problem.gradient)
                     return Result(output.to(call.query.dtype), None)
             if products is not None:
                 result = augmented.run(products, call, inputs.query, inputs.key, inputs.value, scale)
@@ -159,15 +160,12 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
         return softmax_tiles.attend(problem, query, key, value, scale)
 
 
-def _tiled_distances(
+def _by_tiles(
     problem: Problem, recipe: Recipe, inputs: Inputs, visibility: Visibility, far: tuple[float, float]
 ) -> bool:
-    """Whether tiles that stay in the caches serve near points, and nothing serves them better."""
-    if not (distance_tiles.serves(recipe, inputs, visibility) and distance_tiles.shallow(recipe, far)):
-        return False
-    # Of other slopes each weight is needed again: products of all that was kept, or PyTorch's kernel, are faster.
-    gaussian = isinstance(problem.pointwise, (Half, Bell))
-    return not problem.gradient or not (gaussian or near.serves(recipe, inputs, visibility))
+    """Whether tiles that stay in the caches serve near points."""
+    served = distance_tiles.serves(recipe, inputs, visibility, problem.gradient)
+    return served and distance_tiles.summable(recipe, far, inputs.value)
 
 
 def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, near.Norms]:

@@ -69,7 +69,7 @@ def _slopes(w, d, lanes, first, last, f, by, queries, keys, block, scale, sink, 
     for r in range(block * BLOCK, stop):
         low, high = _ends(first, last, f + r * by, keys)
         level = slope(w, d, r * lanes, low, high, lanes, scale)
-        if sink > -np.inf:
+        if sink != -np.inf:
             pulled -= np.exp(sink - lse[r]) * level
     clear(d, stop * lanes, (block + N1) * BLOCK * lanes)
     return pulled
@@ -170,7 +170,7 @@ def _backward(
         for block in range(rows // BLOCK):
             to = block * BLOCK * lanes
             pairs(s, to, lanes, q, deep, t, edges, block)
-            state = lse if sink[item] > -np.inf else none
+            state = lse if sink[item] != -np.inf else none
             _weights(s, to, lanes, first, last, f, by, queries, keys, block, scale, sink[item], state, N0)
             pairs(d, to, lanes, g, broad, u, edges, block)
             pulled += _slopes(s, d, lanes, first, last, f, by, queries, keys, block, scale, sink[item], lse)

@@ -187,7 +187,7 @@ def softmax(s, at, first, last, lanes, scale, sink):
     top = max(_largest(s, at, low, high, first, last, scale), sink)
     base = top if top > -np.inf else ZERO
     total = _exponentials(s, at, low, high, base)
-    if sink > -np.inf:
+    if sink != -np.inf:
         total += np.float32(np.exp(sink - base))
     _multiply(s, at, low, high, ONE / total if total != 0 else ZERO)
     _clear(s, at, N0, low)

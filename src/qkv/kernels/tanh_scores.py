@@ -19,8 +19,6 @@ from qkv.kernels.tanh_itself import tanh_in_double
 
 ROUND = 16
 """Keys of one register; in float64 of two."""
-_ACROSS = 1
-"""Registers of keys that are summed at once, where so many are left."""
 # Exact in both float types; a Python number would lift float32 to float64.
 CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
@@ -78,21 +76,13 @@ def _four_rows(_, left, q, most, right, weight, calm, stop, low, high, s):
             rows.append(builder.gep(arrays[0].data, [builder.mul(own, of_left)]))
         sides = _Sides(rows, arrays[3].data, of_right, arrays[4].data, calm, stop, number)
 
-        def columns(across):
-            def turn(k, _):
-                sums = _sums(builder, sides, k, across)
-                for place, total in enumerate(sums):
-                    j, r = divmod(place, across)
-                    at = builder.add(builder.add(builder.mul(of_s, tile.WORD(j)), k), tile.WORD(r * ROUND))
-                    tile.store(builder, total, builder.gep(arrays[9].data, [at]))
-                return []
+        def turn(k, _):
+            for j, total in enumerate(_sums(builder, sides, k)):
+                at = builder.add(builder.mul(of_s, tile.WORD(j)), k)
+                tile.store(builder, total, builder.gep(arrays[9].data, [at]))
+            return []
 
-            return turn
-
-        each = _ACROSS * ROUND
-        whole = builder.add(low, builder.and_(builder.sub(high, low), tile.WORD(-each)))
-        tile.loop(builder, low, whole, each, [], columns(_ACROSS))
-        tile.loop(builder, whole, high, ROUND, [], columns(1))
+        tile.loop(builder, low, high, ROUND, [], turn)
         return context.get_dummy_value()
 
     return types.void(left, q, most, right, weight, calm, stop, low, high, s), make
@@ -114,18 +104,18 @@ class _Sides:
         return ir.Constant(self.register, [float(np.float32(number))] * ROUND)
 
 
-def _sums(builder, sides, k, across):
-    """The scores of four rows and some registers of keys from k on."""
-    none = [sides.every(0.0)] * (4 * across)
+def _sums(builder, sides, k):
+    """The scores of four rows and a register of keys from k on."""
+    none = [sides.every(0.0)] * 4
 
     def turn(capped):
-        return lambda i, sums: _add_four(builder, sides, i, k, across, sums, capped)
+        return lambda i, sums: _add_four(builder, sides, i, k, sums, capped)
 
     sums = tile.loop(builder, tile.WORD(0), sides.calm, 4, none, turn(False))
     return tile.loop(builder, sides.calm, sides.stop, 4, sums, turn(True))
 
 
-def _add_four(builder, sides, i, k, across, sums, capped):
+def _add_four(builder, sides, i, k, sums, capped):
     """Add the features i to i + 3."""
     places = [builder.add(i, tile.WORD(n)) for n in range(4)]
     numbers = [builder.load(builder.gep(sides.weight, [at])) for at in places]
@@ -134,18 +124,14 @@ def _add_four(builder, sides, i, k, across, sums, capped):
     halves = [builder.fadd(numbers[n], numbers[n + 1], flags=_FLAGS) for n in (0, 2)]
     minus = ir.Constant(numbers[0].type, -0.5)
     whole = tile.spread(builder, builder.fmul(minus, builder.fadd(*halves, flags=_FLAGS), flags=_FLAGS), sides.register)
-    keys = []
-    for r in range(across):
-        at = builder.add(k, tile.WORD(r * ROUND))
-        starts = [builder.gep(sides.right, [builder.add(builder.mul(n, sides.of_right), at)]) for n in places]
-        keys.append([tile.load(builder, start, sides.register) for start in starts])
+    starts = [builder.gep(sides.right, [builder.add(builder.mul(n, sides.of_right), k)]) for n in places]
+    keys = [tile.load(builder, start, sides.register) for start in starts]
     found = []
-    for j, row in enumerate(sides.rows):
+    for row, total in zip(sides.rows, sums, strict=True):
         factors = [tile.spread(builder, builder.load(builder.gep(row, [n])), sides.register) for n in places]
-        for r in range(across):
-            d = [_denominator(builder, sides, e, f, capped) for e, f in zip(factors, keys[r], strict=True)]
-            share = builder.fadd(_fractions(builder, d, weights), whole, flags=_FLAGS)
-            found.append(builder.fadd(share, sums[across * j + r], flags=_FLAGS))
+        d = [_denominator(builder, sides, e, f, capped) for e, f in zip(factors, keys, strict=True)]
+        share = builder.fadd(_fractions(builder, d, weights), whole, flags=_FLAGS)
+        found.append(builder.fadd(share, total, flags=_FLAGS))
     return found
 
 

@@ -35,9 +35,9 @@ as a tanh of each sum, per item and hidden feature, over the entries that some r
 queries are the gradients of a and b, Σgt that of v. 1 − t² is the derivative of what was computed, also where it was
 clamped: never autograd through the clamp. Scores come from the same loop as in the forward pass, hence the same bits.
 
-**Sums.** Keys come in tiles whose size depends on A alone. Every row of the forward pass is computed on its own, so
-its bits depend neither on the number of threads nor on other rows; those of the backward pass depend on the number of
-threads.
+**Sums.** Keys come in tiles whose size depends on A alone. Every row of the forward pass is computed by the same
+operations whichever rows are beside it, so its bits depend neither on the number of threads nor on other rows; those of
+the backward pass depend on the number of threads.
 
 Measured on two AVX-512 cores, B 4, Q = K = 512, A 128, V 64, against the bare loop of its divisions and
 multiply-adds: `benchmarks/kernels_tanh_sum.py`.

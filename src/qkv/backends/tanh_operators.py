@@ -65,9 +65,9 @@ def registers() -> bool:
     """Whether kernels written in LLVM's instructions run too: where Numba compiles, and not where it is told not to."""
     if trouble() is not None:
         return False
-    from numba import config
+    from qkv.kernels.compiled import compiles
 
-    return not config.DISABLE_JIT  # type: ignore[attr-defined]
+    return compiles()
 
 
 registers._dynamo_marked_constant = True  # type: ignore[attr-defined]

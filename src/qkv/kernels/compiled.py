@@ -45,6 +45,16 @@ class KernelCacheWarning(UserWarning):
     """Compiled kernels cannot be kept on disk: every process compiles them anew."""
 
 
+def compiles() -> bool:
+    """Whether functions are compiled at all, and do not run as plain Python.
+
+    Example:
+        >>> compiles()
+        True
+    """
+    return not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
 def helper(function: _Function) -> _Function:
     """Compile a function that kernels of the same file call, element by element: its operations keep their order.
 

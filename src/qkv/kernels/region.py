@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
-from numba.core import cgutils, config, types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
+
+from qkv.kernels.compiled import compiles
 
 _SYMBOL = "qkv_team"
 
@@ -20,7 +22,7 @@ _MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
 def enter_by(address: int) -> bool:
     """Tell LLVM where `GOMP_parallel` is; whether functions are compiled at all, so that it will call it."""
     binding.add_symbol(_SYMBOL, address)
-    return not config.DISABLE_JIT
+    return compiles()
 
 
 @lru_cache

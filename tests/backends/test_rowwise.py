@@ -43,7 +43,8 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture(params=["single", "double"])
 def _products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to take distances as products."""
-    monkeypatch.setattr(rowwise, "NEAR", 0.0 if request.param == "double" else 1e9)
+    for name in ("NEAR", "NEAR_EDGES"):
+        monkeypatch.setattr(rowwise, name, 0.0 if request.param == "double" else 1e9)
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:

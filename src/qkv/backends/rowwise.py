@@ -43,8 +43,9 @@ from qkv.scores.base import Score
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
 from qkv.scores.widened import as_it_is
 
-NEAR = 3.0
-"""The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation."""
+NEAR, NEAR_EDGES = 4.0, 3.0
+"""The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation; of a
+kernel that falls to 0 at an edge, where a row of one small weight is divided by it."""
 
 SAMPLE = 16
 """So many keys tell whether most lie on one side of 0. There Σ G(q − k), taken as qΣG − ΣGk, cancels in gradients
@@ -127,7 +128,7 @@ def run(problem: Problem, call: Call) -> Result:
             with torch.no_grad():
                 far = _far(norms)
                 shallow = augmented.shallow(far, norms[1], scale, problem.mask == "all")
-                way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem))
+                way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem), _nearness(problem))
                 products = augmented.products(problem) if way == "single" and shallow else None
             if way == "single":
                 # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
@@ -232,7 +233,7 @@ def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> str:
     """
     norms = near.norms(query, key, widened=False)
     far = _far(norms)
-    return _way(query, key, far, scale, augmented.shallow(far, norms[1], scale, True))
+    return _way(query, key, far, scale, augmented.shallow(far, norms[1], scale, True), NEAR)
 
 
 def _far(norms: near.Norms) -> tuple[float, float]:
@@ -240,12 +241,19 @@ def _far(norms: near.Norms) -> tuple[float, float]:
     return float(norms[0].max()), float(norms[1].max())
 
 
-def _way(query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor, near_counts: bool) -> str:
+def _nearness(problem: Problem) -> float:
+    """How near a score wants points to be."""
+    return NEAR_EDGES if isinstance(problem.pointwise, Bump) else NEAR
+
+
+def _way(
+    query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor, near_counts: bool, nearness: float
+) -> str:
     """What `guard` says; `near_counts`: whether distances between vectors far apart do not count."""
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
     less, more = sorted(far)
     most = min(more, 4 * less) if near_counts else more
-    if more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= NEAR:
+    if more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= nearness:
         return "single"
     return "direct" if center(query, key, scale) is None else "double"
 
@@ -261,7 +269,8 @@ def tells(problem: Problem, call: Call) -> str:
     with torch.no_grad():
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
-        way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem))
+        nearness = _nearness(problem)
+        way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem), nearness)
         products = augmented.products(problem) if way == "single" and shallow else None
     if products is not None and augmented.tiled(products):
         return f"{_HOLDS}: distances as dot products, with {_TILED}"
@@ -269,7 +278,7 @@ def tells(problem: Problem, call: Call) -> str:
 
 
 _TILED = "PyTorch's own softmax between products of tiles"
-_HOLDS = f"the guard on ‖q‖·‖k‖/h² ≤ {NEAR:g} for norms alike holds"
+_HOLDS = "the guard on ‖q‖·‖k‖/h² for norms alike holds"
 _TOLD = {
     "products": f"{_HOLDS}: distances as dot products in PyTorch's fused kernel",
     "single": f"{_HOLDS}: distances as products in single precision",

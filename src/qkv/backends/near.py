@@ -193,8 +193,8 @@ class _NearBackward(torch.autograd.Function):
                 return None, None, d_value
             with lent() as rooms:
                 slopes = _slopes(recipe, state, batched(g, value.mT), weights, known[4], rooms)
-                d_query = of_query(query, batched(slopes, known[6])) if wanted[0] else None
-                d_key = of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
+                d_query = _of_query(query, batched(slopes, known[6])) if wanted[0] else None
+                d_key = _of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
         return d_query, d_key, d_value
 
     @staticmethod
@@ -218,13 +218,13 @@ def _slopes(recipe: Recipe, state: Any, grads: Tensor, weights: Tensor, products
     return slopes
 
 
-def of_query(query: Tensor, pulled: Tensor) -> Tensor:
+def _of_query(query: Tensor, pulled: Tensor) -> Tensor:
     """2(q Σ G − G k), from G·(k, 1, ‖k‖²)."""
     width = query.shape[-1]
     return pulled[..., :width].mul(-2).addcmul_(query, pulled[..., width : width + 1], value=2)
 
 
-def of_key(key: Tensor, pulled: Tensor) -> Tensor:
+def _of_key(key: Tensor, pulled: Tensor) -> Tensor:
     """2(k Σ G − Gᵀq), from Gᵀ·(−2q, ‖q‖², 1)."""
     width = key.shape[-1]
     return torch.addcmul(pulled[..., :width], key, pulled[..., width + 1 :], value=2)

@@ -136,3 +136,13 @@ def test_a_second_derivative_names_the_reference() -> None:
     (gradient,) = torch.autograd.grad(output.square().sum(), value, create_graph=True)
     with pytest.raises(UnsupportedError, match="reference"):
         torch.autograd.grad(gradient.sum(), value)
+
+
+def test_explain_tells_of_the_tiles() -> None:
+    query, key, value = inputs(20, 30, 4, 4)
+    assert "stay in the caches" in qkv.explain(query, key, value, score=Boxcar(9.0), backend="rowwise").why
+    learned = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
+    with torch.no_grad():
+        given = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
+    assert "stay in the caches" in given
+    assert "stay in the caches" not in learned

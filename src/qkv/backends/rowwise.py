@@ -265,13 +265,17 @@ def tells(problem: Problem, call: Call) -> str:
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
-    _, _, norms = _sides(problem, operands.query.float(), operands.key.float())
+    recipe, inputs = blocked.prepare(problem, call)
+    query, key, norms = _sides(problem, operands.query.float(), operands.key.float())
     with torch.no_grad():
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
         nearness = _nearness(problem)
         way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem), nearness)
         products = augmented.products(problem) if way == "single" and shallow else None
+        inputs = inputs._replace(query=query, key=key, value=inputs.value.float())
+        if way == "single" and _by_tiles(problem, recipe, inputs, call.visibility, far):
+            return f"{_HOLDS}: distances as products in single precision, in tiles that stay in the caches"
     if products is not None and augmented.tiled(products):
         return f"{_HOLDS}: distances as dot products, with {_TILED}"
     return _TOLD[way if products is None else "products"]

@@ -31,8 +31,9 @@ REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
 _OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
 if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to keep; without it kernels are slower
     _OPTIONS["_nrt"] = False
-_WIDE = binding.get_host_cpu_features().get("avx512f", False)
-ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if _WIDE else ELEMENTWISE
+WIDE = binding.get_host_cpu_features().get("avx512f", False)
+"""Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
+ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
 _KINDS = tuple(map(sorted, (ELEMENTWISE, REDUCTION, ESTIMATED)))
 _RECIPE = hashlib.sha256(repr((*_KINDS, sorted(_OPTIONS.items()))).encode()).hexdigest()
 _njit: Any = numba.njit

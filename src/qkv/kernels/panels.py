@@ -14,11 +14,11 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from qkv.kernels import tile
+from qkv.kernels import compiled, tile
 from qkv.kernels.compiled import Kernel, fetch_at, helper, kept_with, reduction, wide_registers
 from qkv.kernels.tile import WORD
 
-ROUND = 16 if tile.WIDE else 8
+ROUND = 16 if compiled.WIDE else 8
 """Numbers of one register."""
 WIDE = 2 * ROUND
 """Columns of a panel."""

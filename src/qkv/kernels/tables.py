@@ -13,13 +13,13 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from qkv.kernels import tile
-from qkv.kernels.compiled import helper
+from qkv.kernels.compiled import WIDE, helper
 
 ROUND = 16
 """Numbers of one register; rows and columns of tables fill whole ones."""
 ROWS = 8
 """Rows of a tile: with two registers of columns, enough sums for each to be ready again when its next term comes."""
-_ACROSS = 2 if tile.WIDE else 1
+_ACROSS = 2 if WIDE else 1
 """Registers of columns that a row of a tile has, where there are so many columns left."""
 _UNROLLED = 4
 _REGISTER = ir.VectorType(ir.FloatType(), ROUND)

@@ -14,7 +14,7 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 
 from qkv.kernels import tile
-from qkv.kernels.compiled import helper, wide_registers
+from qkv.kernels.compiled import WIDE, helper, wide_registers
 from qkv.kernels.tanh_itself import tanh_in_double
 
 ROUND = 16
@@ -155,7 +155,7 @@ def _fractions(builder, d, w):
 
     pair, other = product(d[0], d[1]), product(d[2], d[3])
     upper = both(both(w[0], d[1], w[1], d[0]), other, both(w[2], d[3], w[3], d[2]), pair)
-    estimated = tile.WIDE and isinstance(upper.type.element, ir.FloatType)
+    estimated = WIDE and isinstance(upper.type.element, ir.FloatType)
     return builder.fdiv(upper, product(pair, other), flags=_ESTIMATED if estimated else _FLAGS)
 
 

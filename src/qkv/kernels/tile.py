@@ -10,11 +10,9 @@ of the right side's row.
 
 from typing import NamedTuple
 
-from llvmlite import binding, ir
+from llvmlite import ir
 
 WORD, INDEX = ir.IntType(64), ir.IntType(32)
-WIDE = binding.get_host_cpu_features().get("avx512f", False)
-"""Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
 
 
 class Sides(NamedTuple):

@@ -36,17 +36,19 @@ def scores(problem: Problem, call: Call) -> Tensor | None:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     if isinstance(scale, Tensor) or not query.shape[:-2] == key.shape[:-2] == problem.leading:
         return None
+    plain = call.bias is None and not isinstance(call.normalizer, Sigmoid)
     if isinstance(problem.pointwise, Softcap):
-        return _capped(call, query, key, scale, problem.pointwise.cap)
+        # What is added follows the tanh, so there must be nothing.
+        return _capped(query, key, scale, problem.pointwise.cap) if plain else None
+    if plain:
+        return _product(query, key, scale, None)
     added = _added(problem, call)
     return None if added is None else _product(query, key, scale, added)
 
 
-def _capped(call: Call, query: Tensor, key: Tensor, scale: float, cap: float) -> Tensor | None:
-    """c·tanh(scale·q·k/c); what is added follows, so there must be nothing."""
-    if call.bias is not None or isinstance(call.normalizer, Sigmoid):
-        return None
-    s_QK = _product(query, key, scale / cap, query.new_empty(()), beta=0)
+def _capped(query: Tensor, key: Tensor, scale: float, cap: float) -> Tensor:
+    """c·tanh(scale·q·k/c)."""
+    s_QK = _product(query, key, scale / cap, None)
     return cap * torch.tanh(s_QK) if s_QK.requires_grad else s_QK.tanh_().mul_(cap)
 
 
@@ -56,9 +58,8 @@ def _added(problem: Problem, call: Call) -> Tensor | None:
     if isinstance(normalizer, Sigmoid):
         shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype)
         return None if call.bias is not None else _flat(shift, leading)
-    if call.bias is None:
-        return call.query.new_zeros(())
     bias = call.bias
+    assert bias is not None
     if bias.ndim <= 2:
         return bias
     whole = bias.shape[:-2].numel() == torch.Size(leading).numel()
@@ -70,6 +71,11 @@ def _flat(x: Tensor, leading: Shape) -> Tensor:
     return x if x.ndim == 0 else x.expand(*leading, *x.shape[-2:]).flatten(0, len(leading) - 1)
 
 
-def _product(query: Tensor, key: Tensor, scale: float, added: Tensor, beta: int = 1) -> Tensor:
-    flat = torch.baddbmm(added, query.flatten(0, -3), key.flatten(0, -3).mT, beta=beta, alpha=scale)
+def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | None) -> Tensor:
+    query_flat, key_flat = query.flatten(0, -3), key.flatten(0, -3).mT
+    if added is None:
+        # `baddbmm` would fill the matrix with what it adds before it multiplies, even where that counts for nothing.
+        flat = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
+    else:
+        flat = torch.baddbmm(added, query_flat, key_flat, alpha=scale)
     return flat.view(*query.shape[:-1], key.shape[-2])

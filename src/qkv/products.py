@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.keeping import kept
-from qkv.parameters import forward_mode, readable
+from qkv.parameters import forward_mode, readable, transformed
 from qkv.shapes import Shape, broadcast
 
 if TYPE_CHECKING:
@@ -92,6 +92,23 @@ def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
         return paneled(weight.detach())
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
     return found
+
+
+def by_panels(weight: Tensor) -> "Paneled | None":
+    """A weight W (N, M) laid out for products x·Wᵀ of few rows that come again and again, without gradients.
+
+    Returns:
+        None where it cannot be: not float32, not on the CPU, followed by transformations, or without compiled kernels.
+
+    Example:
+        >>> laid = by_panels(torch.ones(4, 3))
+        >>> laid is None or laid.times(torch.ones(1, 3), None).tolist() == [[3.0, 3.0, 3.0, 3.0]]
+        True
+    """
+    if weight.dtype != torch.float32 or not readable(weight) or transformed():
+        return None
+    paneled = _compiled()
+    return None if paneled is None else paneled(weight.detach())
 
 
 @lru_cache

@@ -93,6 +93,51 @@ def test_half_precision_by_autocast() -> None:
         torch.testing.assert_close(one, two, rtol=0.03, atol=0.03)
 
 
+@pytest.mark.parametrize("rows", [(3,), (1, 3), (200,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_many_steps_of_few_rows_by_panels(rows: tuple[int, ...], bias: bool) -> None:
+    """A weight so large is laid out for the steps; 200 rows are PyTorch's again."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(*rows, 336, requires_grad=True), (torch.randn(400, 336) / 20).requires_grad_()
+    other = torch.randn(400, requires_grad=True) if bias else None
+    leaves = [leaf for leaf in (x, weight, other) if leaf is not None]
+    found = []
+    for times in (Repeated(weight, other, 9), lambda x: F.linear(x, weight, other)):
+        states = [x]
+        for _ in range(9):
+            states.append(torch.tanh(times(states[-1]))[..., :336])
+        found.append((states[-1], *torch.autograd.grad(sum(s.sum() for s in states), leaves)))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-5 * float(two.detach().abs().max()))
+    with torch.no_grad():
+        torch.testing.assert_close(Repeated(weight, other, 9)(x), F.linear(x, weight, other), rtol=1e-5, atol=1e-5)
+
+
+def test_a_laid_out_weight_is_that_of_the_pass() -> None:
+    """Changed between the passes, it is an error of PyTorch's; and what does not fit it says too."""
+    weight, bias = torch.randn(400, 336, requires_grad=True), torch.randn(400)
+    step = Repeated(weight, bias, 9)
+    found = step(torch.randn(2, 336, requires_grad=True)).sum()
+    with torch.no_grad():
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        found.backward()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        Repeated(weight, bias, 9)(torch.randn(2, 335))
+    with pytest.raises(RuntimeError):
+        Repeated(weight, bias[1:], 9)(torch.randn(2, 336))
+
+
+def test_second_derivatives_of_a_laid_out_weight_are_pytorchs() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 336, requires_grad=True), (torch.randn(400, 336) / 20).requires_grad_()
+    found = []
+    for times in (Repeated(weight, None, 9), lambda x: F.linear(x, weight)):
+        (once,) = torch.autograd.grad(torch.tanh(times(x)).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(once.square().sum(), weight)[0])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5 * float(found[1].abs().max()))
+
+
 def test_under_transformations_products_are_pytorchs() -> None:
     x, weight, bias = (leaf.detach() for leaf in given())
     found = torch.func.grad(lambda w: repeated(x, w, bias)[-1].sum())(weight)

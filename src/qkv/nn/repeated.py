@@ -5,14 +5,24 @@ others' reads and writes that much again. With T steps of B rows the shares are 
 which takes a fraction of the time: Σ_t g_tᵀ x_t = [g_1; …; g_T]ᵀ [x_1; …; x_T].
 """
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 
 from qkv.nn.marks import Marks
-from qkv.parameters import transformed
-from qkv.products import linear, product
+from qkv.parameters import readable, transformed
+from qkv.products import by_panels, linear, product
+
+if TYPE_CHECKING:
+    from qkv.kernels.paneled import Paneled
+
+_OFTEN = 8
+"""Steps from which on a weight is laid out for them: that takes as long as three or four of their products."""
+_LARGE = 1 << 17
+"""Numbers in a weight below which its products take no longer as they are."""
+_FEW = 128
+"""Rows up to which a step's product is of few rows."""
 
 
 @final
@@ -39,6 +49,7 @@ class Repeated:
         self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
         self._left = Marks(steps)
         rewritten = transformed() or torch.compiler.is_compiling()
+        self._laid = _Laid() if steps >= _OFTEN and weight.numel() >= _LARGE and not rewritten else None
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
             self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._left)  # type: ignore[no-untyped-call]
@@ -53,9 +64,11 @@ class Repeated:
             (..., N).
         """
         if self._marks is None:
-            return linear(x, self._weight, self._bias)
+            laid = None if torch.is_grad_enabled() else self._laid
+            return _product(laid, x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
-        found: Tensor = _Step.apply(x, self._weight, self._bias, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
+        given = self._bias, self._marks, self._left, self._laid, self._step
+        found: Tensor = _Step.apply(x, self._weight, *given)  # type: ignore[no-untyped-call]
         self._step += 1
         return found
 
@@ -81,21 +94,70 @@ class _Gathered(torch.autograd.Function):
         return share if whole is None else whole + share, grads.sum(0) if ctx.learns else None, None, None
 
 
+@final
+class _Laid:
+    """The weight of one loop as steps of few rows multiply it, laid out by the first of them in either direction."""
+
+    def __init__(self) -> None:
+        self._ways: dict[bool, Paneled | None] = {}
+
+    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, back: bool = False) -> Tensor | None:
+        """x·Wᵀ + b, or x·W for gradients on their way back; None where panels do not serve.
+
+        Callers save the weight for their backward passes, so that PyTorch sees when it was changed in between.
+        """
+        if x.numel() > _FEW * x.shape[-1] or not _fits(x, weight.mT if back else weight, bias):
+            return None
+        if back not in self._ways:
+            self._ways[back] = by_panels(weight.mT if back else weight)
+        laid = self._ways[back]
+        return None if laid is None else laid.times(x, bias)
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether panels may read what is given; what does not fit is left to PyTorch, which says so."""
+    fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1] and readable(x)
+    return fits and (
+        bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and readable(bias))
+    )
+
+
 class _Step(torch.autograd.Function):
     """The product of one step and its input's gradient; those of weight and bias are left to `_Gathered`."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, step: int
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        marks: Tensor,
+        left: Marks,
+        laid: _Laid | None,
+        step: int,
     ) -> Tensor:
-        ctx.left, ctx.step = left, step
+        ctx.left, ctx.laid, ctx.step = left, laid, step
         ctx.save_for_backward(x, weight)
-        return linear(x, weight, bias)
+        return _product(laid, x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
         mark = ctx.left.leave(ctx.step, x.flatten(0, -2), rows)
-        times = torch.matmul if torch.is_grad_enabled() else product
-        return times(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None, None, None, mark, None, None
+        to_x = _pulled(ctx.laid, rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
+        return to_x, None, None, mark, None, None, None
+
+
+def _product(laid: _Laid | None, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found = None if laid is None else laid.times(x, weight, bias)
+    return linear(x, weight, bias) if found is None else found
+
+
+def _pulled(laid: _Laid | None, rows: Tensor, weight: Tensor) -> Tensor:
+    """The gradients of a step's inputs from those of its results."""
+    if torch.is_grad_enabled():
+        # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
+        return rows @ weight
+    found = None if laid is None else laid.times(rows, weight, None, back=True)
+    return product(rows, weight) if found is None else found

@@ -10,7 +10,8 @@ are shared among threads.
 
 import numpy as np
 
-from qkv.kernels import tanh_itself, tanh_scores
+from qkv.kernels import added_rows, tanh_itself, tanh_scores
+from qkv.kernels.added_rows import add_four, add_one
 from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 from qkv.kernels.tanh_itself import expm1
 from qkv.kernels.tanh_scores import scores
@@ -124,26 +125,6 @@ def _drop(s, bits, start, threshold, scale):
 
 
 @helper
-def _add_values(out, s, value):
-    """out += Σ s_k value_k, eight keys at a time."""
-    wide_registers()
-    width = out.size
-    whole = s.size - s.size % 8
-    for k in range(0, whole, 8):
-        p0, p1, p2, p3 = s[k], s[k + 1], s[k + 2], s[k + 3]
-        p4, p5, p6, p7 = s[k + 4], s[k + 5], s[k + 6], s[k + 7]
-        v0, v1, v2, v3 = value[k], value[k + 1], value[k + 2], value[k + 3]
-        v4, v5, v6, v7 = value[k + 4], value[k + 5], value[k + 6], value[k + 7]
-        for c in range(width):
-            one = (p0 * v0[c] + p1 * v1[c]) + (p2 * v2[c] + p3 * v3[c])
-            out[c] += one + ((p4 * v4[c] + p5 * v5[c]) + (p6 * v6[c] + p7 * v7[c]))
-    for k in range(whole, s.size):
-        p, v = s[k], value[k]
-        for c in range(width):
-            out[c] += p * v[c]
-
-
-@helper
 def _softmax_step(s, n, q, columns, out, top, total):
     """Turn the scores of one tile into weights, and rescale what earlier tiles gave."""
     before = top[n, q]
@@ -171,8 +152,8 @@ def _finish(out, total):
 
 
 @stage
-def _meet(n, q, at, rule, sight, value, shift, drop, scale, s, columns, out, top, total):
-    """Let one row meet the keys from `at` on, whose scores are s."""
+def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, total):
+    """Turn the scores of one row with the keys from `at` on into weights."""
     _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
     if rule == SOFTMAX:
         _softmax_step(s, n, q, columns, out[n, q], top, total)
@@ -180,7 +161,6 @@ def _meet(n, q, at, rule, sight, value, shift, drop, scale, s, columns, out, top
         _logistic(s, shift[n, q])
     if drop.size:
         _drop(s, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
-    _add_values(out[n, q], s, value[n, at : at + s.size])
 
 
 @stage
@@ -198,11 +178,25 @@ def _meet_four(
     if low >= high:
         return
     scores(left[n], q, end - 1, right[n, tile], weight[n], count[n], low, high, rows)
+    alike = q + 4 <= end
+    for j in range(min(4, end - q)):
+        start, stop = _seen(sight, n, q + j, edge, size)
+        alike &= start == low and stop == high
+        if start < stop:
+            s = rows[j, start:stop]
+            _weigh(n, q + j, edge + start, rule, sight, shift, drop, scale, s, columns, out, top, total)
+    # Row q of the output and the keys from `edge` on.
+    width = value.shape[2]
+    to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + edge) * width
+    if alike:
+        terms, first = high - low, keys + low * width
+        add_four(out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
+        return
     for j in range(min(4, end - q)):
         start, stop = _seen(sight, n, q + j, edge, size)
         if start < stop:
-            s = rows[j, start:stop]
-            _meet(n, q + j, edge + start, rule, sight, value, shift, drop, scale, s, columns, out, top, total)
+            own, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
+            add_one(out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
 
 
 @kernel(
@@ -211,6 +205,7 @@ def _meet_four(
     tanh_itself,
     tanh_scores,
     tanh_scores.tile,
+    added_rows,
 )
 def forward(
     start, stop, rule, left, right, weight, count, value, first, last, mask, bias, owner, shift, drop, scale,

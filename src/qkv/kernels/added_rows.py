@@ -1,11 +1,14 @@
 """Products of two matrices added to a third: four rows of it at a time, or one, whose sums stay in registers.
 
-Each number is one sum over the terms in their order, by the same operations for four rows as for one, so that no bit
-depends on how rows are put together.
+Each number is one sum over the terms, by the same operations for four rows as for one, so that no bit depends on how
+rows are put together: term after term, or, `in_fours`, four terms added up before they join the sum, which halves the
+error and takes half as much time again.
 """
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
+
+from functools import partial
 
 from llvmlite import ir
 from numba.core import types
@@ -18,12 +21,15 @@ _BYTES = 64 if WIDE else 32
 """Of one register."""
 _ACROSS = 4 if WIDE else 2
 """Registers of columns that a row has, where there are so many columns left."""
+_FLAGS = ("contract",)
+TERM_BY_TERM, IN_FOURS = False, True
 
 
-def add_four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+def add_four(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
     """c += a·b for four rows of c.
 
     Args:
+        in_fours: TERM_BY_TERM or IN_FOURS.
         c, a, b: arrays without gaps, of one float type.
         to, of_c: row i of c begins with its number `to + i·of_c`.
         x, of_a, by: its term t is multiplied by the number `x + i·of_a + t·by` of a.
@@ -33,7 +39,7 @@ def add_four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
     _added(4, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
 
 
-def add_one(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+def add_one(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
     """The same for one row."""
     _added(1, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
 
@@ -45,7 +51,7 @@ def _added(rows, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
         row += sum(a[x + i * of_a + t * by] * b[y + t * of_b : y + t * of_b + width] for t in range(terms))
 
 
-def _by(rows):
+def _by(rows, in_fours):
     """The operation for so many rows."""
 
     @intrinsic
@@ -56,7 +62,7 @@ def _by(rows):
             of_c, of_a, by, of_b, terms, width = (given[i] for i in (2, 5, 6, 9, 10, 11))
             to = [builder.gep(c, [builder.mul(of_c, tile.WORD(i))]) for i in range(rows)]
             by_rows = [builder.gep(a, [builder.mul(of_a, tile.WORD(i))]) for i in range(rows)]
-            _all_columns(builder, to, tile.Sides(by_rows, by, b, of_b), terms, width)
+            _all_columns(builder, to, tile.Sides(by_rows, by, b, of_b), terms, width, in_fours)
             return context.get_dummy_value()
 
         return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width), make
@@ -64,49 +70,79 @@ def _by(rows):
     return add
 
 
-_four, _one = _by(4), _by(1)
+_four, _one, _four_in_fours, _one_in_fours = _by(4, False), _by(1, False), _by(4, True), _by(1, True)
 
 
 @overload(add_four, inline="always")
-def _add_four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    def add(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-        _four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+def _add_four(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+    def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+        if in_fours:
+            _four_in_fours(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+        else:
+            _four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
 
     return add
 
 
 @overload(add_one, inline="always")
-def _add_one(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    def add(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-        _one(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+def _add_one(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+    def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+        if in_fours:
+            _one_in_fours(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+        else:
+            _one(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
 
     return add
 
 
-def _all_columns(builder, to, sides, terms, width):
+def _all_columns(builder, to, sides, terms, width, in_fours):
     """Go through the columns: by some registers, by one, by fours, number by number."""
     number = sides.right.type.pointee
     lanes = _BYTES // (8 if isinstance(number, ir.DoubleType) else 4)
     done = tile.WORD(0)
-    for across, wide in ((_ACROSS, lanes), (1, lanes), (1, 4), (1, 1)):
+    # Four terms of two registers of columns, and what four rows add up, fill the registers there are.
+    for across, wide in ((2 if in_fours else _ACROSS, lanes), (1, lanes), (1, 4), (1, 1)):
         register = ir.VectorType(number, wide)
         left = builder.sub(width, done)
         stop = builder.add(done, builder.and_(left, tile.WORD(-across * wide)))
 
         def turn(column, _, across=across, register=register):
-            _add_columns(builder, to, sides, terms, column, across, register)
+            own = sides._replace(right=builder.gep(sides.right, [column]))
+            _add_columns(builder, to, own, terms, column, across, register, in_fours)
             return []
 
         tile.loop(builder, done, stop, across * wide, [], turn)
         done = stop
 
 
-def _add_columns(builder, to, sides, terms, column, across, register):
+def _add_columns(builder, to, sides, terms, column, across, register, in_fours):
     """Add some registers of columns of each row."""
-    sides = sides._replace(right=builder.gep(sides.right, [column]))
-    totals = [ir.Constant(register, [0.0] * register.count)] * (across * len(to))
-    totals = tile.add_terms(builder, totals, sides, tile.WORD(0), terms, 1)
+    totals, done = [ir.Constant(register, [0.0] * register.count)] * (across * len(to)), tile.WORD(0)
+    if in_fours:
+        whole = builder.and_(terms, tile.WORD(-4))
+        totals = tile.loop(builder, done, whole, 4, totals, partial(_add_group, builder, sides))
+        done = whole
+    totals = tile.add_terms(builder, totals, sides, done, terms, 1)
     for place, total in enumerate(totals):
         row, k = divmod(place, across)
         at = builder.gep(to[row], [builder.add(column, tile.WORD(k * register.count))])
-        tile.store(builder, builder.fadd(tile.load(builder, at, register), total, flags=("contract",)), at)
+        tile.store(builder, builder.fadd(tile.load(builder, at, register), total, flags=_FLAGS), at)
+
+
+def _add_group(builder, sides, term, sums):
+    """Add four terms, (a + b) + (c + d), to each sum."""
+    register, across = sums[0].type, len(sums) // len(sides.rows)
+    terms = [builder.add(term, tile.WORD(t)) for t in range(4)]
+    begins = [builder.gep(sides.right, [builder.mul(t, sides.of_term)]) for t in terms]
+    places = [[builder.gep(begin, [tile.WORD(k * register.count)]) for begin in begins] for k in range(across)]
+    parts = [[tile.load(builder, place, register) for place in column] for column in places]
+    found = []
+    for i, row in enumerate(sides.rows):
+        numbers = [builder.load(builder.gep(row, [builder.mul(t, sides.by)])) for t in terms]
+        spread = [tile.spread(builder, number, register) for number in numbers]
+        for k, part in enumerate(parts):
+            four = [builder.fmul(x, y, flags=_FLAGS) for x, y in zip(spread, part, strict=True)]
+            pairs = [builder.fadd(four[t], four[t + 1], flags=_FLAGS) for t in (0, 2)]
+            share = builder.fadd(*pairs, flags=_FLAGS)
+            found.append(builder.fadd(share, sums[across * i + k], flags=_FLAGS))
+    return found

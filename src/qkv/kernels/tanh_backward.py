@@ -11,7 +11,8 @@ gradients g are made again, then each feature is passed once, where t = tanh(a +
 
 import numpy as np
 
-from qkv.kernels import tanh_itself, tanh_scores
+from qkv.kernels import added_rows, tanh_itself, tanh_scores
+from qkv.kernels.added_rows import IN_FOURS, TERM_BY_TERM, add_four, add_one
 from qkv.kernels.compiled import estimated, helper, kernel, reduction, stage, wide_registers
 from qkv.kernels.tanh_itself import expm1, tanh_in_double
 from qkv.kernels.tanh_scores import ROUND, scores, small_tanh
@@ -99,18 +100,6 @@ def _keep_factor(c, bits, start, threshold, scale):
 
 
 @helper
-def _products(values, grad, start, stop, s):
-    """s = Σ_v grad_v value_v for the keys start to stop of a tile whose rows are value columns, in fours."""
-    s[:] = 0
-    for v in range(0, grad.size, 4):
-        g0, g1, g2, g3 = grad[v], grad[v + 1], grad[v + 2], grad[v + 3]
-        v0, v1 = values[v, start:stop], values[v + 1, start:stop]
-        v2, v3 = values[v + 2, start:stop], values[v + 3, start:stop]
-        for k in range(s.size):
-            s[k] += (g0 * v0[k] + g1 * v1[k]) + (g2 * v2[k] + g3 * v3[k])
-
-
-@helper
 def _score_gradients(p, g, keep, dropped, rule, total, delta):
     """Turn g from the gradients of the weights p into those of the scores, and p into what met the values."""
     if rule == SOFTMAX:
@@ -176,17 +165,6 @@ def _other_feature(left, i, right, grads, start, stop, into, sums, small):
         sums[4] += along
 
 
-@reduction
-def _add_value_gradients(into, grads, weights, start, stop):
-    """Add Σ over four rows of grad_v p_k to a tile whose rows are value columns."""
-    p0, p1, p2, p3 = weights[0, start:stop], weights[1, start:stop], weights[2, start:stop], weights[3, start:stop]
-    for v in range(into.shape[0]):
-        g0, g1, g2, g3 = grads[0, v], grads[1, v], grads[2, v], grads[3, v]
-        to = into[v, start:stop]
-        for k in range(to.size):
-            to[k] += (g0 * p0[k] + g1 * p1[k]) + (g2 * p2[k] + g3 * p3[k])
-
-
 @stage
 def _features(left, right, part, into, sums, across, along):
     """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
@@ -217,14 +195,12 @@ def _copy(x, to):
 
 
 @stage
-def _row(box, q, part, rule, scale, factors, sight, state, values, rows, j, wanted):
-    """Put weights and score gradients of one row with its part of a tile into line j of `rows`."""
+def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
+    """Turn the scores of one row with its part of a tile into weights, and the products beside them into slopes."""
     n, tile, start, stop = box[0], box[3], part[0], part[1]
     top, total, out, grad, grad_lse, shift, drop = state
-    at = tile * values.shape[1] + start
-    p, g, keep = rows[2][0, j, start:stop], rows[2][1, j, start:stop], rows[2][2, 0, : stop - start]
-    _copy(factors[0][n, q], rows[0][j])
-    _copy(grad[n, q], rows[1][j])
+    at = tile * weights.shape[1] + start
+    p, g, keep = weights[j, start:stop], rows[1][j, start:stop], rows[2][: stop - start]
     _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
     if rule == SOFTMAX:
         _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
@@ -232,12 +208,14 @@ def _row(box, q, part, rule, scale, factors, sight, state, values, rows, j, want
         _logistic(p, shift[n, q])
     if drop.size:
         _keep_factor(keep, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
-    _products(values, rows[1][j], start, stop, g)
-    # Taken like the products above: a row that sees one key then has gradients of exactly zero.
-    _copy(out[n, q], rows[5][:, 0])
-    _products(rows[5], rows[1][j], 0, 1, rows[3][:1])
-    delta = rows[3][0] - (grad_lse[n, q] if grad_lse.size else ZERO)
-    _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta)
+    # Taken like the products of gradient and values: a row that sees one key then has gradients of exactly zero.
+    delta, width = rows[3][:1], out.shape[2]
+    delta[0] = 0
+    first = (n * out.shape[1] + q) * width
+    add_one(IN_FOURS, delta, 0, 0, grad, first, 0, 1, out, first, 1, width, 1)
+    if grad_lse.size:
+        delta[0] -= grad_lse[n, q]
+    _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta[0])
     if rule == IDENTITY:
         _hide(g, sight, n, q, at, 0.0)
     _collect(g, n, q, at, rule, sight, wanted)
@@ -257,12 +235,16 @@ def _collect(g, n, q, at, rule, sight, wanted):
 
 
 @stage
-def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tiles, wanted):
-    """Let a block of rows meet a tile of keys, four at a time; fills `tiles` with key and value gradients."""
+def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, weights, rows, wanted):
+    """Let a block of rows meet a tile of keys, four at a time; fills `key_tile` with gradients of the keys.
+
+    Returns:
+        The part of the tile that any of the rows sees.
+    """
     n, begin, end, tile = box
-    size, parts = values.shape[1], rows[4]
-    tiles[0][:] = 0
-    tiles[1][:] = 0
+    size, parts, low, high = values.shape[1], rows[4], values.shape[1], 0
+    key_tile[:] = 0
+    weights[:] = 0
     for four in range(begin, end, 4):
         start, stop = size, 0
         for j in range(4):
@@ -273,36 +255,68 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, rows, tile
                 start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
         if start < stop:
             start, stop = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, size)
-            weights, slopes = rows[2][0], rows[2][1]
-            scores(
-                factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights
-            )
-            slopes[:, start:stop] = 0
-            for j in range(4):
-                # What a row does not see may have scores.
-                weights[j, start : max(start, parts[j, 0])] = 0
-                weights[j, max(start, parts[j, 1]) : stop] = 0
-                if parts[j, 0] < parts[j, 1]:
-                    _row(box, four + j, parts[j], rule, scale, factors, sight, state, values, rows, j, wanted)
+            low, high = min(low, start), max(high, stop)
+            of_four = weights[four - begin : four - begin + 4]
+            _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, of_four, rows, wanted)
             across = wanted[0][four : min(four + 4, end)]
-            part = rows[2][1], factors[3][n], start, stop
-            _features(rows[0], factors[1][n, tile], part, tiles[0], rows[3], across, wanted[1])
-            _add_value_gradients(tiles[1], rows[1], rows[2][0], start, stop)
+            part = rows[1], factors[3][n], start, stop
+            _features(rows[0], factors[1][n, tile], part, key_tile, rows[3], across, wanted[1])
+    return low, high
+
+
+@stage
+def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
+    """Compute weights and slopes of four rows with a part of a tile; of what a row does not see, zero."""
+    n, _, end, tile = box
+    grad, slopes, parts = state[3], rows[1], rows[4]
+    scores(factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights)
+    slopes[:, start:stop] = 0
+    size, width, count = values.shape[1], grad.shape[2], stop - start
+    first = (n * grad.shape[1] + four) * width
+    if four + 4 <= end:
+        add_four(IN_FOURS, slopes, start, size, grad, first, width, 1, values, start, size, width, count)
+    else:
+        for j in range(end - four):
+            of_row = first + j * width
+            add_one(IN_FOURS, slopes, j * size + start, size, grad, of_row, width, 1, values, start, size, width, count)
+    for j in range(4):
+        # What a row does not see may have scores and products.
+        before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
+        weights[j, start:before] = 0
+        slopes[j, start:before] = 0
+        weights[j, after:stop] = 0
+        slopes[j, after:stop] = 0
+        if parts[j, 0] < parts[j, 1]:
+            _copy(factors[0][n, four + j], rows[0][j])
+            _row(box, four + j, parts[j], rule, scale, sight, state, weights, rows, j, wanted)
+
+
+@helper
+def _add_value_gradients(to, grad, n, begin, end, weights, low, high):
+    """Add Σ over a block's rows of grad_v p_k to the gradients of a tile whose rows are value columns."""
+    width, size, rows = grad.shape[2], weights.shape[1], end - begin
+    first = (n * grad.shape[1] + begin) * width
+    for v in range(0, width - width % 4, 4):
+        at = v * size + low
+        add_four(TERM_BY_TERM, to, at, size, grad, first + v, 1, width, weights, low, size, rows, high - low)
+    for v in range(width - width % 4, width):
+        add_one(TERM_BY_TERM, to, v * size + low, size, grad, first + v, 1, width, weights, low, size, rows, high - low)
 
 
 @kernel(
     "void(i8, i8, i8, i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,:,::1], i4[:,::1], i4[:,::1],"
     " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
-    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[::1], i8[:,::1], F[:,::1])",
+    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1], F[::1], i8[:,::1])",
     tanh_itself,
     tanh_scores,
     tanh_scores.tile,
+    added_rows,
 )
 def backward(
     n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,
     top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
-    key_tile, value_tile, lefts, grads, pairs, sums, parts, column,
+    key_tile, weights, lefts, slopes, kept, sums, parts,
 ):  # fmt: skip
     """Sum the gradients that the rows q0 to q1 of the items n0 to n1 give.
 
@@ -316,18 +330,20 @@ def backward(
             rows, keys per tile), over both (parts, N, R).
         d_bias: added to, (parts or 1, S, 1 or Q, K), of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
-        key_tile, value_tile, lefts, grads, pairs, sums, parts, column: scratch of this thread, zeros: (R, keys per
-            tile), (V in fours, keys per tile), (4, R), (4, V in fours), (3, 4, keys per tile), 5, (4, 2) and (V in
-            fours, 1).
+        key_tile, weights, lefts, slopes, kept, sums, parts: scratch of this thread, zeros: (R, keys per tile), (BLOCK,
+            keys per tile), (4, R), (4, keys per tile), keys per tile, 5, and (4, 2).
     """
     factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
     state = (top, total, out, grad, grad_lse, shift, drop)
-    tiles, rows = (key_tile, value_tile), (lefts, grads, pairs, sums, parts, column)
+    rows = (lefts, slopes, kept, sums, parts)
     for n in range(n0, n1):
         wanted = (left_sums[n], along[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
         for begin in range(q0, q1, BLOCK):
             for tile in range(right.shape[1]):
                 box = (n, begin, min(q1, begin + BLOCK), tile)
-                _meet_tile(box, rule, scale, factors, sight, state, values[n, tile], keys, rows, tiles, wanted)
-                _add(right_sums[part, n, tile], tiles[0])
-                _add(value_sums[part, n, tile], tiles[1])
+                low, high = _meet_tile(
+                    box, rule, scale, factors, sight, state, values[n, tile], keys, key_tile, weights, rows, wanted
+                )
+                if low < high:
+                    _add(right_sums[part, n, tile], key_tile)
+                    _add_value_gradients(value_sums[part, n, tile], grad, n, begin, box[2], weights, low, high)

@@ -11,7 +11,7 @@ are shared among threads.
 import numpy as np
 
 from qkv.kernels import added_rows, tanh_itself, tanh_scores
-from qkv.kernels.added_rows import add_four, add_one
+from qkv.kernels.added_rows import TERM_BY_TERM, add_four, add_one
 from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 from qkv.kernels.tanh_itself import expm1
 from qkv.kernels.tanh_scores import scores
@@ -190,13 +190,13 @@ def _meet_four(
     to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + edge) * width
     if alike:
         terms, first = high - low, keys + low * width
-        add_four(out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
+        add_four(TERM_BY_TERM, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
         return
     for j in range(min(4, end - q)):
         start, stop = _seen(sight, n, q + j, edge, size)
         if start < stop:
             own, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
-            add_one(out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
+            add_one(TERM_BY_TERM, out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
 
 
 @kernel(

@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 from qkv.kernels import pool, tanh_few
 from qkv.kernels.few import few
 from qkv.kernels.sight import Array, Drop, Sight, arguments, summed
+from qkv.kernels.tanh_backward import BLOCK
 from qkv.kernels.tanh_backward import backward as _backward
 from qkv.kernels.tanh_factors import factors as _factors
 from qkv.kernels.tanh_forward import forward as _forward
@@ -292,9 +293,11 @@ def backward(
         lay_out(*pool.share(chunk, items, items), value, tiles)
 
     def work(chunk: int) -> None:
-        scratch = [np.zeros(shape, dtype) for shape in _scratch(room, size, tiles.shape[2])]
-        ends, column = np.empty((4, 2), np.int64), np.zeros((tiles.shape[2], 1), dtype)
-        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends, column)
+        scratch = [
+            np.zeros(shape, dtype) for shape in ((room, size), (BLOCK, size), (4, room), (4, size), (size,), (5,))
+        ]
+        ends = np.empty((4, 2), np.int64)
+        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends)
 
     pool.run(lay, items, tiles.size * 1e-3)
     pool.run(work, len(boxes), time)
@@ -349,7 +352,3 @@ def _boxes(
         boxes = [(n, n + 1, *cut) for n in range(items) for cut in ranges]
     one_row = bias is not None and bias.bias.size > 0 and bias.bias.shape[1] == 1
     return boxes, cuts, cuts if one_row else 1
-
-
-def _scratch(room: int, size: int, width: int) -> tuple[tuple[int, ...], ...]:
-    return (room, size), (width, size), (4, room), (4, width), (3, 4, size), (5,)

@@ -30,6 +30,12 @@ takes as long as by MKL, 512 × 512 × 64 two thirds; and each item waits for bo
 _MANY = 2**26
 """Multiplications from which on weights that come again are multiplied by panels; a process that decodes little needs
 no Numba."""
+_OFTEN = 8
+"""Steps from which on a loop's weight is laid out for them: that takes as long as three or four of their products."""
+_LARGE = 2**17
+"""Numbers in a weight below which its products take no longer as they are."""
+_FEW = 128
+"""Rows up to which a product is of few rows."""
 _LONGEST = 1024
 """How many terms are added up in one product: oneDNN rounds a sum of 4096 twice as much as MKL."""
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -94,18 +100,24 @@ def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
     return found
 
 
-def by_panels(weight: Tensor) -> "Paneled | None":
-    """A weight W (N, M) laid out for products x·Wᵀ of few rows that come again and again, without gradients.
+def by_panels(weight: Tensor, steps: int, rows: int) -> "Paneled | None":
+    """A weight W (N, M) laid out for the steps of a loop, each a product x·Wᵀ of few rows without a gradient.
+
+    Args:
+        weight: W, which stays as it is while it is used.
+        steps: how many products there will be.
+        rows: of each of them.
 
     Returns:
-        None where it cannot be: not float32, not on the CPU, followed by transformations, or without compiled kernels.
+        None where that does not pay, or cannot be: not float32, not on the CPU, followed by transformations, or without
+        compiled kernels.
 
     Example:
-        >>> laid = by_panels(torch.ones(4, 3))
-        >>> laid is None or laid.times(torch.ones(1, 3), None).tolist() == [[3.0, 3.0, 3.0, 3.0]]
+        >>> by_panels(torch.ones(4, 3), 100, 1) is None
         True
     """
-    if weight.dtype != torch.float32 or not readable(weight) or transformed():
+    pays = steps >= _OFTEN and weight.numel() >= _LARGE and rows <= _FEW
+    if not pays or weight.dtype != torch.float32 or not readable(weight) or transformed():
         return None
     paneled = _compiled()
     return None if paneled is None else paneled(weight.detach())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.models.cells import STEPS, hidden_of
+from qkv.nn.gated_steps import gated_steps, served
 from qkv.nn.repeated import Repeated
 from qkv.products import linear
 
@@ -68,9 +69,11 @@ def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor) -> Tensor:
     """The states (S, B, H) of one layer in one direction."""
     cell = layer.mode.lower().removesuffix("_tanh")
     (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
-    inputs, again = linear(x_SBM, weight, bias).unbind(), Repeated(recurrent, other, x_SBM.shape[0])
-    hidden, states = hidden_of(cell, recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size)), []
-    for given in inputs:
+    inputs, first = linear(x_SBM, weight, bias), recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size)
+    if cell == "gru" and served(inputs, recurrent, other, first):
+        return gated_steps(inputs, recurrent, other, first)
+    again, hidden, states = Repeated(recurrent, other, len(inputs)), hidden_of(cell, first), []
+    for given in inputs.unbind():
         hidden = STEPS[cell](given, again(hidden[0]), hidden)
         states.append(hidden[0])
     return torch.stack(states)

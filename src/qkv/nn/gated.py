@@ -8,9 +8,9 @@ from torch import Tensor
 from qkv.backends import tanh_operators
 from qkv.parameters import readable, transformed
 
-_LEAST = 1 << 12
+LEAST = 1 << 12
 """Numbers in a state below which PyTorch's operations are kept: who computes little needs no Numba."""
-_EACH = 1.4e-3
+EACH = 1.4e-3
 """Microseconds of one thread for each number of a state."""
 
 
@@ -32,7 +32,7 @@ def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
         tensor([[0.5000, 0.5000]])
     """
     if not _served(inputs, recurrent, hidden):
-        return _composed(inputs, recurrent, hidden)
+        return composed(inputs, recurrent, hidden)
     given = (inputs, recurrent, hidden)
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         found: Tensor = _Gated.apply(*given)  # type: ignore[no-untyped-call]
@@ -47,14 +47,15 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
         and hidden.dtype in (torch.float32, torch.float64)
         and hidden.ndim == 2
         and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
-        and hidden.numel() >= _LEAST
+        and hidden.numel() >= LEAST
         and not transformed()
         and all(readable(x) and not x.is_neg() for x in (inputs, recurrent, hidden))
         and tanh_operators.trouble() is None
     )
 
 
-def _composed(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+def composed(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+    """The same by PyTorch's operations, which may be differentiated as often as one likes."""
     width = hidden.shape[-1]
     r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, -1)
     n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
@@ -68,7 +69,7 @@ def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor,
     found, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
     arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
     arrays += [found.numpy(), gates.numpy()]
-    pool.share_out(gru_rows.forward, arrays[0].dtype, len(hidden), _EACH * hidden.numel(), arrays)
+    pool.share_out(gru_rows.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
     return found, gates
 
 
@@ -86,7 +87,7 @@ class _Gated(torch.autograd.Function):
             # Gradients that are differentiated again are PyTorch's: by each operand alone, as they hang together.
             given = [x.view_as(x) for x in (inputs, recurrent, hidden)]
             wanted = [x for x, want in zip(given, ctx.needs_input_grad, strict=True) if want]
-            each = iter(torch.autograd.grad(_composed(*given), wanted, grad, create_graph=True))
+            each = iter(torch.autograd.grad(composed(*given), wanted, grad, create_graph=True))
             return tuple(next(each) if want else None for want in ctx.needs_input_grad)
         return _backward(grad, recurrent, hidden, gates)
 
@@ -97,5 +98,5 @@ def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) ->
     found = recurrent.new_empty(recurrent.shape), recurrent.new_empty(recurrent.shape), hidden.new_empty(hidden.shape)
     arrays = [x.detach().contiguous().numpy() for x in (grad, recurrent, hidden, gates)]
     arrays += [x.numpy() for x in found]
-    pool.share_out(gru_rows.backward, arrays[0].dtype, len(hidden), _EACH * hidden.numel(), arrays)
+    pool.share_out(gru_rows.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
     return found

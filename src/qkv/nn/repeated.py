@@ -17,13 +17,6 @@ from qkv.products import by_panels, linear, product
 if TYPE_CHECKING:
     from qkv.kernels.paneled import Paneled
 
-_OFTEN = 8
-"""Steps from which on a weight is laid out for them: that takes as long as three or four of their products."""
-_LARGE = 1 << 17
-"""Numbers in a weight below which its products take no longer as they are."""
-_FEW = 128
-"""Rows up to which a step's product is of few rows."""
-
 
 @final
 class Repeated:
@@ -49,7 +42,7 @@ class Repeated:
         self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
         self._left = Marks(steps)
         rewritten = transformed() or torch.compiler.is_compiling()
-        self._laid = _Laid() if steps >= _OFTEN and weight.numel() >= _LARGE and not rewritten else None
+        self._laid = None if rewritten else _Laid(steps)
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
             self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._left)  # type: ignore[no-untyped-call]
@@ -98,7 +91,8 @@ class _Gathered(torch.autograd.Function):
 class _Laid:
     """The weight of one loop as steps of few rows multiply it, laid out by the first of them in either direction."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
         self._ways: dict[bool, Paneled | None] = {}
 
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, back: bool = False) -> Tensor | None:
@@ -106,10 +100,11 @@ class _Laid:
 
         Callers save the weight for their backward passes, so that PyTorch sees when it was changed in between.
         """
-        if x.numel() > _FEW * x.shape[-1] or not _fits(x, weight.mT if back else weight, bias):
+        weight = weight.mT if back else weight
+        if not _fits(x, weight, bias):
             return None
         if back not in self._ways:
-            self._ways[back] = by_panels(weight.mT if back else weight)
+            self._ways[back] = by_panels(weight, self._steps, x.numel() // max(x.shape[-1], 1))
         laid = self._ways[back]
         return None if laid is None else laid.times(x, bias)
 

@@ -146,3 +146,14 @@ def readable(tensor: Tensor) -> bool:
     if tensor.device.type != "cpu" or torch.compiler.is_compiling() or _traced():
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def numbers(tensor: Tensor) -> bool:
+    """Whether a kernel may read and write a tensor's numbers where they lie, and nothing that follows them is lost.
+
+    Example:
+        >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))
+        (True, False)
+    """
+    plain = readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor()
+    return plain and not transformed() and torch._C._get_tracing_state() is None

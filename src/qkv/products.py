@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.keeping import kept
-from qkv.parameters import forward_mode, readable, transformed
+from qkv.parameters import forward_mode, numbers, readable
 from qkv.shapes import Shape, broadcast
 
 if TYPE_CHECKING:
@@ -30,12 +30,11 @@ takes as long as by MKL, 512 × 512 × 64 two thirds; and each item waits for bo
 _MANY = 2**26
 """Multiplications from which on weights that come again are multiplied by panels; a process that decodes little needs
 no Numba."""
-_OFTEN = 8
-"""Steps from which on a loop's weight is laid out for them: that takes as long as three or four of their products."""
-_LARGE = 2**17
+_OFTEN = 24
+"""Steps from which on a loop's weight is laid out for them: in either direction that takes as long as five to ten of
+their products, and saves a third or half of each."""
+_LARGE = 2**19
 """Numbers in a weight below which its products take no longer as they are."""
-_FEW = 128
-"""Rows up to which a product is of few rows."""
 _LONGEST = 1024
 """How many terms are added up in one product: oneDNN rounds a sum of 4096 twice as much as MKL."""
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -100,6 +99,16 @@ def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
     return found
 
 
+def few(rows: int) -> bool:
+    """Whether products of so many rows are for panels: these take eight at a time, and many rows are MKL's own.
+
+    Example:
+        >>> few(1), few(16), few(1000)
+        (False, True, False)
+    """
+    return 8 <= rows <= 128
+
+
 def by_panels(weight: Tensor, steps: int, rows: int) -> "Paneled | None":
     """A weight W (N, M) laid out for the steps of a loop, each a product x·Wᵀ of few rows without a gradient.
 
@@ -109,15 +118,17 @@ def by_panels(weight: Tensor, steps: int, rows: int) -> "Paneled | None":
         rows: of each of them.
 
     Returns:
-        None where that does not pay, or cannot be: not float32, not on the CPU, followed by transformations, or without
-        compiled kernels.
+        None where that does not pay, or cannot be: not float32, not on the CPU, under autocast or transformations,
+        without compiled kernels, or in a decoding, which keeps its weights itself (`linear`).
 
     Example:
-        >>> by_panels(torch.ones(4, 3), 100, 1) is None
+        >>> by_panels(torch.ones(4, 3), 100, 8) is None
         True
     """
-    pays = steps >= _OFTEN and weight.numel() >= _LARGE and rows <= _FEW
-    if not pays or weight.dtype != torch.float32 or not readable(weight) or transformed():
+    pays = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
+    if not pays or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
+        return None
+    if kept(_Weights) is not None and not torch.is_grad_enabled():
         return None
     paneled = _compiled()
     return None if paneled is None else paneled(weight.detach())
@@ -229,6 +240,7 @@ def _answered(x: Tensor, weight: Tensor) -> bool:
         x.dtype == weight.dtype == torch.float32
         and readable(x)
         and readable(weight)
+        and torch._C._get_tracing_state() is None
         and _favored()
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")

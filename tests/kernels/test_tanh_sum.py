@@ -306,9 +306,30 @@ def test_rows_do_not_depend_on_other_rows():
     made = factor(c.query, c.key, c.vector, c.sight)
     whole = forward(made, c.value, c.sight)
     sight = replace(c.sight, first=c.sight.first.copy(), last=c.sight.last.copy())
-    sight.last[0, :100] = 7
+    # Of most groups of four, some rows.
+    changed = np.arange(130) % 3 == 0
+    sight.last[0, changed] = 7
     part = forward(made, c.value, sight)
-    assert np.array_equal(whole.out[:, 100:], part.out[:, 100:])
+    assert np.array_equal(whole.out[:, ~changed], part.out[:, ~changed])
+    assert not np.array_equal(whole.out[:, changed], part.out[:, changed])
+
+
+def test_a_gradient_of_a_row_that_sees_nothing_may_be_anything():
+    c = case(19, queries=64, keys=96, width=32, columns=9)
+    c = replace(c, sight=replace(c.sight, last=np.where(np.arange(64) < 62, 96, 0).astype(np.int32)[None]))
+    grad = np.random.default_rng(0).normal(size=(2, 64, 9)).astype(np.float32)
+    plain = ours(c, grad)
+    grad[:, 62], grad[:, 63] = np.nan, np.inf
+    found = ours(c, grad)
+    assert all(torch.equal(plain[name], found[name]) for name in ("query", "key", "value", "vector"))
+
+
+@by_dtype
+@pytest.mark.parametrize(("columns", "keys"), [(8, 512), (64, 512), (64, 1500)])
+def test_values_that_are_not_centered(dtype, columns, keys):
+    """A long sum of numbers of one sign: its error goes into the gradient of every score of its row."""
+    c = case(20, queries=128, keys=keys, width=64, columns=columns)
+    assert_as_exact(replace(c, value=(0.3 * c.value + 1).astype(np.float32)).cast(dtype))
 
 
 def test_tiles_depend_on_the_width_alone():

@@ -41,7 +41,7 @@ def test_it_is_pytorchs_with_its_gradients(dtype: torch.dtype, limit: float, tog
         given[0] = torch.stack([given[0], given[0]], 1)[:, 1]
     wide = [x.detach().double().requires_grad_() for x in given]
     grad = torch.randn(ROWS, WIDTH, dtype=dtype)
-    found, expected = gated(*given), module._composed(*wide)
+    found, expected = gated(*given), module.composed(*wide)
     assert passes == [ROWS]
     slopes = torch.autograd.grad(found, given, grad)
     right = torch.autograd.grad(expected, wide, grad.double())
@@ -59,12 +59,12 @@ def test_it_is_the_cell_of_pytorch() -> None:
 def test_extremes_and_what_is_no_number() -> None:
     inputs, recurrent, hidden = (x.detach() for x in drawn(torch.float32))
     inputs[0], inputs[1], inputs[2, 5] = 1e30, -torch.inf, torch.nan
-    found, expected = gated(inputs, recurrent, hidden), module._composed(inputs, recurrent, hidden)
+    found, expected = gated(inputs, recurrent, hidden), module.composed(inputs, recurrent, hidden)
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=2e-6, atol=2e-6)
 
 
 def test_gradients_of_gradients(monkeypatch: pytest.MonkeyPatch, passes: list[int]) -> None:
-    monkeypatch.setattr(module, "_LEAST", 0)
+    monkeypatch.setattr(module, "LEAST", 0)
     torch.manual_seed(0)
     given = [torch.randn(2, size, dtype=torch.float64).requires_grad_() for size in (9, 9, 3)]
     assert torch.autograd.gradcheck(gated, given)
@@ -88,7 +88,7 @@ def test_gradients_of_gradients_through_several_steps(
     monkeypatch: pytest.MonkeyPatch, passes: list[int], learnt: tuple[bool, ...]
 ) -> None:
     """Operands hang together there: the products of a step are of the state of the step before."""
-    monkeypatch.setattr(module, "_LEAST", 0)
+    monkeypatch.setattr(module, "LEAST", 0)
     torch.manual_seed(0)
     shapes = (2, 9), (9, 3), (2, 3)
     given = [
@@ -111,9 +111,9 @@ def test_gradients_of_gradients_through_several_steps(
 def test_any_strides_and_shapes(passes: list[int]) -> None:
     inputs, recurrent, hidden = (x.detach() for x in drawn(torch.float32))
     across = hidden.mT.contiguous().mT
-    expected = module._composed(inputs, recurrent, hidden)
+    expected = module.composed(inputs, recurrent, hidden)
     torch.testing.assert_close(gated(inputs, recurrent, across), expected, rtol=2e-6, atol=2e-6)
     assert passes == [ROWS]
     first = gated(inputs[:1], recurrent, hidden)
-    torch.testing.assert_close(first, module._composed(inputs[:1], recurrent, hidden))
+    torch.testing.assert_close(first, module.composed(inputs[:1], recurrent, hidden))
     assert passes == [ROWS]

@@ -3,19 +3,20 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from qkv.nn import gated
 from qkv.nn.gated_steps import gated_steps, served
 
-WIDTH = 256
+WIDTH = 424
 """Three of it by one are so many numbers that the weight is laid out by panels."""
 
 
 def given(steps: int, rows: int, dtype: torch.dtype, *, bias: bool = True) -> list[Tensor | None]:
     torch.manual_seed(0)
     inputs, first = torch.randn(steps, rows, 3 * WIDTH, dtype=dtype), torch.randn(rows, WIDTH, dtype=dtype)
-    weight, other = torch.randn(3 * WIDTH, WIDTH, dtype=dtype) / 16, torch.randn(3 * WIDTH, dtype=dtype)
+    weight, other = torch.randn(3 * WIDTH, WIDTH, dtype=dtype) / 20, torch.randn(3 * WIDTH, dtype=dtype)
     return [x if x is None else x.requires_grad_() for x in (inputs, weight, other if bias else None, first)]
 
 
@@ -33,7 +34,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("steps", "rows"), [(2, 20), (12, 20), (9, 140)])
+@pytest.mark.parametrize(("steps", "rows"), [(2, 20), (25, 20), (4, 140)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_states_and_gradients(dtype: torch.dtype, steps: int, rows: int, bias: bool) -> None:
     leaves = given(steps, rows, dtype, bias=bias)
@@ -66,6 +67,25 @@ def test_second_derivatives_are_pytorchs() -> None:
         found.append(torch.autograd.grad(once.square().sum(), leaves))
     for one, two in zip(*found, strict=True):
         close(one, two)
+
+
+def test_gradients_that_numpy_cannot_read() -> None:
+    leaves = given(9, 20, torch.float32)
+    ours, theirs = gated_steps(*leaves), composed(*leaves)
+    for grad in (torch._neg_view(torch.ones_like(ours)), torch._efficientzerotensor(ours.shape)):
+        found, expected = (torch.autograd.grad(x, leaves, grad, retain_graph=True) for x in (ours, theirs))
+        for one, two in zip(found, expected, strict=True):
+            torch.testing.assert_close(one + 0, two + 0, rtol=1e-4, atol=1e-4)
+
+
+def test_tangents_of_a_gradient_are_passed_on() -> None:
+    leaves = given(4, 20, torch.float64)
+    ours, theirs = gated_steps(*leaves), composed(*leaves)
+    grad, tangent = torch.randn_like(ours), torch.randn_like(ours)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(grad, tangent)
+        for one, two in zip(*(torch.autograd.grad(x, leaves, dual) for x in (ours, theirs)), strict=True):
+            close(forward_ad.unpack_dual(one).tangent, forward_ad.unpack_dual(two).tangent)
 
 
 @pytest.mark.parametrize("changed", [1, "states"])

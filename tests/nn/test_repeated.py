@@ -1,11 +1,17 @@
 """A product in every step of a loop: its gradients are those of PyTorch, whichever steps a pass goes through."""
 
+import gc
+import weakref
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
 
+from qkv.keeping import keeping
+from qkv.kernels.paneled import Paneled
 from qkv.nn.repeated import Repeated
 
 STEPS = 4
@@ -93,46 +99,136 @@ def test_half_precision_by_autocast() -> None:
         torch.testing.assert_close(one, two, rtol=0.03, atol=0.03)
 
 
-@pytest.mark.parametrize("rows", [(3,), (1, 3), (200,)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_many_steps_of_few_rows_by_panels(rows: tuple[int, ...], bias: bool) -> None:
-    """A weight so large is laid out for the steps; 200 rows are PyTorch's again."""
+STEPS_BY_PANELS = 25
+
+
+@pytest.fixture
+def panels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each product by panels."""
+    met, times = [], Paneled.times
+
+    def spied(self: Paneled, x: Tensor, bias: Tensor | None) -> Tensor:
+        met.append(x.numel() // x.shape[-1])
+        return times(self, x, bias)
+
+    monkeypatch.setattr(Paneled, "times", spied)
+    return met
+
+
+def large(rows: tuple[int, ...], *, bias: bool = True) -> list[Tensor | None]:
     torch.manual_seed(0)
-    x, weight = torch.randn(*rows, 336, requires_grad=True), (torch.randn(400, 336) / 20).requires_grad_()
-    other = torch.randn(400, requires_grad=True) if bias else None
+    x, weight = torch.randn(*rows, 720), torch.randn(736, 720) / 27
+    given = x, weight, torch.randn(736) if bias else None
+    return [leaf if leaf is None else leaf.requires_grad_() for leaf in given]
+
+
+def looped(times: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    states = [x]
+    for _ in range(STEPS_BY_PANELS):
+        states.append(torch.tanh(times(states[-1]))[..., :720])
+    return states[1:]
+
+
+@pytest.mark.parametrize("rows", [(16,), (1, 9), (200,), (3,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_many_steps_of_few_rows_by_panels(panels: list[int], rows: tuple[int, ...], bias: bool) -> None:
+    """A weight so large is laid out for the steps; 200 rows, and 3, are PyTorch's."""
+    x, weight, other = large(rows, bias=bias)
     leaves = [leaf for leaf in (x, weight, other) if leaf is not None]
     found = []
-    for times in (Repeated(weight, other, 9), lambda x: F.linear(x, weight, other)):
-        states = [x]
-        for _ in range(9):
-            states.append(torch.tanh(times(states[-1]))[..., :336])
+    for times in (Repeated(weight, other, STEPS_BY_PANELS), lambda x: F.linear(x, weight, other)):
+        states = looped(times, x)
         found.append((states[-1], *torch.autograd.grad(sum(s.sum() for s in states), leaves)))
+    assert len(panels) == (2 * STEPS_BY_PANELS if rows in ((16,), (1, 9)) else 0)
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-5 * float(two.detach().abs().max()))
+
+
+def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int]) -> None:
+    x, weight, bias = large((16,))
+    step = Repeated(weight, bias, STEPS_BY_PANELS)
     with torch.no_grad():
-        torch.testing.assert_close(Repeated(weight, other, 9)(x), F.linear(x, weight, other), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(step(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-5)
+        weight.mul_(2)
+        torch.testing.assert_close(step(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-5)
+        assert len(panels) == 2
+        with torch.autocast("cpu", torch.bfloat16):
+            assert step(x).dtype == torch.bfloat16
+        with keeping():
+            Repeated(weight, bias, STEPS_BY_PANELS)(x)
+    assert len(panels) == 2
 
 
-def test_a_laid_out_weight_is_that_of_the_pass() -> None:
+def test_a_laid_out_weight_is_that_of_the_pass(panels: list[int]) -> None:
     """Changed between the passes, it is an error of PyTorch's; and what does not fit it says too."""
-    weight, bias = torch.randn(400, 336, requires_grad=True), torch.randn(400)
-    step = Repeated(weight, bias, 9)
-    found = step(torch.randn(2, 336, requires_grad=True)).sum()
+    x, weight, bias = large((16,))
+    found = Repeated(weight, bias, STEPS_BY_PANELS)(x).sum()
+    assert panels == [16]
     with torch.no_grad():
         weight.mul_(2)
     with pytest.raises(RuntimeError, match="inplace"):
         found.backward()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        Repeated(weight, bias, 9)(torch.randn(2, 335))
+        Repeated(weight, bias, STEPS_BY_PANELS)(x[:, 1:])
     with pytest.raises(RuntimeError):
-        Repeated(weight, bias[1:], 9)(torch.randn(2, 336))
+        Repeated(weight, bias[1:], STEPS_BY_PANELS)(x)
+
+
+def test_a_result_that_is_kept_keeps_no_panels() -> None:
+    x, weight, bias = large((16,))
+    made: list[weakref.ref[Paneled]] = []
+    create = Paneled.__init__
+
+    def noted(self: Paneled, weight: Tensor) -> None:
+        made.append(weakref.ref(self))
+        create(self, weight)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Paneled, "__init__", noted)
+        total = sum(s.sum() for s in looped(Repeated(weight, bias, STEPS_BY_PANELS), x))
+        total.backward()
+    gc.collect()
+    assert len(made) == 2
+    assert [ref() for ref in made] == [None, None]
+    assert torch.isfinite(total)
+
+
+def test_what_numpy_cannot_read_is_pytorchs(panels: list[int]) -> None:
+    x, weight, bias = large((16,))
+    step = Repeated(weight, bias, STEPS_BY_PANELS)
+    torch.testing.assert_close(step(torch._neg_view(x)), F.linear(-x, weight, bias), rtol=1e-4, atol=1e-4)
+    found = step(x)
+    for grad in (torch._neg_view(torch.ones_like(found)), torch._efficientzerotensor(found.shape)):
+        ours = torch.autograd.grad(found, x, grad, retain_graph=True)[0]
+        torch.testing.assert_close(ours, (grad + 0) @ weight, rtol=1e-4, atol=1e-4)
+    assert panels == [16]
+
+
+def test_tangents_of_a_gradient_are_passed_on() -> None:
+    x, weight, bias = large((16,))
+    found = Repeated(weight, bias, STEPS_BY_PANELS)(x)
+    torch.autograd.grad(found.sum(), x, retain_graph=True)
+    grad, tangent = torch.randn_like(found), torch.randn_like(found)
+    with forward_ad.dual_level():
+        (ours,) = torch.autograd.grad(found, x, forward_ad.make_dual(grad, tangent))
+        torch.testing.assert_close(forward_ad.unpack_dual(ours).tangent, tangent @ weight, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_of_a_loop_is_of_pytorchs_products() -> None:
+    x, weight = (leaf.detach() for leaf in large((16,), bias=False)[:2])
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda x: looped(Repeated(weight, None, STEPS_BY_PANELS), x)[-1], x)
+        torch.testing.assert_close(
+            traced(2 * x), looped(lambda x: F.linear(x, weight), 2 * x)[-1], rtol=1e-4, atol=1e-4
+        )
 
 
 def test_second_derivatives_of_a_laid_out_weight_are_pytorchs() -> None:
-    torch.manual_seed(0)
-    x, weight = torch.randn(2, 336, requires_grad=True), (torch.randn(400, 336) / 20).requires_grad_()
+    x, weight, _ = large((16,))
     found = []
-    for times in (Repeated(weight, None, 9), lambda x: F.linear(x, weight)):
+    for times in (Repeated(weight, None, STEPS_BY_PANELS), lambda x: F.linear(x, weight)):
         (once,) = torch.autograd.grad(torch.tanh(times(x)).square().sum(), x, create_graph=True)
         found.append(torch.autograd.grad(once.square().sum(), weight)[0])
     torch.testing.assert_close(*found, rtol=0, atol=1e-5 * float(found[1].abs().max()))

@@ -82,7 +82,7 @@ def cost(problem: Problem) -> Cost:
         return Cost(int(operations), 64 << 20, softmax_tiles.time(problem))
     numbers = problem.rows * (problem.queries + problem.keys) * problem.width
     if distance_tiles.fits(problem):
-        start, pace, linear = (165, 450_000, 1.1e-3) if problem.gradient else (60, 190_000, 4.5e-4)
+        start, pace, linear = (165, 450_000, 1.1e-3) if problem.gradient else (60, 190_000, 1.1e-3)
         return Cost(int(operations), 4 << 20, start + operations / pace + linear * numbers)
     start, each, linear = (560, 7.5, 4e-3) if problem.gradient else (200, 3.5, 0.0)
     if _beside_fused_kernel(problem):

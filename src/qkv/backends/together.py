@@ -73,9 +73,10 @@ def _flat(x: Tensor, leading: Shape) -> Tensor:
 
 def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | None) -> Tensor:
     query_flat, key_flat = query.flatten(0, -3), key.flatten(0, -3).mT
-    if added is None:
+    if added is None and abs(scale) <= 1:
         # `baddbmm` would fill the matrix with what it adds before it multiplies, even where that counts for nothing.
         flat = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
     else:
-        flat = torch.baddbmm(added, query_flat, key_flat, alpha=scale)
+        nothing = query.new_zeros(()) if added is None else added
+        flat = torch.baddbmm(nothing, query_flat, key_flat, alpha=scale)
     return flat.view(*query.shape[:-1], key.shape[-2])

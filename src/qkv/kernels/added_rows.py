@@ -1,8 +1,8 @@
 """Products of two matrices added to a third: four rows of it at a time, or one, whose sums stay in registers.
 
 Each number is one sum over the terms, by the same operations for four rows as for one, so that no bit depends on how
-rows are put together: term after term, or, `in_fours`, four terms added up before they join the sum, which halves the
-error and takes half as much time again.
+rows are put together: in chains of 64, term after term, or, `in_fours`, four terms added up before they join the chain,
+which halves the error of a short one and takes half as much time again.
 """
 
 # mypy: ignore-errors
@@ -23,6 +23,8 @@ _ACROSS = 4 if WIDE else 2
 """Registers of columns that a row has, where there are so many columns left."""
 _FLAGS = ("contract",)
 TERM_BY_TERM, IN_FOURS = False, True
+CHAIN = 64
+"""Terms that are added up before they join the number: the error of one long chain grows with its length."""
 
 
 def add_four(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
@@ -116,17 +118,24 @@ def _all_columns(builder, to, sides, terms, width, in_fours):
 
 
 def _add_columns(builder, to, sides, terms, column, across, register, in_fours):
-    """Add some registers of columns of each row."""
-    totals, done = [ir.Constant(register, [0.0] * register.count)] * (across * len(to)), tile.WORD(0)
-    if in_fours:
-        whole = builder.and_(terms, tile.WORD(-4))
-        totals = tile.loop(builder, done, whole, 4, totals, partial(_add_group, builder, sides))
-        done = whole
-    totals = tile.add_terms(builder, totals, sides, done, terms, 1)
-    for place, total in enumerate(totals):
-        row, k = divmod(place, across)
-        at = builder.gep(to[row], [builder.add(column, tile.WORD(k * register.count))])
-        tile.store(builder, builder.fadd(tile.load(builder, at, register), total, flags=_FLAGS), at)
+    """Add some registers of columns of each row, some terms at a time."""
+    places = [
+        builder.gep(row, [builder.add(column, tile.WORD(k * register.count))]) for row in to for k in range(across)
+    ]
+
+    def turn(first, _):
+        later = builder.add(first, tile.WORD(CHAIN))
+        last = builder.select(builder.icmp_unsigned("<", later, terms), later, terms)
+        totals, done = [ir.Constant(register, [0.0] * register.count)] * len(places), first
+        if in_fours:
+            done = builder.add(first, builder.and_(builder.sub(last, first), tile.WORD(-4)))
+            totals = tile.loop(builder, first, done, 4, totals, partial(_add_group, builder, sides))
+        totals = tile.add_terms(builder, totals, sides, done, last, 1)
+        for place, total in zip(places, totals, strict=True):
+            tile.store(builder, builder.fadd(tile.load(builder, place, register), total, flags=_FLAGS), place)
+        return []
+
+    tile.loop(builder, tile.WORD(0), terms, CHAIN, [], turn)
 
 
 def _add_group(builder, sides, term, sums):

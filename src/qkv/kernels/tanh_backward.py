@@ -268,17 +268,12 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, 
 def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
     """Compute weights and slopes of four rows with a part of a tile; of what a row does not see, zero."""
     n, _, end, tile = box
-    grad, slopes, parts = state[3], rows[1], rows[4]
+    slopes, parts, grads = rows[1], rows[4], rows[5]
     scores(factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights)
     slopes[:, start:stop] = 0
-    size, width, count = values.shape[1], grad.shape[2], stop - start
-    first = (n * grad.shape[1] + four) * width
-    if four + 4 <= end:
-        add_four(IN_FOURS, slopes, start, size, grad, first, width, 1, values, start, size, width, count)
-    else:
-        for j in range(end - four):
-            of_row = first + j * width
-            add_one(IN_FOURS, slopes, j * size + start, size, grad, of_row, width, 1, values, start, size, width, count)
+    size, width = values.shape[1], grads.shape[1]
+    first = (four - box[1]) * width
+    add_four(IN_FOURS, slopes, start, size, grads, first, width, 1, values, start, size, width, stop - start)
     for j in range(4):
         # What a row does not see may have scores and products.
         before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
@@ -292,22 +287,34 @@ def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, 
 
 
 @helper
-def _add_value_gradients(to, grad, n, begin, end, weights, low, high):
+def _take(box, grad, sight, size, edge, grads):
+    """Copy the output's gradients of a block of rows; of those that see nothing of the tile they may be anything."""
+    n, begin, end, tile = box
+    for i in range(grads.shape[0]):
+        start, stop = 0, 0
+        if begin + i < end:
+            start, stop = _seen(sight, n, begin + i, tile * edge, size)
+        if start < stop:
+            _copy(grad[n, begin + i], grads[i])
+        else:
+            grads[i] = 0
+
+
+@helper
+def _add_value_gradients(to, grads, weights, low, high):
     """Add Σ over a block's rows of grad_v p_k to the gradients of a tile whose rows are value columns."""
-    width, size, rows = grad.shape[2], weights.shape[1], end - begin
-    first = (n * grad.shape[1] + begin) * width
+    (rows, width), size, wide = grads.shape, weights.shape[1], high - low
     for v in range(0, width - width % 4, 4):
-        at = v * size + low
-        add_four(TERM_BY_TERM, to, at, size, grad, first + v, 1, width, weights, low, size, rows, high - low)
+        add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
     for v in range(width - width % 4, width):
-        add_one(TERM_BY_TERM, to, v * size + low, size, grad, first + v, 1, width, weights, low, size, rows, high - low)
+        add_one(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
 
 
 @kernel(
     "void(i8, i8, i8, i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,:,::1], i4[:,::1], i4[:,::1],"
     " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
-    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1], F[::1], i8[:,::1])",
+    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1], F[::1], i8[:,::1], F[:,::1])",
     tanh_itself,
     tanh_scores,
     tanh_scores.tile,
@@ -316,7 +323,7 @@ def _add_value_gradients(to, grad, n, begin, end, weights, low, high):
 def backward(
     n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,
     top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
-    key_tile, weights, lefts, slopes, kept, sums, parts,
+    key_tile, weights, lefts, slopes, kept, sums, parts, grads,
 ):  # fmt: skip
     """Sum the gradients that the rows q0 to q1 of the items n0 to n1 give.
 
@@ -330,20 +337,21 @@ def backward(
             rows, keys per tile), over both (parts, N, R).
         d_bias: added to, (parts or 1, S, 1 or Q, K), of size zero where it is not wanted.
         d_shift: added to, (N, Q), for a sigmoid.
-        key_tile, weights, lefts, slopes, kept, sums, parts: scratch of this thread, zeros: (R, keys per tile), (BLOCK,
-            keys per tile), (4, R), (4, keys per tile), keys per tile, 5, and (4, 2).
+        key_tile, weights, lefts, slopes, kept, sums, parts, grads: scratch of this thread, zeros: (R, keys per tile),
+            (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).
     """
     factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
     state = (top, total, out, grad, grad_lse, shift, drop)
-    rows = (lefts, slopes, kept, sums, parts)
+    rows = (lefts, slopes, kept, sums, parts, grads)
     for n in range(n0, n1):
         wanted = (left_sums[n], along[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
         for begin in range(q0, q1, BLOCK):
             for tile in range(right.shape[1]):
                 box = (n, begin, min(q1, begin + BLOCK), tile)
+                _take(box, grad, sight, min(right.shape[3], keys - tile * right.shape[3]), right.shape[3], grads)
                 low, high = _meet_tile(
                     box, rule, scale, factors, sight, state, values[n, tile], keys, key_tile, weights, rows, wanted
                 )
                 if low < high:
                     _add(right_sums[part, n, tile], key_tile)
-                    _add_value_gradients(value_sums[part, n, tile], grad, n, begin, box[2], weights, low, high)
+                    _add_value_gradients(value_sums[part, n, tile], grads, weights, low, high)

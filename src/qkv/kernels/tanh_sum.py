@@ -296,8 +296,8 @@ def backward(
         scratch = [
             np.zeros(shape, dtype) for shape in ((room, size), (BLOCK, size), (4, room), (4, size), (size,), (5,))
         ]
-        ends = np.empty((4, 2), np.int64)
-        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends)
+        ends, grads = np.empty((4, 2), np.int64), np.zeros((BLOCK, width), dtype)
+        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends, grads)
 
     pool.run(lay, items, tiles.size * 1e-3)
     pool.run(work, len(boxes), time)

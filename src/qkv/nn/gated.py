@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.backends import tanh_operators
-from qkv.parameters import readable, transformed
+from qkv.parameters import numbers
 
 LEAST = 1 << 12
 """Numbers in a state below which PyTorch's operations are kept: who computes little needs no Numba."""
@@ -48,8 +48,7 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
         and hidden.ndim == 2
         and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
         and hidden.numel() >= LEAST
-        and not transformed()
-        and all(readable(x) and not x.is_neg() for x in (inputs, recurrent, hidden))
+        and all(map(numbers, (inputs, recurrent, hidden)))
         and tanh_operators.trouble() is None
     )
 
@@ -83,11 +82,13 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, recurrent, hidden, gates = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        again = torch.is_grad_enabled()
+        if again or not numbers(grad):
             # Gradients that are differentiated again are PyTorch's: by each operand alone, as they hang together.
-            given = [x.view_as(x) for x in (inputs, recurrent, hidden)]
-            wanted = [x for x, want in zip(given, ctx.needs_input_grad, strict=True) if want]
-            each = iter(torch.autograd.grad(composed(*given), wanted, grad, create_graph=True))
+            with torch.enable_grad():
+                given = [x.view_as(x) for x in (inputs, recurrent, hidden)]
+                wanted = [x for x, want in zip(given, ctx.needs_input_grad, strict=True) if want]
+                each = iter(torch.autograd.grad(composed(*given), wanted, grad, create_graph=again))
             return tuple(next(each) if want else None for want in ctx.needs_input_grad)
         return _backward(grad, recurrent, hidden, gates)
 

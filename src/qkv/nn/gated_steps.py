@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.backends import tanh_operators
 from qkv.nn import gated
-from qkv.parameters import readable, transformed
+from qkv.parameters import numbers
 from qkv.products import by_panels, linear, product
 
 
@@ -27,13 +27,12 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
         not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and inputs.dtype in (torch.float32, torch.float64)
-        and all(x.dtype == inputs.dtype and readable(x) and not x.is_neg() for x in given)
+        and all(x.dtype == inputs.dtype and numbers(x) for x in given)
         and inputs.shape[1:] == (len(first), 3 * first.shape[1])
         and weight.shape == (3 * first.shape[1], first.shape[1])
         and (bias is None or bias.shape == weight.shape[:1])
         and len(inputs) > 1
         and first.numel() >= gated.LEAST
-        and not transformed()
         and tanh_operators.trouble() is None
     )
 
@@ -75,7 +74,7 @@ class _Steps(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, bias, first, states, gates, *shares = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not numbers(grad):
             return _differentiable((inputs, weight, bias, first), wanted, grad)
         return _backward(grad, weight, states, gates, shares, wanted)
 
@@ -132,15 +131,17 @@ def _differentiable(
     given: tuple[Tensor | None, ...], wanted: tuple[bool, ...], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients that are differentiated again, which are PyTorch's: by each operand alone, as they hang together."""
-    alone = [None if x is None else x.view_as(x) for x in given]
-    inputs, weight, bias, hidden = alone
-    assert inputs is not None
-    assert weight is not None
-    assert hidden is not None
-    states = []
-    for x in inputs.unbind():
-        hidden = gated.composed(x, torch.nn.functional.linear(hidden, weight, bias), hidden)
-        states.append(hidden)
-    learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
-    each = iter(torch.autograd.grad(torch.stack(states), learned, grad, create_graph=True))
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        alone = [None if x is None else x.view_as(x) for x in given]
+        inputs, weight, bias, hidden = alone
+        assert inputs is not None
+        assert weight is not None
+        assert hidden is not None
+        states = []
+        for x in inputs.unbind():
+            hidden = gated.composed(x, torch.nn.functional.linear(hidden, weight, bias), hidden)
+            states.append(hidden)
+        learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
+        each = iter(torch.autograd.grad(torch.stack(states), learned, grad, create_graph=again))
     return tuple(next(each) if want else None for want in wanted)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from qkv.nn.marks import Marks
-from qkv.parameters import readable, transformed
-from qkv.products import by_panels, linear, product
+from qkv.parameters import numbers, transformed
+from qkv.products import by_panels, few, linear, product
 
 if TYPE_CHECKING:
     from qkv.kernels.paneled import Paneled
@@ -41,11 +41,15 @@ class Repeated:
             weight = weight.to(torch.get_autocast_dtype(device))
         self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
         self._left = Marks(steps)
-        rewritten = transformed() or torch.compiler.is_compiling()
+        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        rewritten = traced or transformed()
         self._laid = None if rewritten else _Laid(steps)
+        # Of the way back, which `_Gathered` is the last to go: a result that is kept keeps no panels.
+        self._back = None if rewritten else _Laid(steps)
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
-            self._weight, self._marks = _Gathered.apply(weight, bias, marks, self._left)  # type: ignore[no-untyped-call]
+            gathered = _Gathered.apply(weight, bias, marks, self._left, self._back)  # type: ignore[no-untyped-call]
+            self._weight, self._marks = gathered
 
     def __call__(self, x: Tensor) -> Tensor:
         """Take the next step.
@@ -60,7 +64,7 @@ class Repeated:
             laid = None if torch.is_grad_enabled() else self._laid
             return _product(laid, x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
-        given = self._bias, self._marks, self._left, self._laid, self._step
+        given = self._bias, self._marks, self._left, self._laid, self._back, self._step
         found: Tensor = _Step.apply(x, self._weight, *given)  # type: ignore[no-untyped-call]
         self._step += 1
         return found
@@ -70,51 +74,61 @@ class _Gathered(torch.autograd.Function):
     """The weight as the steps see it; its backward comes after theirs, and takes what they have left (`Marks`)."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks) -> tuple[Tensor, Tensor]:
-        ctx.left, ctx.learns = left, bias is not None and bias.requires_grad
+    def forward(
+        ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, back: "_Laid | None"
+    ) -> tuple[Tensor, Tensor]:
+        ctx.left, ctx.back, ctx.learns = left, back, bias is not None and bias.requires_grad
         ctx.set_materialize_grads(False)
         return weight.view_as(weight), marks.view_as(marks)
 
     @staticmethod
     def backward(ctx: Any, whole: Tensor | None, marks: Tensor | None) -> Any:
+        if ctx.back is not None:
+            ctx.back.forget()
         # Steps give the weight itself a gradient where their own gradients are differentiated.
         if marks is None:
-            return whole, None, None, None
+            return whole, None, None, None, None
         given, grads = map(torch.cat, ctx.left.take(marks))
         # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
         times = torch.matmul if torch.is_grad_enabled() else product
         share = times(grads.mT, given)
-        return share if whole is None else whole + share, grads.sum(0) if ctx.learns else None, None, None
+        return share if whole is None else whole + share, grads.sum(0) if ctx.learns else None, None, None, None
 
 
 @final
 class _Laid:
-    """The weight of one loop as steps of few rows multiply it, laid out by the first of them in either direction."""
+    """The weight of one loop, laid out for steps of few rows by the first of them, in one direction.
+
+    Args:
+        steps: how many there may be.
+    """
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._ways: dict[bool, Paneled | None] = {}
+        self._found: tuple[tuple[int, int], Paneled | None] | None = None
 
-    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, back: bool = False) -> Tensor | None:
-        """x·Wᵀ + b, or x·W for gradients on their way back; None where panels do not serve.
-
-        Callers save the weight for their backward passes, so that PyTorch sees when it was changed in between.
-        """
-        weight = weight.mT if back else weight
-        if not _fits(x, weight, bias):
+    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """x·Wᵀ + b, or None where panels do not serve."""
+        rows = x.numel() // max(x.shape[-1], 1)
+        if not few(rows) or not _fits(x, weight, bias):
             return None
-        if back not in self._ways:
-            self._ways[back] = by_panels(weight, self._steps, x.numel() // max(x.shape[-1], 1))
-        laid = self._ways[back]
+        which = weight._version, weight.data_ptr()
+        if self._found is None or self._found[0] != which:
+            self._found = which, by_panels(weight, self._steps, rows)
+        laid = self._found[1]
         return None if laid is None else laid.times(x, bias)
+
+    def forget(self) -> None:
+        """Give the memory back; another pass lays the weight out again."""
+        self._found = None
 
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether panels may read what is given; what does not fit is left to PyTorch, which says so."""
-    fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1] and readable(x)
-    return fits and (
-        bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and readable(bias))
-    )
+    if torch.is_autocast_enabled("cpu") or weight.is_inference():
+        return False
+    fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1] and numbers(x)
+    return fits and (bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and numbers(bias)))
 
 
 class _Step(torch.autograd.Function):
@@ -129,9 +143,10 @@ class _Step(torch.autograd.Function):
         marks: Tensor,
         left: Marks,
         laid: _Laid | None,
+        back: _Laid | None,
         step: int,
     ) -> Tensor:
-        ctx.left, ctx.laid, ctx.step = left, laid, step
+        ctx.left, ctx.back, ctx.step = left, back, step
         ctx.save_for_backward(x, weight)
         return _product(laid, x, weight, bias)
 
@@ -140,8 +155,8 @@ class _Step(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
         mark = ctx.left.leave(ctx.step, x.flatten(0, -2), rows)
-        to_x = _pulled(ctx.laid, rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
-        return to_x, None, None, mark, None, None, None
+        to_x = _pulled(ctx.back, rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
+        return to_x, None, None, mark, None, None, None, None
 
 
 def _product(laid: _Laid | None, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -149,10 +164,10 @@ def _product(laid: _Laid | None, x: Tensor, weight: Tensor, bias: Tensor | None)
     return linear(x, weight, bias) if found is None else found
 
 
-def _pulled(laid: _Laid | None, rows: Tensor, weight: Tensor) -> Tensor:
+def _pulled(back: _Laid | None, rows: Tensor, weight: Tensor) -> Tensor:
     """The gradients of a step's inputs from those of its results."""
     if torch.is_grad_enabled():
         # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
         return rows @ weight
-    found = None if laid is None else laid.times(rows, weight, None, back=True)
+    found = None if back is None else back.times(rows, weight.mT, None)
     return product(rows, weight) if found is None else found

@@ -15,7 +15,7 @@ from torch import nn
 
 import qkv
 
-WIDTHS, SYMBOLS, KEYS, STEPS = (4, 16, 64, 256), 32, 16, 250
+WIDTHS, SYMBOLS, KEYS, STEPS = (4, 16, 64, 256, 512), 32, 16, 250
 
 
 def main(folder: Path) -> None:

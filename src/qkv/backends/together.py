@@ -1,5 +1,7 @@
 """Scores of dot products whose scale and bias PyTorch's product takes with it, not a pass over the matrix each."""
 
+from math import frexp
+
 import torch
 from torch import Tensor
 
@@ -73,8 +75,9 @@ def _flat(x: Tensor, leading: Shape) -> Tensor:
 
 def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | None) -> Tensor:
     query_flat, key_flat = query.flatten(0, -3), key.flatten(0, -3).mT
-    if added is None and abs(scale) <= 1:
-        # `baddbmm` would fill the matrix with what it adds before it multiplies, even where that counts for nothing.
+    if added is None and 0 < scale <= 1 and frexp(scale)[0] == 0.5:
+        # `baddbmm` would fill the matrix with what it adds before it multiplies, even where that counts for nothing. A
+        # power of two rounds no number of the query.
         flat = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
     else:
         nothing = query.new_zeros(()) if added is None else added

@@ -22,6 +22,7 @@ def main(folder: Path) -> None:
     """Draw accuracy and time for a step of three scores against the width."""
     figure, (known, new, time) = panels(3, width=3.2, height=2.6)
     reached = {}
+    learn("multiplicative", WIDTHS[0], None)  # the first training makes and loads what all need
     for color, name in zip(COLORS, ("multiplicative", "scaled by 1/√d", "additive"), strict=False):
         found = [learn(name, width, SYMBOLS) for width in WIDTHS]
         reached[name] = [share for share, _ in found]

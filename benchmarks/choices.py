@@ -92,9 +92,17 @@ def main() -> None:
                 print(
                     f"{row['regret']:5.2f}  {mechanism}, {size}, {what}: took {row['chosen']}; {shown} ms", flush=True
                 )
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    _keep(rows)
     regrets = [row["regret"] for row in rows]
     print(f"{len(rows)} problems, regret {statistics.geometric_mean(regrets):.3f} in the mean, {max(regrets)} at most")
+
+
+def _keep(rows: list[dict[str, Any]]) -> None:
+    """Write the rows, and those kept of other mechanisms."""
+    measured = {row["mechanism"] for row in rows}
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    kept = [row for row in kept if row["mechanism"] not in measured]
+    RESULTS.write_text(json.dumps(kept + rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

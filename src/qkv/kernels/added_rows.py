@@ -72,29 +72,23 @@ def _by(rows, in_fours):
     return add
 
 
-_four, _one, _four_in_fours, _one_in_fours = _by(4, False), _by(1, False), _by(4, True), _by(1, True)
+def _chosen(plain, grouped):
+    """What Numba makes of a function: `in_fours` is a constant, so that one of the two remains."""
+
+    def typed(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+        def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
+            if in_fours:
+                grouped(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+            else:
+                plain(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
+
+        return add
+
+    return typed
 
 
-@overload(add_four, inline="always")
-def _add_four(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-        if in_fours:
-            _four_in_fours(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-        else:
-            _four(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-
-    return add
-
-
-@overload(add_one, inline="always")
-def _add_one(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-        if in_fours:
-            _one_in_fours(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-        else:
-            _one(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-
-    return add
+overload(add_four, inline="always")(_chosen(_by(4, False), _by(4, True)))
+overload(add_one, inline="always")(_chosen(_by(1, False), _by(1, True)))
 
 
 def _all_columns(builder, to, sides, terms, width, in_fours):

@@ -140,14 +140,16 @@ def _bounds(sight, n, q, keys):
 
 @stage
 def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s):
-    """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; tanhs stay in the lines."""
+    """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; tanhs stay in the lines, of
+    which there may be one for all, or none."""
     _, _, _, bias, owner = sight
     v = vector[owner[n, 0]]
     for k in range(s.size):
         fetch(value[n, start + k])
         if lines.shape[0]:
-            features(query[n, q], key[n, start + k], lines[k])
-            s[k] = dot(lines[k], v)
+            line = lines[min(k, lines.shape[0] - 1)]
+            features(query[n, q], key[n, start + k], line)
+            s[k] = dot(line, v)
         else:
             s[k] = score(query[n, q], key[n, start + k], v)
     if bias.size:
@@ -172,7 +174,7 @@ def forward(
         start, stop: the range of rows.
         query, key, vector: (N, Q, A), (N, K, A), (C, A).
         rule, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total: as in `tanh_forward`.
-        lines, scratch: of this thread: (0, A), and K + 64 numbers.
+        lines, scratch: of this thread: (0 or 1, A), and K + 64 numbers.
     """
     sight, queries, keys = (first, last, mask, bias, owner), query.shape[1], value.shape[1]
     columns = scratch[keys : keys + 64]

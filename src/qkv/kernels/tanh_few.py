@@ -6,6 +6,7 @@ import numpy as np
 
 from qkv.keeping import Reused
 from qkv.kernels import pool
+from qkv.kernels.compiled import WIDE
 from qkv.kernels.sight import Array, Drop, Sight, arguments, summed
 from qkv.kernels.tanh_direct import backward as _backward
 from qkv.kernels.tanh_direct import forward as _forward
@@ -51,7 +52,9 @@ def forward(
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
     given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
-    pool.share_out(_forward, dtype, rows, time, given, (((0, width), dtype), ((keys + 64,), dtype)))
+    # Sums of narrow registers have the bits of the backward pass by way of a line alone; wide ones have them anyway.
+    scratch = ((0 if WIDE else 1, width), dtype), ((keys + 64,), dtype)
+    pool.share_out(_forward, dtype, rows, time, given, scratch)
     return out, top, total
 
 

@@ -1,5 +1,6 @@
 """A step of a gated recurrent unit: by one compiled pass in training and decoding on a CPU, else by PyTorch."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -82,15 +83,28 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, recurrent, hidden, gates = ctx.saved_tensors
-        again = torch.is_grad_enabled()
-        if again or not numbers(grad):
-            # Gradients that are differentiated again are PyTorch's: by each operand alone, as they hang together.
-            with torch.enable_grad():
-                given = [x.view_as(x) for x in (inputs, recurrent, hidden)]
-                wanted = [x for x, want in zip(given, ctx.needs_input_grad, strict=True) if want]
-                each = iter(torch.autograd.grad(composed(*given), wanted, grad, create_graph=again))
-            return tuple(next(each) if want else None for want in ctx.needs_input_grad)
+        if torch.is_grad_enabled() or not numbers(grad):
+            return differentiable(composed, (inputs, recurrent, hidden), ctx.needs_input_grad, grad)
         return _backward(grad, recurrent, hidden, gates)
+
+
+def differentiable(
+    compute: Callable[..., Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients that are differentiated again, which are PyTorch's: by each operand alone, as they hang together.
+
+    Args:
+        compute: of the operands, by PyTorch's operations.
+        given: the operands.
+        wanted: of which of them.
+        grad: of the result.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        alone = [None if x is None else x.view_as(x) for x in given]
+        learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
+        each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=again))
+    return tuple(next(each) if want else None for want in wanted)
 
 
 def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) -> tuple[Tensor, ...]:

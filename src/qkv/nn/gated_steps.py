@@ -75,7 +75,7 @@ class _Steps(torch.autograd.Function):
         inputs, weight, bias, first, states, gates, *shares = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         if torch.is_grad_enabled() or not numbers(grad):
-            return _differentiable((inputs, weight, bias, first), wanted, grad)
+            return gated.differentiable(_composed, (inputs, weight, bias, first), wanted, grad)
         return _backward(grad, weight, states, gates, shares, wanted)
 
 
@@ -127,21 +127,9 @@ def _times(weight: Tensor, bias: Tensor | None, steps: int, rows: int) -> Callab
     return (lambda x: linear(x, weight, bias)) if laid is None else (lambda x: laid.times(x, bias))
 
 
-def _differentiable(
-    given: tuple[Tensor | None, ...], wanted: tuple[bool, ...], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Gradients that are differentiated again, which are PyTorch's: by each operand alone, as they hang together."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        alone = [None if x is None else x.view_as(x) for x in given]
-        inputs, weight, bias, hidden = alone
-        assert inputs is not None
-        assert weight is not None
-        assert hidden is not None
-        states = []
-        for x in inputs.unbind():
-            hidden = gated.composed(x, torch.nn.functional.linear(hidden, weight, bias), hidden)
-            states.append(hidden)
-        learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
-        each = iter(torch.autograd.grad(torch.stack(states), learned, grad, create_graph=again))
-    return tuple(next(each) if want else None for want in wanted)
+def _composed(inputs: Tensor, weight: Tensor, bias: Tensor | None, hidden: Tensor) -> Tensor:
+    states = []
+    for x in inputs.unbind():
+        hidden = gated.composed(x, torch.nn.functional.linear(hidden, weight, bias), hidden)
+        states.append(hidden)
+    return torch.stack(states)

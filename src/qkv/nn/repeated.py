@@ -41,11 +41,10 @@ class Repeated:
             weight = weight.to(torch.get_autocast_dtype(device))
         self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
         self._left = Marks(steps)
+        # The way back has one of its own, and `_Gathered` is the last to go it: a result that is kept keeps no panels.
+        self._laid, self._back = _Laid(steps), _Laid(steps)
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         rewritten = traced or transformed()
-        self._laid = None if rewritten else _Laid(steps)
-        # Of the way back, which `_Gathered` is the last to go: a result that is kept keeps no panels.
-        self._back = None if rewritten else _Laid(steps)
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
             gathered = _Gathered.apply(weight, bias, marks, self._left, self._back)  # type: ignore[no-untyped-call]
@@ -61,8 +60,9 @@ class Repeated:
             (..., N).
         """
         if self._marks is None:
-            laid = None if torch.is_grad_enabled() else self._laid
-            return _product(laid, x, self._weight, self._bias)
+            if torch.is_grad_enabled():
+                return linear(x, self._weight, self._bias)
+            return self._laid.times(x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
         given = self._bias, self._marks, self._left, self._laid, self._back, self._step
         found: Tensor = _Step.apply(x, self._weight, *given)  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, back: "_Laid | None"
+        ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, back: "_Laid"
     ) -> tuple[Tensor, Tensor]:
         ctx.left, ctx.back, ctx.learns = left, back, bias is not None and bias.requires_grad
         ctx.set_materialize_grads(False)
@@ -83,8 +83,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, whole: Tensor | None, marks: Tensor | None) -> Any:
-        if ctx.back is not None:
-            ctx.back.forget()
+        ctx.back.forget()
         # Steps give the weight itself a gradient where their own gradients are differentiated.
         if marks is None:
             return whole, None, None, None, None
@@ -107,16 +106,22 @@ class _Laid:
         self._steps = steps
         self._found: tuple[tuple[int, int], Paneled | None] | None = None
 
-    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """x·Wᵀ + b, or None where panels do not serve."""
+    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x·Wᵀ + b without a gradient, by panels where they serve."""
+        laid = self.of(x, weight, bias)
+        return linear(x, weight, bias) if laid is None else laid.times(x, bias)
+
+    def of(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> "Paneled | None":
+        """The panels for such a product, or None where they do not serve."""
+        if not _fits(x, weight, bias):
+            return None
         rows = x.numel() // max(x.shape[-1], 1)
-        if not few(rows) or not _fits(x, weight, bias):
+        if not few(rows):
             return None
         which = weight._version, weight.data_ptr()
         if self._found is None or self._found[0] != which:
             self._found = which, by_panels(weight, self._steps, rows)
-        laid = self._found[1]
-        return None if laid is None else laid.times(x, bias)
+        return self._found[1]
 
     def forget(self) -> None:
         """Give the memory back; another pass lays the weight out again."""
@@ -125,9 +130,9 @@ class _Laid:
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether panels may read what is given; what does not fit is left to PyTorch, which says so."""
-    if torch.is_autocast_enabled("cpu") or weight.is_inference():
+    if not numbers(x) or torch.is_autocast_enabled("cpu") or weight.is_inference():
         return False
-    fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1] and numbers(x)
+    fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1]
     return fits and (bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and numbers(bias)))
 
 
@@ -142,32 +147,28 @@ class _Step(torch.autograd.Function):
         bias: Tensor | None,
         marks: Tensor,
         left: Marks,
-        laid: _Laid | None,
-        back: _Laid | None,
+        laid: _Laid,
+        back: _Laid,
         step: int,
     ) -> Tensor:
         ctx.left, ctx.back, ctx.step = left, back, step
         ctx.save_for_backward(x, weight)
-        return _product(laid, x, weight, bias)
+        return laid.times(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
         mark = ctx.left.leave(ctx.step, x.flatten(0, -2), rows)
-        to_x = _pulled(ctx.back, rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
-        return to_x, None, None, mark, None, None, None, None
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, mark, None, None, None, None
+        return _pulled(ctx.back, rows, weight).view_as(x), None, None, mark, None, None, None, None
 
 
-def _product(laid: _Laid | None, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found = None if laid is None else laid.times(x, weight, bias)
-    return linear(x, weight, bias) if found is None else found
-
-
-def _pulled(back: _Laid | None, rows: Tensor, weight: Tensor) -> Tensor:
+def _pulled(back: _Laid, rows: Tensor, weight: Tensor) -> Tensor:
     """The gradients of a step's inputs from those of its results."""
     if torch.is_grad_enabled():
         # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
         return rows @ weight
-    found = None if back is None else back.times(rows, weight.mT, None)
-    return product(rows, weight) if found is None else found
+    laid = back.of(rows, weight.mT, None)
+    return product(rows, weight) if laid is None else laid.times(rows, None)

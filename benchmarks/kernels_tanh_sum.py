@@ -4,7 +4,7 @@ Contenders take turns within one run, so that a slow moment of the machine hits 
 implementation of the same arithmetic can undercut: the division and multiply-add of every pair and hidden feature, the
 multiply-adds of the weighted sum, on the same threads, with nothing around them.
 
-    python benchmarks/kernels_tanh_sum.py --threads 2 --out runs/kernels_tanh_sum.json [--compile]
+    python -m benchmarks.kernels_tanh_sum --threads 2 --out runs/kernels_tanh_sum.json [--compile]
 """
 
 import argparse
@@ -43,6 +43,8 @@ SHAPES = (
     Shape("translation, B 64, 20 x 20, A 256", 64, 20, 20, 256, 256),
     Shape("decoder step, B 64, 1 x 50, A 256", 64, 1, 50, 256, 256),
     Shape("long, B 1, 4096 x 4096, A 64", 1, 4096, 4096, 64, 64),
+    Shape("wide values, B 4, 512 x 512, A 128, V 1024", 4, 512, 512, 128, 1024),
+    Shape("wide values, both directions, B 16, 119 x 121, A 256, V 1024", 16, 119, 121, 256, 1024),
 )
 
 

@@ -1,0 +1,48 @@
+"""Products of few rows with a weight that comes again, as in a loop's steps: PyTorch's, the weight turned, and panels.
+
+    python -m benchmarks.few_rows
+
+Contenders take turns in one run; times are medians, by the clock on the wall, of two threads.
+"""
+
+import statistics
+import time
+
+import torch
+from torch.nn import functional as F
+
+from qkv.kernels.paneled import Paneled
+
+SIZES = ((16, 512, 1536), (28, 512, 1536), (128, 512, 1536), (16, 1024, 1536), (16, 1536, 512), (16, 1536, 1024))
+TURNS, CALLS = 15, 40
+
+
+def main() -> None:
+    """Print microseconds of each, and of laying the weight out."""
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        for rows, terms, columns in SIZES:
+            weight, bias, x = torch.randn(columns, terms), torch.randn(columns), torch.randn(rows, terms)
+            turned, paneled = weight.mT.contiguous(), Paneled(weight)
+            runs = {
+                "linear": lambda x=x, weight=weight, bias=bias: F.linear(x, weight, bias),
+                "turned": lambda x=x, turned=turned, bias=bias: torch.addmm(bias, x, turned),
+                "panels": lambda x=x, paneled=paneled, bias=bias: paneled.times(x, bias),
+            }
+            times: dict[str, list[float]] = {name: [] for name in runs}
+            for _ in range(TURNS):
+                for name, run in runs.items():
+                    start = time.perf_counter()
+                    for _ in range(CALLS):
+                        run()
+                    times[name].append(1e6 * (time.perf_counter() - start) / CALLS)
+            start = time.perf_counter()
+            Paneled(weight)
+            laid = 1e6 * (time.perf_counter() - start)
+            shown = ", ".join(f"{name} {statistics.median(found):.0f}" for name, found in times.items())
+            print(f"{rows} × {terms} × {columns}: {shown} µs; laid out in {laid:.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@
     python -m benchmarks.engine --row additive_512 --again        one row, measured again
     python -m benchmarks.engine --row translation_rnn --data DIR  a row that trains; DIR holds the folder multi30k
     python -m benchmarks.engine --list                            the names, and which are finished
-    python -m benchmarks.engine --write                           docs/performance.md and the plot, from what is kept
+    python -m benchmarks.engine --write                           docs/benchmarks.md and the plot, from what is kept
 
 Contenders take turns in one run, on two threads by the clock on the wall; --cpu takes one thread and its processor time
 instead, for a machine that others use. Results go to benchmarks/results/engine.json row by row.

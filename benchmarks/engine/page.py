@@ -1,4 +1,4 @@
-"""The part of docs/performance.md that is generated: everything between two marker comments, below "Table"."""
+"""The part of docs/benchmarks.md that is generated: everything between two marker comments, below "Table"."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks.engine.rivals import FULL
 from benchmarks.engine.rows import ROWS, TABLE, TABLE_SIZES
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = store.RESULTS.with_suffix(".svg")
 BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
 HEADING = "## Table"

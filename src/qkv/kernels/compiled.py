@@ -127,7 +127,7 @@ def wide_registers() -> None:
     """Ask, at the head of a compiled function, for loops that fill registers of 512 bits where there are any.
 
     LLVM takes 256 bits on most processors that have 512, because the first of them lowered their clock for the wide
-    ones. Measured (`docs/performance.md`): loops of these kernels gain a tenth to two fifths where two programs share
+    ones. Measured (`docs/tuning.md`): loops of these kernels gain a tenth to two fifths where two programs share
     a core's units, and lose nothing elsewhere. In plain Python nothing happens.
 
     Example:

@@ -22,7 +22,7 @@ from qkv.scores.base import Core, Score
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.pointwise import Linear
 from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
-from qkv.scores.widened import equation
+from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -242,7 +242,17 @@ def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:
         got = f"shape {show(tuple(bias.shape))}"
         mend = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
         raise ShapeError(complaint("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, mend))
-    return bias.to(query.dtype)
+    return bias.to(bias_type(query.dtype, bias.dtype))
+
+
+def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
+    """The type in which a bias is added: the query's; beside half precision a wider one is not rounded to it.
+
+    Example:
+        >>> bias_type(torch.float32, torch.float64), bias_type(torch.float16, torch.float32)
+        (torch.float32, torch.float32)
+    """
+    return torch.float32 if query in HALVES and bias != query else query
 
 
 def _grouped(

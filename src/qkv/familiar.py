@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.backends.base import Direct
 from qkv.backends.registry import BACKENDS
+from qkv.bind import bias_type
 from qkv.masks.lower import Visibility
 from qkv.masks.patterns import Causal
 from qkv.normalizers.base import Normalizer
@@ -68,7 +69,8 @@ class Known(NamedTuple):
         if self.direct is not None:
             return self.direct(query, key, value, score)
         _, problem, own, visibility, backend = self
-        bias = bias if bias is None else bias.to(problem.dtype)
+        if bias is not None and bias.dtype != problem.dtype:
+            bias = bias.to(bias_type(problem.dtype, bias.dtype))
         normalizer = own if normalizer is None else normalizer
         assert normalizer is not None
         call = Call(query, key, value, score, normalizer, visibility, bias)

@@ -9,11 +9,12 @@ from torch.nn import functional as F
 from qkv.backends.registry import BACKENDS
 from qkv.errors import DtypeError
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.kernels import Gaussian, SquaredDistance
-from qkv.scores.products import Bilinear, ScaledDot
-from qkv.scores.sums import Additive
+from qkv.scores.products import Bilinear, Cosine, ScaledDot
+from qkv.scores.sums import Additive, Concat
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 HALVES = (torch.bfloat16, torch.float16)
@@ -169,3 +170,88 @@ def test_mean_of_more_keys_than_float16_counts() -> None:
         assert near(output, torch.ones(1, 1, dtype=torch.float16), 2), backend
     for backend in ("reference", "blocked"):
         assert near(attention(query, key, key, score=Gaussian(), backend=backend), torch.ones(1, 1).half(), 2), backend
+
+
+def _parameters(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Kept in float32 beside half precision; large, so that a score rounded to half would be off by more than 1."""
+    g = torch.Generator().manual_seed(1)
+    shapes = {"matrix": (16, 16), "vector": (16,), "per_head": (2,), "bias": (2, 32, 50)}
+    found = {name: torch.randn(shape, generator=g) for name, shape in shapes.items()}
+    return {name: (3 * x).to(dtype) for name, x in found.items()}
+
+
+COMPUTED = {
+    "cosine": lambda p: Cosine(100.0),
+    "cosine_per_head": lambda p: Cosine(20 * p["per_head"]),
+    "scaled_per_head": lambda p: ScaledDot(p["per_head"]),
+    "bilinear": lambda p: Bilinear(p["matrix"], 0.3),
+    "additive": lambda p: Additive(4 * p["vector"], p["matrix"], p["matrix"].mT),
+    "additive_keys_projected": lambda p: Additive(4 * p["vector"], p["matrix"]),
+    "additive_projected": lambda p: Additive(4 * p["vector"]),
+    "concat": lambda p: Concat(p["vector"], p["vector"].flip(0), "leaky_relu"),
+}
+"""Scores that compute with parameters before their core."""
+
+
+@by_half
+@by_backend
+def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.dtype) -> None:
+    """The contract's criterion, with m the reference, which computes in float32: not with the equation all in half."""
+    g = torch.Generator().manual_seed(0)
+    sizes = ((2, 32, 16), (2, 50, 16), (2, 50, 64), (2, 32, 64))
+    *inputs, cotangent = (torch.randn(size, generator=g).to(half) for size in sizes)
+
+    def found(dtype: torch.dtype, name: str, score: str, normalizer: Normalizer, biased: bool) -> list[torch.Tensor]:
+        own = _parameters(torch.float64 if dtype == torch.float64 else torch.float32)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        options = {"score": COMPUTED[score](own), "normalizer": normalizer, "bias": own["bias"] if biased else None}
+        if name != "auto" and BACKENDS[name].refuses(explain(*leaves, **options).problem) is not None:
+            return []
+        output = attention(*leaves, **options, backend=name)
+        gradients = torch.autograd.grad(output, leaves, cotangent.to(dtype))
+        return [output.detach().double(), *(x.double() for x in gradients)]
+
+    served, u = 0, torch.finfo(half).eps / 2
+    for score in COMPUTED:
+        for normalizer, biased in ((Softmax(), False), (Softmax(), True), (Entmax(1.3), True), (Mean(), False)):
+            case = (score, normalizer, biased)
+            answers = found(half, backend, *case)
+            served += bool(answers)
+            others = (found(dtype, "reference", *case) for dtype in (torch.float64, half)) if answers else ((), ())
+            for o, r, m in zip(answers, *others, strict=True):
+                error, allowed, epsilon = (o - r).abs(), (m - r).abs(), 2 * u * r.abs().max()
+                assert error.square().mean().sqrt() <= 1.5 * allowed.square().mean().sqrt() + epsilon, case
+                assert error.max() <= 3 * allowed.max() + epsilon, case
+    if not served:
+        pytest.skip(f"{backend} serves none of them")
+
+
+@by_half
+def test_autocast_rounds_no_projection(half: torch.dtype) -> None:
+    """Autocast makes halves of query, key and value; what is computed of them stays in float32."""
+    query, key, value = torch.randn(3, 2, 20, 16, generator=torch.Generator().manual_seed(0)).unbind()
+    for name, make in COMPUTED.items():
+        for backend in ON_CPU:
+            for normalizer in (Softmax(), Mean()):
+                options = {"score": make(_parameters(torch.float32)), "normalizer": normalizer}
+                lowered = [x.to(half) for x in (query, key, value)]
+                if BACKENDS[backend].refuses(explain(*lowered, **options).problem) is not None:
+                    continue
+                expected = attention(*lowered, **options, backend=backend)
+                with torch.autocast("cpu", half):
+                    assert torch.equal(attention(query, key, value, **options, backend=backend), expected), name
+
+
+@by_half
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_bias_is_not_rounded_to_half(half: torch.dtype, repeats: int) -> None:
+    """1000.4 and 1000 are one number in half precision, and two in float32: the weights differ by a factor e^0.4."""
+    query = torch.zeros(1, 2, 4, 8, dtype=half)
+    value = torch.tensor([0.0, 1.0]).to(half)[:, None].expand(1, 2, 2, 8)
+    bias = torch.tensor([1000.0, 1000.4])
+    expected = torch.sigmoid(bias[1].double() - 1000).expand(1, 2, 4, 8)
+    for backend in ("auto", "reference", "blocked", "rowwise", "sdpa"):
+        for _ in range(repeats):
+            output = attention(query, query[..., :2, :], value, bias=bias, backend=backend)
+            # The weights are rounded once, and the output once.
+            assert near(output, expected.to(half), 2), backend

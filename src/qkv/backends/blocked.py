@@ -119,10 +119,12 @@ class _Blocked(torch.autograd.Function):
         ctx.recipe, ctx.visibility = recipe, visibility
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
-        query = inputs[0]
+        query, _, value, *_ = inputs
         assert query is not None
+        assert value is not None
+        # Operands of half precision may be wider than what comes back.
         with torch.autocast(query.device.type, enabled=False):
-            return Tiles(recipe, Inputs(*inputs), visibility).forward(query.dtype)  # type: ignore[arg-type]
+            return Tiles(recipe, Inputs(*inputs), visibility).forward(value.dtype)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:

@@ -51,7 +51,9 @@ def run(problem: Problem, call: Call) -> Result:
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
     score, seen = _score(problem), _block_mask(problem, call)
-    output = flex_attention(query, key, value, score_mod=score, block_mask=seen, scale=scale)
+    # Operands that were computed are wider than half precision.
+    output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=seen, scale=scale)
+    output = output.to(problem.dtype)
     output = output.reshape(*problem.leading, problem.queries, problem.value_width)
     seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
     if seeing is not None:

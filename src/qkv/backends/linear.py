@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from qkv.backends.base import Backend, Result
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Linear
+from qkv.scores.widened import as_it_is, wide
 
 CHUNK = 128
 """Rows of a causal chunk: its matrix costs as much as the running sum at about the width of a head."""
@@ -54,10 +55,14 @@ def cost(problem: Problem) -> Cost:
 
 def run(problem: Problem, call: Call) -> Result:
     """Values summed by their keys first, then read by the queries."""
+    with as_it_is(call.query):
+        return _run(problem, call)
+
+
+def _run(problem: Problem, call: Call) -> Result:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
-    value, dtype = call.value, call.query.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        query, key, value = query.float(), key.float(), value.float()
+    dtype = call.query.dtype
+    query, key, value = wide(query), wide(key), wide(call.value)
     count = call.visibility.count()
     share = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":

@@ -74,7 +74,7 @@ def blocked(
     """Output (..., Q, V) and row state (..., Q), empty where it is not wanted."""
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, seed)
     seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
-    return Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen).forward(query.dtype)
+    return Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen).forward(value.dtype)
 
 
 @blocked.register_fake
@@ -82,7 +82,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows = query.shape[:-1]
     state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=wide)
-    return query.new_empty(*rows, value.shape[-1]), state
+    return value.new_empty(*rows, value.shape[-1]), state
 
 
 @torch.library.custom_op("qkv::blocked_backward", mutates_args=())

@@ -16,6 +16,7 @@ from qkv.normalizers.dense import Softmax
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.base import Score
 from qkv.scores.pointwise import Linear
+from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
 
 DENSE_LIMIT = 1 << 22
@@ -91,10 +92,16 @@ def run(problem: Problem, call: Call) -> Result:
         own = short.run
     # Those passes read only what is seen; all other ways need zeros in place of the rest.
     call = call if own is not None else without_hidden(call)
+    dtype = problem.dtype
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
-    if own is not None:
-        return own(problem, call, query, key, scale)
-    return attend(problem, call, query, key, scale, "sdpa")
+    attending = own or partial(attend, backend="sdpa")
+    if query.dtype == dtype:
+        return attending(problem, call, query, key, scale)
+    # Operands that were computed are wider than half precision, and all else follows.
+    problem, call = problem._replace(dtype=query.dtype), call._replace(value=call.value.to(query.dtype))
+    with as_it_is(query):
+        found = attending(problem, call, query, key, scale)
+    return found._replace(output=found.output.to(dtype))
 
 
 def direct(problem: Problem) -> Direct | None:
@@ -114,10 +121,12 @@ def direct(problem: Problem) -> Direct | None:
 
 def _direct(causal: bool, gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
     query, key, scale = score.prepare(query, key).with_number()
+    dtype, wider = value.dtype, query.dtype != value.dtype
+    value = value.to(query.dtype) if wider else value
     output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
     if gradient:
         one_derivative(output, "sdpa")
-    return output
+    return output.to(dtype) if wider else output
 
 
 def tells(problem: Problem, call: Call) -> str:
@@ -215,7 +224,8 @@ def _mask(problem: Problem, call: Call) -> tuple[Tensor | None, bool]:
     seen = call.visibility.matrix()
     if call.bias is None:
         return (None if seen is None else _table(seen, problem)), False
-    bias = call.bias.to(call.query.dtype)
+    # PyTorch's kernel takes float32 beside half precision, and adds it up in float32.
+    bias = call.bias if call.bias.dtype == torch.float32 else call.bias.to(problem.dtype)
     return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
 
 

@@ -136,10 +136,13 @@ def direct(problem: Problem) -> Direct | None:
 
 def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
     query, key, scale = score.prepare(query, key).with_number()
-    if not gradient:
-        return _forward(query, key, value, None, sight, scale, False)[0]
-    output: Tensor = _Short.apply(query, key, value, None, sight, scale)  # type: ignore[no-untyped-call]
-    return output
+    dtype, wider = value.dtype, query.dtype != value.dtype
+    value = value.to(query.dtype) if wider else value
+    if gradient:
+        output: Tensor = _Short.apply(query, key, value, None, sight, scale)  # type: ignore[no-untyped-call]
+    else:
+        output = _forward(query, key, value, None, sight, scale, False)[0]
+    return output.to(dtype) if wider else output
 
 
 class _Sight(NamedTuple):

@@ -6,6 +6,7 @@ more than causal, each stripe's is written out, and made again in the backward p
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from qkv.positions import DIGITS
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.free import Learned
 from qkv.scores.positioned import Positioned
+from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
 
 WRITTEN = 1 << 22
@@ -66,10 +68,17 @@ def cost(problem: Problem) -> Cost:
 def run(problem: Problem, call: Call) -> Result:
     """Stripe by stripe, rows in reverse."""
     query, key, scale, shifts = _operands(problem, call)
-    query, key, value = (_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value))
+    with nullcontext() if query.dtype == problem.dtype else as_it_is(query):
+        return _run(problem, call, query, key, scale, shifts)
+
+
+def _run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, shifts: Tensor) -> Result:
+    # Operands that were computed are wider than half precision.
+    value = call.value.to(query.dtype)
+    query, key, value = (_four_dimensional(x, problem.leading) for x in _one_width(query, key, value))
     plain = problem.mask in ("all", "causal") and bool(shifts.isfinite().all())
     if problem.mask == "causal":
-        ahead = torch.arange(1 - problem.queries, problem.keys, device=shifts.device) > 0
+        ahead = torch.arange(1 - problem.queries, problem.keys, dtype=torch.int64, device=shifts.device) > 0
         shifts = shifts.masked_fill(ahead, -torch.inf)
     outputs = []
     for rows, stop in _stripes(problem, plain):
@@ -81,7 +90,7 @@ def run(problem: Problem, call: Call) -> Result:
             outputs.append(checkpoint(_hidden, problem, call, rows, inputs, table, scale, use_reentrant=False))
         else:
             outputs.append(_hidden(problem, call, rows, inputs, table, scale))
-    output = torch.cat(outputs, -2)[..., : problem.value_width]
+    output = torch.cat(outputs, -2)[..., : problem.value_width].to(problem.dtype)
     return Result(output.reshape(*problem.leading, problem.queries, problem.value_width), None)
 
 
@@ -92,8 +101,9 @@ def _operands(problem: Problem, call: Call) -> tuple[Tensor, Tensor, float, Tens
     assert isinstance(module, Positioned)
     operands = module.score.prepare(call.query[..., :-DIGITS], call.key[..., :-DIGITS])
     device = call.query.device
-    origin, places = torch.zeros(1, 1, dtype=torch.int64), torch.arange(1 - problem.queries, problem.keys)
-    shifts = module.bias(origin.to(device), places.to(device)).squeeze(-2)
+    origin = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    places = torch.arange(1 - problem.queries, problem.keys, dtype=torch.int64, device=device)
+    shifts = module.bias(origin, places).squeeze(-2)
     shifts = shifts.to(torch.float64 if call.query.dtype == torch.float64 else torch.float32).detach()
     if shifts.ndim > 2:
         shifts = shifts.expand(*problem.leading, shifts.shape[-1]).reshape(-1, problem.leading[-1], shifts.shape[-1])

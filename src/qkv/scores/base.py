@@ -11,6 +11,7 @@ Backends know cores, never scores.
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, complaint
@@ -39,7 +40,9 @@ class Operands(NamedTuple):
     def with_number(self) -> tuple[Tensor, Tensor, float]:
         """Query, key and a number that scales their products: a scale that is a tensor goes with the queries."""
         if isinstance(self.scale, Tensor):
-            return self.query * self.scale.to(self.query.dtype), self.key, 1.0
+            # Half precision would round the products of queries and scale, which the core keeps.
+            wide = torch.promote_types(self.query.dtype, torch.float32)
+            return self.query.to(wide) * self.scale.to(wide), self.key.to(wide), 1.0
         return self.query, self.key, self.scale
 
 
@@ -70,7 +73,10 @@ class Score(ABC):
 
     @abstractmethod
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """Bring query and key into the form of the core; takes linear time and memory."""
+        """Bring query and key into the form of the core; takes linear time and memory.
+
+        Operands that are computed are float32 at least: half precision would round them once more than the equation.
+        """
 
     @property
     def pointwise(self) -> Pointwise:

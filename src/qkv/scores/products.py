@@ -11,6 +11,7 @@ from qkv.products import linear
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
+from qkv.scores.widened import HALVES, prepared_wide
 from qkv.shapes import Shape
 
 
@@ -112,6 +113,8 @@ class Cosine(Score):
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """Vectors of length one."""
+        if query.dtype in HALVES:
+            return prepared_wide(self, query, key)
         return Operands(unit(query), unit(key), spread(self.scale))
 
 
@@ -210,6 +213,8 @@ class Bilinear(Score):
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The query is brought into the key's space once; (qᵀM)k."""
+        if query.dtype in HALVES:
+            return prepared_wide(self, query, key)
         return Operands(project(query, self.weight.mT), key, spread(self.scale))
 
     def check(self, query: Shape, key: Shape) -> None:

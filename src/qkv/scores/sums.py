@@ -12,6 +12,7 @@ from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
+from qkv.scores.widened import HALVES, prepared_wide
 from qkv.shapes import Shape
 
 
@@ -56,6 +57,8 @@ class Additive(Score):
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """Both projections, once per row."""
+        if query.dtype in HALVES:
+            return prepared_wide(self, query, key)
         a, b = self._projected(query, key)
         return Operands(a, b, 1.0, self.vector.to(a.dtype))
 
@@ -116,12 +119,14 @@ class Concat(Score):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """relu(w_q·q + w_k·k)."""
-        a, b, _, _ = self.prepare(query, key)
+        a, b = self._projected(query, key)
         return self.pointwise(a + b.mT)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """One number per query and one per key."""
-        return Operands(project(query, self.query_vector[..., None, :]), project(key, self.key_vector[..., None, :]))
+        if query.dtype in HALVES:
+            return prepared_wide(self, query, key)
+        return Operands(*self._projected(query, key))
 
     @property
     def pointwise(self) -> Pointwise:
@@ -132,3 +137,6 @@ class Concat(Score):
         """Each vector has the width of its side."""
         expect_width("Concat(query_vector)", query[-1], self.query_vector.shape[-1], "query")
         expect_width("Concat(key_vector)", key[-1], self.key_vector.shape[-1], "key")
+
+    def _projected(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return project(query, self.query_vector[..., None, :]), project(key, self.key_vector[..., None, :])

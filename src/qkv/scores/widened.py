@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from qkv.scores.base import Score
+from qkv.scores.base import Operands, Score
 
 
 def equation(score: Score, query: Tensor, key: Tensor) -> Tensor:
@@ -23,9 +23,24 @@ def equation(score: Score, query: Tensor, key: Tensor) -> Tensor:
         return score(query, key)
 
 
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
+
 def wide(x: Tensor) -> Tensor:
     """Half precision as float32."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in HALVES else x
+
+
+def prepared_wide(score: Score, query: Tensor, key: Tensor) -> Operands:
+    """The operands of a score that computes them, in float32: in half precision each would be rounded before its core.
+
+    Example:
+        >>> from qkv.scores.products import Cosine
+        >>> prepared_wide(Cosine(), torch.ones(1, 2).half(), torch.ones(3, 2).half()).query.dtype
+        torch.float32
+    """
+    with as_it_is(query):
+        return score.prepare(wide(query), wide(key))
 
 
 def as_it_is(x: Tensor) -> AbstractContextManager[None]:

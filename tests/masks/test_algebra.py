@@ -1,5 +1,7 @@
 """Masks combine as sets do: `&`, `|` and `~` against dense booleans, lowered exactly, asked whole or in tiles."""
 
+import sys
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.errors import MaskError
+from qkv.functional import attention
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, window
@@ -248,3 +251,86 @@ def test_a_mask_is_lowered_to_the_cheapest_form_that_is_exact(kind: str) -> None
 def test_lengths_in_a_list_are_told_what_to_be() -> None:
     with pytest.raises(MaskError, match=r"got \[6, 3\]. Example: torch.tensor"):
         lengths([6, 3])  # type: ignore[arg-type]
+
+
+INTEGERS = (
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+)
+KEYS = 300
+"""More than 8 bits count."""
+
+
+def extremes(dtype: torch.dtype) -> list[int]:
+    info = torch.iinfo(dtype)
+    found = {info.min, info.min + 1, -3, -1, 0, 1, 2, 100, 127, 128, 200, 255, 256, info.max - 1, info.max}
+    return sorted(number for number in found if info.min <= number <= info.max)
+
+
+def two_ways(mask: Mask, items: int, queries: int = 4, keys: int = KEYS) -> tuple[Tensor, Tensor]:
+    """A mask by its bounds, and as it answers for tiles."""
+    grid = grid_of((items,), queries, keys)
+    answered = mask.visible(grid, torch.arange(queries)[:, None], torch.arange(keys))
+    return whole(lower(mask, grid).matrix(), grid), answered.expand(items, queries, keys)
+
+
+def defined(numbers: list[int], sees: Callable[[int, int, int], bool], keys: int = KEYS) -> Tensor:
+    """By Python's own integers, which have no end."""
+    return torch.tensor([[[sees(n, i, j) for j in range(keys)] for i in range(4)] for n in numbers])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_numbers_of_any_integer_type_mean_what_they_say(dtype: torch.dtype) -> None:
+    numbers = extremes(dtype)
+    given = torch.tensor(numbers, dtype=dtype)
+    cases = (
+        (lengths(given), lambda n, i, j: j < n),
+        (lengths(None, given), lambda n, i, j: i < n),
+        (causal(given), lambda n, i, j: j <= i + n),
+        (causal(given, align="end"), lambda n, i, j: j <= i + n + KEYS - 4),
+        (window(2, 1, offset=given), lambda n, i, j: i + n - 2 <= j <= i + n + 1),
+        (window(2**63 - 1, None, offset=given), lambda n, i, j: i + n - 2**63 + 1 <= j),
+        (window(None, 10**30, offset=given), lambda n, i, j: j <= i + n + 10**30),
+    )
+    for mask, sees in cases:
+        expected = defined(numbers, sees)
+        assert all(torch.equal(found, expected) for found in two_ways(mask, len(numbers))), mask
+
+
+@pytest.mark.parametrize("offset", [2**31, 2**62 + 4, sys.maxsize, 10**30, -(2**31), -sys.maxsize - 1, -(10**30)])
+def test_offsets_beyond_any_key_have_no_end(offset: int) -> None:
+    cases = (
+        (causal(offset), lambda n, i, j: j <= i + n),
+        (causal(offset, align="end"), lambda n, i, j: j <= i + n + 3),
+        (window(abs(offset) + 1, 0, offset=offset), lambda n, i, j: i + n - abs(n) - 1 <= j <= i + n),
+        (window(0, abs(offset), offset=offset), lambda n, i, j: i + n <= j <= i + n + abs(n)),
+        (lengths(offset, None), lambda n, i, j: j < n),
+        (lengths(offset, offset), lambda n, i, j: j < n and i < n),
+    )
+    for mask, sees in cases:
+        expected = defined([offset], sees, keys=7)
+        assert all(torch.equal(found, expected) for found in two_ways(mask, 1, keys=7)), mask
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_ids_of_any_integer_type_are_told_apart(dtype: torch.dtype) -> None:
+    numbers = extremes(dtype)
+    for ids in (numbers, [*numbers, *numbers], [x for x in numbers for _ in range(2)]):
+        given = torch.tensor(ids, dtype=dtype)
+        expected = torch.tensor([[one == other for other in ids] for one in ids])
+        grid = grid_of((), len(ids), len(ids))
+        for mask in (documents(given), documents(given, given.clone())):
+            assert torch.equal(whole(lower(mask, grid).matrix(), grid), expected)
+            assert torch.equal(matrix(~~mask, len(ids), len(ids)), expected)
+
+
+@pytest.mark.parametrize("given", [window(None, None), window(None, None, offset=torch.tensor([5, -5]))], ids=str)
+def test_a_window_without_ends_hides_nothing(given: Mask) -> None:
+    grid = grid_of((2,), 4, 5)
+    assert lower(given, grid).kind == "all"
+    assert matrix(given, 4, 5, (2,)).all()
+    for mask, kind in ((given & causal(), "bounds"), (given & dense(torch.ones(4, 5).bool()), "dense")):
+        assert lower(mask, grid).kind == kind
+    assert torch.equal(matrix(given & causal(), 4, 5, (2,))[0], matrix(causal(), 4, 5))
+    query, key, value = torch.randn(2, 4, 3), torch.randn(2, 5, 3), torch.randn(2, 5, 3)
+    assert torch.equal(attention(query, key, value, mask=given), attention(query, key, value))

@@ -192,6 +192,8 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
     if isinstance(mask, Causal) and mask.align == "start" and isinstance(mask.offset, int) and mask.offset == 0:
         return Visibility("causal", grid, mask.bounds(grid))
     bounds = mask.bounds(grid)
+    if bounds is not None and bounds.first is None and bounds.last is None:
+        return Visibility("all", grid)
     if bounds is not None:
         return Visibility("keys" if _same_for_all_rows(bounds) else "bounds", grid, bounds)
     factors = _factors(mask)
@@ -266,7 +268,7 @@ def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) ->
     tensors = [leaf for leaf in _leaves(mask) if isinstance(leaf, Tensor)]
     device = tensors[0].device if tensors else torch.device("cpu")
     seen = lower(mask, Grid(leading, queries, keys, device)).matrix()
-    assert seen is not None
+    seen = torch.ones((), dtype=torch.bool, device=device) if seen is None else seen
     return seen.expand(*leading, queries, keys)
 
 

@@ -11,6 +11,11 @@ from qkv.masks.base import Bounds, Dense, Grid, Mask
 from qkv.pytree import value
 from qkv.shapes import align_left, show
 
+FAR = 1 << 62
+"""Farther than any position, and so near that a position can be added in int64."""
+_END = 1 << 63
+"""One past the largest int64."""
+
 
 @final
 @value
@@ -30,7 +35,8 @@ class Causal(Mask):
         return Bounds(None, _clamp(_rows(grid) + _row(self._shift(grid), grid, "offset") + 1, grid))
 
     def _shift(self, grid: Grid) -> int | Tensor:
-        return self.offset if self.align == "start" else self.offset + (grid.keys - grid.queries)
+        offset = _moved(self.offset, 0)
+        return offset if self.align == "start" else offset + (grid.keys - grid.queries)
 
 
 @final
@@ -46,16 +52,16 @@ class Lengths(Mask):
         """Both positions are within their lengths."""
         real = torch.ones((), dtype=torch.bool, device=grid.device)
         if self.keys is not None:
-            real = real & (columns_K < _column(self.keys, grid, "keys"))
+            real = real & (columns_K < _column(_length(self.keys), grid, "keys"))
         if self.queries is not None:
-            real = real & (rows_Q1 < _column(self.queries, grid, "queries"))
+            real = real & (rows_Q1 < _column(_length(self.queries), grid, "queries"))
         return real
 
     def bounds(self, grid: Grid) -> Bounds:
         """The real keys, for the real queries."""
-        last = grid.keys if self.keys is None else _row(self.keys, grid, "keys")
+        last = grid.keys if self.keys is None else _row(_length(self.keys), grid, "keys")
         if self.queries is not None:
-            last = torch.where(_rows(grid) < _row(self.queries, grid, "queries"), last, 0)
+            last = torch.where(_rows(grid) < _row(_length(self.queries), grid, "queries"), last, 0)
         return Bounds(None, _clamp(last, grid))
 
 
@@ -71,20 +77,22 @@ class Window(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """The key is near enough on its side."""
-        distance = columns_K - (rows_Q1 + _column(self.offset, grid, "offset"))
+        distance = columns_K - rows_Q1
         near = torch.ones((), dtype=torch.bool, device=grid.device)
         if self.left is not None:
-            near = near & (distance >= -self.left)
+            near = near & (distance >= _column(_moved(self.offset, -self.left), grid, "offset"))
         if self.right is not None:
-            near = near & (distance <= self.right)
+            near = near & (distance <= _column(_moved(self.offset, self.right), grid, "offset"))
         return near
 
     def bounds(self, grid: Grid) -> Bounds:
         """The window around the query's own position."""
-        center = _rows(grid) + _row(self.offset, grid, "offset")
+        rows = _rows(grid)
         return Bounds(
-            None if self.left is None else _clamp(center - self.left, grid),
-            None if self.right is None else _clamp(center + self.right + 1, grid),
+            None if self.left is None else _clamp(rows + _row(_moved(self.offset, -self.left), grid, "offset"), grid),
+            None
+            if self.right is None
+            else _clamp(rows + _row(_moved(self.offset, self.right), grid, "offset") + 1, grid),
         )
 
 
@@ -121,7 +129,9 @@ class Documents(Mask):
 
     def _ids(self, grid: Grid) -> tuple[Tensor, Tensor]:
         keys = self.queries if self.keys is None else self.keys
-        return _aligned_ids(self.queries, grid.queries, grid, "ids"), _aligned_ids(keys, grid.keys, grid, "key_ids")
+        # PyTorch neither sorts nor compares every pair of unsigned types.
+        queries, keys = self.queries.long(), keys.long()
+        return _aligned_ids(queries, grid.queries, grid, "ids"), _aligned_ids(keys, grid.keys, grid, "key_ids")
 
 
 def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
@@ -140,6 +150,30 @@ def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
 
 def _rows(grid: Grid) -> Tensor:
     return torch.arange(grid.queries, device=grid.device)
+
+
+def _moved(item: int | Tensor, by: int) -> int | Tensor:
+    """item + by, exact within ±`FAR` and that limit beyond, in int64: a tensor may be of any integer type, uint8 too.
+
+    The sum itself may leave int64, so what is added to is clamped first.
+    """
+    if not isinstance(item, Tensor):
+        # torch.sym_min leaves a number that varies under tracing as it is.
+        return torch.sym_max(-FAR, torch.sym_min(FAR, item + by))
+    if item.dtype == torch.uint64:
+        # The same bits with the first one flipped are the number less 2⁶³.
+        return _moved(item.view(torch.int64) ^ -_END, by + _END)
+    # Twice the range of int64 reaches beyond it from anywhere.
+    by = max(-2 * _END, min(2 * _END, by))
+    step = max(1 - _END, min(_END - 1, by))
+    moved = item.long().clamp(max(-_END, -FAR - step), min(_END - 1, FAR - step))
+    moved = moved + step if step else moved
+    return moved if step == by else _moved(moved, by - step)
+
+
+def _length(item: int | Tensor) -> int | Tensor:
+    """A length in a type that holds the number of keys as well; nothing is added to it."""
+    return item if isinstance(item, Tensor) and item.dtype in (torch.int64, torch.int32) else _moved(item, 0)
 
 
 def _row(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:

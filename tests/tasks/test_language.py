@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from qkv.errors import CheckpointError, ConfigError, DataError
+from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.tasks.generator import Generator
 from qkv.tasks.language import LanguageTask, judge
@@ -244,3 +244,11 @@ def test_a_text_that_is_too_short_says_so(tmp_path: Path) -> None:
     path.write_text("abc\n" * 20, encoding="utf-8")
     with pytest.raises(DataError, match="more than 16 tokens, one window of the context; got 8"):
         train(load_settings(tables(path, 1)), tmp_path / "out")
+
+
+def test_a_text_that_nothing_can_follow_is_an_error(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, state = generator._read(torch.tensor([[5]]))
+    monkeypatch.setattr(Generator, "_read", lambda self, ids: (torch.full_like(scores, -math.inf), state))
+    for temperature in (0.0, 1.0):
+        with pytest.raises(QkvError, match="a token with some probability; got none for token 1 after the prompt"):
+            generator.generate(["the"], tokens=2, temperature=temperature)

@@ -73,7 +73,11 @@ def beam(
 
     At each step all continuations of a source's W beginnings compete by log-probability. Those among the W best that
     end are finished; the W best of the others go on. Finished ones are ranked by `search.ranking`; of equal ones the
-    first to finish comes first. Where fewer than n end within the limit, the best of those that still run follow.
+    first to finish comes first. Where fewer than n end within the limit, the best of those that still run follow, and
+    with them those that nothing can follow: all logits are −inf, or those of all ids but `never`.
+
+    The model never sees a hypothesis that is finished or that nothing can follow. Where a source has fewer than W
+    beginnings, copies of its likeliest one fill its rows: rows of one source stay together, W of them.
 
     What a source gives does not depend on the rest of the batch, its order or its padding, unless two scores differ by
     less than the rounding of the model's own products. Sources that are done leave the batch.
@@ -141,6 +145,7 @@ class _Front(Generic[State]):
         sources: the original row of each source (R,).
         lengths: of the sources (R,).
         covered: what each source position was attended with so far (R·w, S).
+        parents: the row of the step before that each continues (R·w,).
     """
 
     state: State
@@ -150,18 +155,23 @@ class _Front(Generic[State]):
     sources: Tensor
     lengths: Tensor
     covered: Tensor
+    parents: Tensor
 
     @classmethod
     def first(cls, state: State, source: Tensor, lengths: Tensor, sources: Tensor, bos: int) -> "_Front[State]":
         totals = torch.zeros(sources.numel(), 1, dtype=torch.float64, device=source.device)
         covered = torch.zeros(sources.numel(), source.shape[1], dtype=torch.float64, device=source.device)
-        return cls(state, torch.full_like(sources, bos), totals, sources, sources, lengths[sources], covered)
+        begin = torch.full_like(sources, bos)
+        return cls(state, begin, totals, sources, sources, lengths[sources], covered, sources)
 
 
 class _Choice(NamedTuple):
     """What goes on and what ends, each (R, W), the likeliest first; rows count those of the front.
 
-    Where there are fewer, totals are −inf.
+    Where there are fewer, totals are −inf, and the likeliest of those that go on stands in the place of the others.
+
+    Attributes:
+        dead: beginnings that nothing can follow (R, w).
     """
 
     rows: Tensor
@@ -171,6 +181,7 @@ class _Choice(NamedTuple):
     end_rows: Tensor
     end_gains: Tensor
     end_totals: Tensor
+    dead: Tensor
 
 
 class _Leaf(NamedTuple):
@@ -205,8 +216,9 @@ class _Search(Generic[State]):
             covered = front.covered + self.attended(state) if self.attended else front.covered
             front = replace(front, state=state, covered=covered)
             choice = _choose(logits_RN, front.totals, self.search.width, self.eos, self.never)
-            _check(choice.totals, front.sources, step)
+            _check(choice, front.sources, step)
             self._note_ends(front, choice, step)
+            self._note_dead(front, choice, step)
             self.trail.note(front.places[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
             step += 1
             going = self._going(front, choice, step)
@@ -215,7 +227,7 @@ class _Search(Generic[State]):
             front = self._next(front, choice, going, step)
 
     def best(self, row: int) -> list[Hypothesis]:
-        """The n best of a source, those that were cut off last."""
+        """The n best of a source, those that did not end last."""
         leaves = [(leaf, True) for leaf in self.ended.get(row, ())] + [(leaf, False) for leaf in self.cut.get(row, ())]
         found = [self._hypothesis(leaf, finished) for leaf, finished in leaves[: self.search.n_best]]
         return found or [Hypothesis((), 0.0, finished=False)]
@@ -236,13 +248,26 @@ class _Search(Generic[State]):
             leaves.sort(key=lambda leaf: -leaf.score)
             del leaves[self.search.width :]
 
+    def _note_dead(self, front: _Front[State], choice: _Choice, step: int) -> None:
+        if step == 0 or not choice.dead.any():
+            return
+        places, parents, each = front.places.tolist(), front.parents.tolist(), choice.dead.shape[1]
+        for i, j in choice.dead.nonzero().tolist():
+            row = i * each + j
+            score = self._score(float(front.totals[i, j]), step, front, row, i)
+            self._cut_off(int(front.sources[i]), [_Leaf(score, step, places[row], parents[row], ())])
+
+    def _cut_off(self, source: int, leaves: list[_Leaf]) -> None:
+        """Keep beginnings that do not go on, though they have not ended."""
+        self.cut[source] = sorted([*self.cut.get(source, ()), *leaves], key=lambda leaf: -leaf.score)
+
     def _note_cut(self, front: _Front[State], choice: _Choice, i: int, step: int) -> None:
         width, leaves = self.search.width, []
         for j, total in enumerate(choice.totals[i].tolist()):
             if total > -math.inf:
                 row = int(choice.rows[i, j])
                 leaves.append(_Leaf(self._score(total, step, front, row, i), step, i * width + j, row, ()))
-        self.cut[int(front.sources[i])] = sorted(leaves, key=lambda leaf: -leaf.score)
+        self._cut_off(int(front.sources[i]), leaves)
 
     def _score(self, total: float, length: int, front: _Front[State], row: int, i: int) -> float:
         covered = 0.0
@@ -280,6 +305,7 @@ class _Search(Generic[State]):
             front.sources[kept],
             front.lengths[kept],
             front.covered[rows],
+            rows,
         )
 
 
@@ -289,6 +315,7 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
     tokens, parts = likeliest(logits_MN, width + 1, never)
     gains = parts.double()
     sources, each = totals_Rw.shape[0], tokens.shape[-1]
+    dead = (gains[:, 0].view_as(totals_Rw) == -math.inf) & (totals_Rw > -math.inf)
     totals = (totals_Rw.view(-1, 1) + gains).view(sources, -1)
     totals, order = totals.sort(dim=-1, descending=True, stable=True)
     gains, tokens = gains.view(sources, -1).gather(1, order), tokens.view(sources, -1).gather(1, order)
@@ -301,6 +328,7 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
     going = totals.masked_fill(ends, -math.inf).gather(1, first)
     if lack > 0:
         going[:, -lack:] = -math.inf
+    first = torch.where(going == -math.inf, first[:, :1], first)
     return _Choice(
         rows.gather(1, first),
         tokens.gather(1, first),
@@ -309,12 +337,15 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
         rows[:, :width],
         gains[:, :width],
         totals.masked_fill(~ends, -math.inf)[:, :width],
+        dead,
     )
 
 
-def _check(totals: Tensor, sources: Tensor, step: int) -> None:
-    if torch.isnan(totals).any():
-        row = int(sources[torch.isnan(totals).any(1)][0])
+def _check(choice: _Choice, sources: Tensor, step: int) -> None:
+    # NaN comes first in order: among the best that go on, or among ends where nothing else may be chosen.
+    lost = choice.totals[:, 0].isnan() | choice.end_totals[:, 0].isnan()
+    if lost.any():
+        row = int(sources[lost][0])
         raise QkvError(
             complaint(
                 "model",

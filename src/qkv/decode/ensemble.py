@@ -6,6 +6,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper
 from qkv.errors import ConfigError, complaint
 
@@ -58,7 +59,7 @@ class Ensemble:
     def step(self, tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Take the newest tokens; log-probabilities (B, N), up to a constant of each row."""
         steps = [model.step(tokens, part) for model, part in zip(self.models, state, strict=True)]
-        predicted = torch.stack([_log_probabilities(logits) for logits, _ in steps])
+        predicted = torch.stack([log_probabilities(logits) for logits, _ in steps])
         together = predicted.logsumexp(0) if self.mean == "probability" else predicted.mean(0)
         return together, tuple(after for _, after in steps)
 
@@ -75,8 +76,3 @@ class Ensemble:
         """Take rows of a forked state."""
         models = map(as_beam_stepper, self.models)
         return tuple(model.regroup(part, rows) for model, part in zip(models, state, strict=True))
-
-
-def _log_probabilities(logits_BN: Tensor) -> Tensor:
-    scores = logits_BN if logits_BN.dtype == torch.float64 else logits_BN.float()
-    return scores.log_softmax(-1)

@@ -38,7 +38,8 @@ def greedy(
             mark is not among them.
 
     Returns:
-        One hypothesis per row, in the order of the rows.
+        One hypothesis per row, in the order of the rows; unfinished where the limit came first, or a step after which
+        no token that may be chosen has any probability.
 
     Raises:
         ShapeError: `limit` fits neither form.

@@ -29,7 +29,7 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
     Returns:
         The tokens (R, C), the likeliest first, and their log-probabilities (R, C) among all N, at least float32; C is
         the count, or all that may be found where they are fewer. Where the count is 1, equally likely ones go to the
-        lowest id.
+        lowest id. Where all scores of a row are −inf, so are the log-probabilities.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
@@ -39,14 +39,8 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
         tensor([[0.3000, 0.1000]])
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    if scores.device.type != "cpu" or torch.compiler.is_compiling():
-        return _of_rows(scores, count, never)
-    if scores.numel() >= _MANY and scores.dtype == torch.float32 and readable(scores):
-        search = _compiled()
-        if search is not None:
-            return search(scores, count, never)
-    parts = [_of_rows(rows, count, never) for rows in torch.split(scores, _ROWS)]
-    return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+    tokens, gains = _search(scores, count, never)
+    return tokens, _of_none(scores, gains)
 
 
 def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
@@ -57,14 +51,50 @@ def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
         tokens: (R,), int64.
 
     Returns:
-        (R,), at least float32.
+        (R,), at least float32; −inf where all scores of a row are −inf.
 
     Example:
         >>> log_probability(torch.tensor([[0.1, 0.6, 0.3]]).log(), torch.tensor([1])).exp()
         tensor([0.6000])
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    return scores.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+    return _of_none(scores, scores.log_softmax(-1).gather(-1, tokens[:, None])).squeeze(-1)
+
+
+def log_probabilities(logits_RN: Tensor) -> Tensor:
+    """The log-probabilities of all tokens of each row.
+
+    Args:
+        logits_RN: scores before the softmax (R, N).
+
+    Returns:
+        (R, N), at least float32; −inf where all scores of a row are −inf.
+
+    Example:
+        >>> log_probabilities(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]])).exp()
+        tensor([[0.5000, 0.5000],
+                [0.0000, 0.0000]])
+    """
+    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    return _of_none(scores, scores.log_softmax(-1))
+
+
+def _of_none(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
+    """Log-probabilities with −inf for NaN where no token of a row has any probability; other NaN stays."""
+    if not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
+        return gains_RC
+    return gains_RC.masked_fill((scores_RN == -torch.inf).all(-1, keepdim=True), -torch.inf)
+
+
+def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
+    if scores_RN.device.type != "cpu" or torch.compiler.is_compiling():
+        return _of_rows(scores_RN, count, never)
+    if scores_RN.numel() >= _MANY and scores_RN.dtype == torch.float32 and readable(scores_RN):
+        search = _compiled()
+        if search is not None:
+            return search(scores_RN, count, never)
+    parts = [_of_rows(rows, count, never) for rows in torch.split(scores_RN, _ROWS)]
+    return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
 
 @lru_cache

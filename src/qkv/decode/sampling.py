@@ -187,7 +187,8 @@ def sample(
         never: ids that are never drawn, whatever the model gives them; the end mark is not among them.
 
     Returns:
-        One hypothesis per row; scores are the model's own, before any filter.
+        One hypothesis per row; scores are the model's own, before any filter. It is unfinished where the limit came
+        first, or a step after which no token that may be drawn has any probability.
 
     Raises:
         ShapeError: `limit` or `keys` fit no row.

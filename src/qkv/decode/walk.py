@@ -27,6 +27,8 @@ def walk(
 ) -> list[Hypothesis]:
     """Decode each row along one path; finished rows leave the batch.
 
+    A row that nothing can follow, since what is chosen has no probability, leaves it too: unfinished, without that.
+
     Args:
         model: what predicts.
         source: token ids (B, S), int64.
@@ -56,8 +58,10 @@ def walk(
         for step in range(int(limits.max())):
             logits, state = model.step(tokens, state)
             tokens, gains = choose(logits, rows, step)
-            journal.note(rows, tokens, gains)
-            going = ((tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
+            possible = gains != -torch.inf
+            chosen = (rows, tokens, gains)
+            journal.note(*(chosen if possible.all() else (x[possible] for x in chosen)))
+            going = (possible & (tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
             if going.numel() == 0:
                 break
             if going.numel() < rows.numel():

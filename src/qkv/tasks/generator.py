@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import SPECIALS
 from qkv.decode.numbers import expect_numbers
 from qkv.decode.sampling import Sampling, row_keys
-from qkv.errors import ConfigError, DataError, complaint, nearest
+from qkv.errors import ConfigError, DataError, QkvError, complaint, nearest
 from qkv.metrics.figure import Figure
 from qkv.models.decoder import DecoderState, LanguageModel
 from qkv.tasks.choice import as_device
@@ -183,6 +183,7 @@ class Generator:
         while True:
             tokens, gains = sampling.pick(scores, rows, step)
             expect_numbers(gains, f"token {step + 1} after the prompt")
+            _expect_possible(gains, step)
             yield tokens.tolist()
             known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
             if state.position < context:
@@ -226,6 +227,14 @@ def check_long_prompt(name: str) -> LongPrompt:
         mend = nearest(name, get_args(LongPrompt))
         raise ConfigError(complaint("--long-prompt", '"refuse" or "window"', f'"{name}"', mend))
     return cast("LongPrompt", name)
+
+
+def _expect_possible(gains: Tensor, step: int) -> None:
+    """Refuse to go on where the model gives no token any probability: a text has no end of its own here."""
+    if (gains == -torch.inf).any():
+        mend = "The parameters hold numbers that are too large: take an earlier checkpoint."
+        got = f"none for token {step + 1} after the prompt"
+        raise QkvError(complaint("model", "a token with some probability", got, mend))
 
 
 def _without_marks(scores: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba.core import types
 from numba.core.options import DefaultOptions
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload
 
 from qkv.errors import DtypeError, complaint
@@ -31,7 +32,26 @@ REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
 _OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
 if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to keep; without it kernels are slower
     _OPTIONS["_nrt"] = False
-WIDE = binding.get_host_cpu_features().get("avx512f", False)
+
+
+def _has_wide_registers() -> bool:
+    """Whether the machine code that Numba writes keeps 16 float32 numbers in one register.
+
+    The processor at hand does not tell: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX` make Numba
+    compile for another one. So a sum of 16 numbers is compiled for the same processor and features. These are part of
+    the key under which Numba keeps machine code: code with registers of another size is never loaded.
+    """
+    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    register, module = ir.VectorType(ir.FloatType(), 16), ir.Module()
+    module.triple = triple
+    function = ir.Function(module, ir.FunctionType(register, [register, register]), "sum")
+    builder = ir.IRBuilder(function.append_basic_block())
+    builder.ret(builder.fadd(*function.args))
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=processor, features=features)
+    return "zmm" in machine.emit_assembly(binding.parse_assembly(str(module)))
+
+
+WIDE = _has_wide_registers()
 """Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
 ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
 _KINDS = tuple(map(sorted, (ELEMENTWISE, REDUCTION, ESTIMATED)))

@@ -52,8 +52,11 @@ def forward(
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
     given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
-    # Sums of narrow registers have the bits of the backward pass by way of a line alone; wide ones have them anyway.
-    scratch = ((0 if WIDE else 1, width), dtype), ((keys + 64,), dtype)
+    # The backward pass makes scores again from tanhs that lie in a line, and divides by this pass's sum: of scores that
+    # were added up in another order, the weights would not sum to 1. Without a line the order is the same in wide
+    # registers of float32 alone.
+    direct = WIDE and dtype == np.float32
+    scratch = ((0 if direct else 1, width), dtype), ((keys + 64,), dtype)
     pool.share_out(_forward, dtype, rows, time, given, scratch)
     return out, top, total
 

@@ -340,3 +340,31 @@ def test_tiles_depend_on_the_width_alone():
 def test_owner_of_shared_data():
     sight = see(np.dtype(np.float32), 6, 2, 3, heads=3, mask=np.ones((2, 1, 3), bool), bias=np.zeros((6, 2, 3), "f4"))
     assert sight.owner.tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [2, 0, 0, 2], [0, 0, 1, 3], [1, 0, 1, 4], [2, 0, 1, 5]]
+
+
+@by_dtype
+@pytest.mark.parametrize("queries", [1, 24])
+@pytest.mark.parametrize("width", [1, 15, 16, 20, 70, 128])
+def test_scores_of_the_backward_pass_are_those_of_the_forward_pass_to_the_bit(dtype, queries, width):
+    """Weights are made again as exp(s − top)/total: where s is rounded otherwise they do not sum to 1."""
+    c = case(23, queries=queries, width=width, columns=60, rule="identity").cast(dtype)
+    # Values of one each make the output the scores; with a gradient of ones in one row, so is that of the values.
+    c = replace(c, value=np.broadcast_to(np.eye(60, dtype=dtype), (2, 60, 60)).copy())
+    row = queries // 2
+    grad = np.zeros((2, queries, 60), dtype)
+    grad[:, row] = 1
+    rows, gradients = run(c, grad)
+    assert np.array_equal(gradients.value, np.broadcast_to(rows.out[:, row, :, None], (2, 60, 60)))
+
+
+def test_an_output_is_a_short_sum():
+    """64 weights of one and 64 equal values: sixteen fours, each sum rounded by at most u of what it has come to.
+
+    Two roundings within a four, Σ_{n=2}^{16} n/16 = 8.44 of sums of fours, one of the division: 11.44u. Key after key
+    it would be Σ_{n=2}^{64} n/64 + 1 = 33.5u, and some of these values come to more than 11.44u of it.
+    """
+    c = case(24, queries=24, keys=64, columns=512)
+    column = 1 + np.arange(512, dtype=np.float32) * np.float32(2.0**-12 + 2.0**-23)
+    c = replace(c, key=np.zeros_like(c.key), value=np.broadcast_to(column, c.value.shape).copy())
+    out = forward(factor(c.query, c.key, c.vector, c.sight), c.value, c.sight).out
+    assert np.abs(out / column.astype(np.float64) - 1).max() <= 11.44 * 2.0**-24

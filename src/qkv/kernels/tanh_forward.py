@@ -11,7 +11,7 @@ are shared among threads.
 import numpy as np
 
 from qkv.kernels import added_rows, tanh_itself, tanh_scores
-from qkv.kernels.added_rows import TERM_BY_TERM, add_four, add_one
+from qkv.kernels.added_rows import IN_FOURS, add_four, add_one
 from qkv.kernels.compiled import helper, kernel, reduction, stage, wide_registers
 from qkv.kernels.tanh_itself import expm1
 from qkv.kernels.tanh_scores import scores
@@ -185,18 +185,19 @@ def _meet_four(
         if start < stop:
             s = rows[j, start:stop]
             _weigh(n, q + j, edge + start, rule, sight, shift, drop, scale, s, columns, out, top, total)
-    # Row q of the output and the keys from `edge` on.
+    # Row q of the output and the keys from `edge` on. In fours: the backward pass takes Σ_k w_k·dw_k of the output and
+    # subtracts it from every dw_k of the row, so that an error of the output is one of all the row's gradients.
     width = value.shape[2]
     to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + edge) * width
     if alike:
         terms, first = high - low, keys + low * width
-        add_four(TERM_BY_TERM, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
+        add_four(IN_FOURS, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
         return
     for j in range(min(4, end - q)):
         start, stop = _seen(sight, n, q + j, edge, size)
         if start < stop:
             own, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
-            add_one(TERM_BY_TERM, out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
+            add_one(IN_FOURS, out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
 
 
 @kernel(

@@ -9,6 +9,7 @@ from torch import Tensor
 import qkv
 from qkv import familiar
 from qkv.errors import ConfigError, ShapeError
+from qkv.scores import ScaledDot
 
 Q, D = 12, 8
 GIVEN: dict[str, dict[str, Any]] = {
@@ -99,3 +100,16 @@ def test_only_so_many_kinds_of_calls_are_known(monkeypatch: pytest.MonkeyPatch) 
     for length in range(1, 6):
         qkv.attention(*(x[..., :length, :] for x in inputs()))
     assert 0 < len(familiar.FAMILIAR) <= 2
+
+
+def test_the_number_of_threads_tells_calls_apart() -> None:
+    """By it some passes decide whether each thread has enough to do."""
+    before, given = torch.get_num_threads(), (ScaledDot(), None, None, None, 0.0, False, "auto")
+    try:
+        torch.set_num_threads(1)
+        one = familiar.look(*inputs(), *given)
+        torch.set_num_threads(2)
+        assert one is not None
+        assert familiar.look(*inputs(), *given) != one
+    finally:
+        torch.set_num_threads(before)

@@ -154,3 +154,16 @@ def test_values_twice_as_wide_as_keys_are_padded_to_where_products_are_mkls(
     query, key = torch.zeros(2, 1, 2, 2048, 64).requires_grad_(gradient).unbind()
     assert explain(query, key, torch.zeros(1, 2, 2048, values)).backend == backend
     planner._remembered.cache_clear()
+
+
+def test_a_choice_is_remembered_for_its_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, before = problem_of(), torch.get_num_threads()
+    monkeypatch.setattr(planner, "_choose", lambda problem, backend: str(torch.get_num_threads()))
+    planner._remembered.cache_clear()
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            assert choose(problem) == str(threads)
+    finally:
+        torch.set_num_threads(before)
+        planner._remembered.cache_clear()

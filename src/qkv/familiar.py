@@ -144,7 +144,7 @@ def look(
     if mask is not None and (type(mask) is not Causal or not _from_start(mask) or other[-2] > shape[-2]):
         return None
     mark = [
-        *(backend, mask is None, torch.is_grad_enabled(), shape, other, value.shape),
+        *(backend, mask is None, torch.is_grad_enabled(), torch.get_num_threads(), shape, other, value.shape),
         *(query.dtype, key.dtype, value.dtype),
         *(query.requires_grad, key.requires_grad, value.requires_grad),
     ]

@@ -32,7 +32,7 @@ def choose(problem: Problem, backend: str = AUTO) -> str:
     """
     if torch.compiler.is_compiling():
         return _choose(problem, backend)
-    return _remembered(problem, backend)
+    return _remembered(problem, backend, torch.get_num_threads())
 
 
 def plan(problem: Problem, backend: str = AUTO) -> Plan:
@@ -94,7 +94,10 @@ def _choose(problem: Problem, backend: str) -> str:
     return best
 
 
-_remembered = lru_cache(maxsize=4096)(_choose)
+@lru_cache(maxsize=4096)
+def _remembered(problem: Problem, backend: str, threads: int) -> str:
+    """What is chosen for so many threads of PyTorch: some backends serve where each of them has enough to do."""
+    return _choose(problem, backend)
 
 
 def _asked_for(problem: Problem, backend: str) -> str:

@@ -1,12 +1,21 @@
 """Asking for weights, asking for the state, or asking again does not change a bit."""
 
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near, same_bits
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.calls import MECHANISMS, Call, by_part, near, same_bits
+from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE, ScoreCase
 
+from qkv import familiar, planner
 from qkv.functional import attention_with_state, attention_with_weights
 from qkv.masks.patterns import causal, lengths
+from qkv.scores.products import ScaledDot
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 SLOW = pytest.mark.slow
@@ -104,3 +113,82 @@ def test_states_have_the_gradients_of_the_reference(name: str) -> None:
 def _state_value(*args, **options) -> torch.Tensor:
     value = attention_with_state(*args, **options)[1].value
     return torch.where(value.isinf(), 0.0, value) + 0 * args[0].sum()
+
+
+SIZES = (((2, 2), 5, 7), ((2, 2), 64, 64), ((1, 2), 256, 256))
+MORE = (
+    (SCORE["uniform"], NORMALIZER["softmax"]),
+    (ScoreCase("wide", lambda p: ScaledDot(), width=128, key_width=128), NORMALIZER["softmax"]),
+)
+"""Beside the mechanisms of every test: one whose operands are narrower than its keys, and one that is worth two threads
+for each item, so that the number of threads decides by what it is computed."""
+
+
+def different_calls(whole: bool) -> list[Call]:
+    found = []
+    for score, normalizer in MORE:
+        for sizes in SIZES:
+            call = Call.draw(score, normalizer, sizes, torch.float32, score.key_width)
+            found += [call, call.with_options(mask=causal())]
+    for turn, (score, normalizer) in enumerate(MECHANISMS if whole else MECHANISMS[::4]):
+        mask = causal() if turn % 2 else None
+        found.append(Call.draw(score, normalizer, SIZES[turn % 2], torch.float32, score.key_width, mask=mask))
+    return found
+
+
+def bits_of(call: Call, threads: int) -> tuple[str, str]:
+    """What a call gives without gradients and with them, short enough to be written down."""
+    torch.set_num_threads(threads)
+    output, gradients = call.gradients("auto")
+    return tuple(
+        hashlib.sha256(b"".join(x.contiguous().numpy().tobytes() for x in each)).hexdigest()[:16]
+        for each in ([call.output("auto")], [output, *gradients.values()])
+    )
+
+
+@pytest.fixture
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def in_turn(order: Sequence[Call], threads: Sequence[int]) -> dict[str, list[tuple[str, str]]]:
+    """The bits of every call for so many threads, one count after the other: nothing is asked twice in a row."""
+    return {str(count): [bits_of(call, count) for call in order] for count in threads}
+
+
+@by_part
+@pytest.mark.usefixtures("threads_as_before")
+def test_the_first_call_and_those_that_follow_give_the_same_bits(whole: bool) -> None:
+    """Of one thread and of two: what is remembered of a call for the one must not serve the other."""
+    calls = different_calls(whole)
+    familiar.FAMILIAR.clear()
+    planner._remembered.cache_clear()
+    first = in_turn(calls, (1, 2))
+    again = in_turn(calls, (1, 2))
+    for count, expected in first.items():
+        wrong = [str(call) for call, x, y in zip(calls, expected, again[count], strict=True) if x != y]
+        assert not wrong, count
+    familiar.FAMILIAR.clear()
+    planner._remembered.cache_clear()
+    for count, bits in in_turn(calls, (2, 1)).items():
+        wrong = [str(call) for call, x, y in zip(calls, first[count], bits, strict=True) if x != y]
+        assert not wrong, count
+
+
+_CHILD = """
+import json, sys
+from tests.contract import test_same_bits as own
+print(json.dumps(own.in_turn(own.different_calls(sys.argv[1] == "True")[::-1], (2, 1))))
+"""
+
+
+@by_part
+@pytest.mark.usefixtures("threads_as_before")
+def test_a_fresh_process_gives_the_same_bits_whatever_comes_first(whole: bool) -> None:
+    command = [sys.executable, "-c", _CHILD, str(whole)]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    found = json.loads(child.stdout.splitlines()[-1])
+    for count, bits in in_turn(different_calls(whole), (1, 2)).items():
+        assert [tuple(each) for each in found[count][::-1]] == bits, count

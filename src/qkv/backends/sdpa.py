@@ -112,6 +112,8 @@ def direct(problem: Problem) -> Direct | None:
         and not problem.sink
         and len(problem.leading) == 2
         and problem.width == problem.value_width
+        # Whose operands are of width one.
+        and not problem.constant
         and (problem.queries > step.MOST or short.fits(problem))
     )
     if plain and short.fits(problem):

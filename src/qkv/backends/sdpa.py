@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.backends import short, step, sunk
+from qkv.backends import blocked, flash, short, step, sunk
 from qkv.backends.base import Backend, Direct, Result
 from qkv.backends.hidden import without_hidden
 from qkv.backends.operators import second_derivative
+from qkv.masks.base import Grid
+from qkv.masks.lower import lower
+from qkv.masks.patterns import Causal
 from qkv.normalizers.dense import Softmax
+from qkv.parameters import readable
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.base import Score
 from qkv.scores.pointwise import Linear
@@ -31,6 +35,8 @@ def refuses(problem: Problem) -> str | None:
 
 
 def _refuses_mechanism(problem: Problem) -> str | None:
+    if problem.device == "cpu" and not flash.KERNELS:
+        return "this PyTorch has no kernel of that name for the CPU"
     if problem.core != "dot":
         return f"the core is {problem.core}, not dot"
     if not isinstance(problem.pointwise, Linear):
@@ -94,7 +100,7 @@ def run(problem: Problem, call: Call) -> Result:
     call = call if own is not None else without_hidden(call)
     dtype = problem.dtype
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
-    attending = own or partial(attend, backend="sdpa")
+    attending = own or partial(attend, backend="sdpa", safe=partial(blocked.run, problem, call))
     if query.dtype == dtype:
         return attending(problem, call, query, key, scale)
     # Operands that were computed are wider than half precision, and all else follows.
@@ -118,17 +124,24 @@ def direct(problem: Problem) -> Direct | None:
     )
     if plain and short.fits(problem):
         return short.direct(problem)
-    return partial(_direct, problem.mask == "causal", problem.gradient) if plain else None
+    return partial(_direct, problem, flash.suspect(problem.keys, problem.dtype, False)) if plain else None
 
 
-def _direct(causal: bool, gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
-    query, key, scale = score.prepare(query, key).with_number()
-    dtype, wider = value.dtype, query.dtype != value.dtype
-    value = value.to(query.dtype) if wider else value
-    output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-    if gradient:
+def _direct(problem: Problem, suspect: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    q, k, scale = score.prepare(query, key).with_number()
+    wider = q.dtype != value.dtype
+    output, lse = flash.forward(q, k, value.to(q.dtype) if wider else value, None, problem.mask == "causal", scale)
+    if suspect and not flash.trusted(lse, problem.keys, False):
+        return _in_stripes(problem, query, key, value, score)
+    if problem.gradient:
         one_derivative(output, "sdpa")
-    return output.to(dtype) if wider else output
+    return output.to(value.dtype) if wider else output
+
+
+def _in_stripes(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    grid = Grid(problem.leading, problem.queries, problem.keys, query.device)
+    seen = lower(Causal() if problem.mask == "causal" else None, grid)
+    return blocked.run(problem, Call(query, key, value, score, Softmax(), seen)).output
 
 
 def tells(problem: Problem, call: Call) -> str:
@@ -138,7 +151,15 @@ def tells(problem: Problem, call: Call) -> str:
     return "a compiled pass over short sequences" if short.serves(problem, call) else "PyTorch's own"
 
 
-def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float, backend: str) -> Result:
+def attend(
+    problem: Problem,
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    scale: float,
+    backend: str,
+    safe: Callable[[], Result] | None = None,
+) -> Result:
     """Bring the problem into the kernel's form: four dimensions, one mask, one width.
 
     Args:
@@ -147,20 +168,39 @@ def attend(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: floa
         key: (..., K, F).
         scale: multiplies the products.
         backend: who asks, for errors.
+        safe: computes it where numbers get out of hand; None where they cannot.
     """
     query, key, value = [_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value)]
     mask, causal = _mask(problem, call)
+    lse = None
+    if problem.sink:
+        with torch.no_grad():
+            output, lse = flash.forward(query, key, value, mask, causal, scale)
+    elif problem.state or _readable(query):
+        output, lse = flash.forward(query, key, value, mask, causal, scale)
+    else:
+        output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
+    if safe is not None and lse is not None and _out_of_hand(problem, lse, mask is not None):
+        return safe()
     if problem.sink:
         assert isinstance(call.normalizer, Softmax)
         assert call.normalizer.sink is not None
-        output, lse = sunk.attend(query, key, value, _of_heads(call.normalizer.sink, problem), causal, scale)
-    elif problem.state:
-        output, lse = _with_lse(query, key, value, mask, causal, scale)
-    else:
-        output, lse = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale), None
+        assert lse is not None
+        sink = _of_heads(call.normalizer.sink, problem)
+        output, lse = sunk.attend(query, key, value, sink, (output, lse), causal, scale)
     if problem.gradient and not torch.compiler.is_compiling():
         one_derivative(output, backend)
-    return _finish(problem, call, output, lse)
+    return _finish(problem, call, output, lse if problem.state else None)
+
+
+def _readable(x: Tensor) -> bool:
+    """Whether the kernel's numbers may be looked at: who makes a graph gets PyTorch's function instead."""
+    return readable(x) and torch._C._get_tracing_state() is None
+
+
+def _out_of_hand(problem: Problem, lse: Tensor, masked: bool) -> bool:
+    suspect = flash.suspect(problem.keys, problem.dtype, masked) and _readable(lse)
+    return suspect and not flash.trusted(lse, problem.keys, masked)
 
 
 def _of_heads(sink: float | Tensor, problem: Problem) -> float | Tensor:
@@ -241,39 +281,6 @@ def _table(table: Tensor, problem: Problem) -> Tensor:
     leading = problem.leading
     table = table.expand(*leading, *table.shape[-2:])
     return table.reshape(-1, leading[-1], *table.shape[-2:])
-
-
-def _with_lse(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The one place that calls PyTorch's private operator, which returns the row state beside the output."""
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.where(mask, query.new_zeros(()), -torch.inf)
-    if hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
-        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
-        )
-        return output, lse
-    output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
-    return output, _lse_by_stripes(query, key, mask, causal, scale)
-
-
-def _lse_by_stripes(
-    query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float, height: int = 256
-) -> Tensor:
-    """The same row state by a pass of our own over stripes of rows, for a PyTorch without that operator."""
-    columns = torch.arange(key.shape[-2], device=key.device)
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
-    parts = []
-    for start in range(0, query.shape[-2], height):
-        s = query[..., start : start + height, :].to(wide) @ key.mT.to(wide) * scale
-        if causal:
-            rows = torch.arange(start, start + s.shape[-2], device=key.device)
-            s = s.masked_fill(columns > rows[:, None], -torch.inf)
-        if mask is not None:
-            s = s + (mask if mask.shape[-2] == 1 else mask[..., start : start + height, :])
-        parts.append(s.logsumexp(-1))
-    return torch.cat(parts, -1)
 
 
 def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:

@@ -11,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.backends import flash
 from qkv.backends.operators import second_derivative
 from qkv.parameters import spread
 from qkv.problem import Problem
-
-_FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
-_KERNELS = all(hasattr(torch.ops.aten, name) for name in (_FORWARD, f"{_FORWARD}_backward"))
 
 
 def refuses(problem: Problem) -> str | None:
@@ -25,7 +23,7 @@ def refuses(problem: Problem) -> str | None:
     Half precision would be rounded twice.
     """
     served = (
-        _KERNELS
+        flash.KERNELS
         and problem.device == "cpu"
         and problem.mask in ("all", "causal")
         and problem.bias == "none"
@@ -36,7 +34,13 @@ def refuses(problem: Problem) -> str | None:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, sink: float | Tensor, causal: bool, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sink: float | Tensor,
+    plain: tuple[Tensor, Tensor],
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Attend with a sink.
 
@@ -45,6 +49,7 @@ def attend(
         key: (B, H, K, F).
         value: (B, H, K, F).
         sink: a number, or a tensor that broadcasts to (B, H).
+        plain: output and row state without it, as `flash.forward` gives them where no gradient is recorded.
         causal: whether query i sees the keys j ≤ i alone.
         scale: multiplies the products.
 
@@ -53,20 +58,28 @@ def attend(
 
     Example:
         >>> zeros, ones = torch.zeros(1, 1, 2, 4), torch.ones(1, 1, 3, 4)
-        >>> attend(zeros, ones, ones, 0.0, False, 1.0)[0][0, 0, 0]
+        >>> plain = flash.forward(zeros, ones, ones, None, False, 1.0)
+        >>> attend(zeros, ones, ones, 0.0, plain, False, 1.0)[0][0, 0, 0]
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
     sink = torch.as_tensor(spread(sink, by=1), dtype=query.dtype)
-    output, state = _Sunk.apply(query, key, value, sink, causal, scale)  # type: ignore[no-untyped-call]
+    output, state = _Sunk.apply(query, key, value, sink, plain, causal, scale)  # type: ignore[no-untyped-call]
     return output, state
 
 
 class _Sunk(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor, causal: bool, scale: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sink: Tensor,
+        plain: tuple[Tensor, Tensor],
+        causal: bool,
+        scale: float,
     ) -> tuple[Tensor, Tensor]:
-        output, lse = getattr(torch.ops.aten, _FORWARD)(query, key, value, 0.0, causal, attn_mask=None, scale=scale)
+        output, lse = plain
         state = torch.logaddexp(lse, sink)
         output *= torch.sigmoid(lse - sink).unsqueeze(-1)
         ctx.save_for_backward(query, key, value, sink, output, state)
@@ -77,7 +90,7 @@ class _Sunk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         found = _SunkBackward.apply(g_output, ctx.causal, ctx.scale, ctx.needs_input_grad[3], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (*found, None, None)
+        return (*found, None, None, None)
 
 
 class _SunkBackward(torch.autograd.Function):
@@ -88,9 +101,7 @@ class _SunkBackward(torch.autograd.Function):
         ctx: Any, g: Tensor, causal: bool, scale: float, learns: bool, *known: Tensor
     ) -> tuple[Tensor | None, ...]:
         query, key, value, sink, output, state = known
-        found = getattr(torch.ops.aten, f"{_FORWARD}_backward")(
-            g, query, key, value, output, state, 0.0, causal, attn_mask=None, scale=scale
-        )
+        found = flash.backward(g, query, key, value, output, state, causal, scale)
         if not learns:
             return (*found, None)
         weight = torch.exp(sink - state)

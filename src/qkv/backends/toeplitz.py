@@ -2,7 +2,8 @@
 
 The bias of query i and key j is a function of j − i, so that a stripe of rows, the last first, reads it as a view of
 one vector of Q + K − 1 numbers: row r begins one number after row r − 1. No matrix is ever made of it. Where a mask is
-more than causal, each stripe's is written out, and made again in the backward pass.
+more than causal, each stripe's is written out, and made again in the backward pass. Where numbers got out of hand, for
+which adding −inf is no mask, the whole is computed by `blocked`.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from qkv.backends import blocked, flash
 from qkv.backends.base import Backend, Result
 from qkv.backends.sdpa import one_derivative
 from qkv.positions import DIGITS
@@ -45,7 +47,7 @@ def _refuses_call(problem: Problem) -> str | None:
         return "its views are made in eager mode alone"
     if problem.dropout:
         return "the fused CPU kernel refuses dropout"
-    if problem.device != "cpu":
+    if problem.device != "cpu" or not flash.KERNELS:
         return "the kernel that takes such views is the CPU's"
     if problem.state:
         return "the row state is not read here"
@@ -80,16 +82,21 @@ def _run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float,
     if problem.mask == "causal":
         ahead = torch.arange(1 - problem.queries, problem.keys, dtype=torch.int64, device=shifts.device) > 0
         shifts = shifts.masked_fill(ahead, -torch.inf)
-    outputs = []
+    outputs, states = [], []
     for rows, stop in _stripes(problem, plain):
         inputs = (query[..., rows, :].flip(-2), key[..., :stop, :], value[..., :stop, :])
         table = _view(problem, shifts, rows, stop)
         if plain:
-            outputs.append(_attend(*inputs, table, scale, problem))
+            output, lse = _attend(*inputs, table, scale, problem)
         elif problem.gradient:
-            outputs.append(checkpoint(_hidden, problem, call, rows, inputs, table, scale, use_reentrant=False))
+            given = problem, call, rows, inputs, table, scale
+            output, lse = checkpoint(_hidden, *given, use_reentrant=False)
         else:
-            outputs.append(_hidden(problem, call, rows, inputs, table, scale))
+            output, lse = _hidden(problem, call, rows, inputs, table, scale)
+        outputs.append(output)
+        states.append(lse)
+    if not all(flash.trusted(lse, problem.keys, True) for lse in states):
+        return blocked.run(problem, call)
     output = torch.cat(outputs, -2)[..., : problem.value_width].to(problem.dtype)
     return Result(output.reshape(*problem.leading, problem.queries, problem.value_width), None)
 
@@ -139,7 +146,7 @@ def _view(problem: Problem, shifts: Tensor, rows: slice, stop: int) -> Tensor:
 
 def _hidden(
     problem: Problem, call: Call, rows: slice, inputs: tuple[Tensor, Tensor, Tensor], table: Tensor, scale: float
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """A stripe whose mask is written out; a row that sees nothing gives 0, which the kernel leaves undefined."""
     seen = call.visibility.tile(rows, slice(0, table.shape[-1]))
     if seen is not None:
@@ -147,17 +154,19 @@ def _hidden(
         if seen.ndim > 2:
             seen = _four_dimensional(seen, problem.leading)
         table = torch.where(seen.flip(-2), table, -torch.inf)
-    output = _attend(*inputs, table, scale, problem)
+    output, lse = _attend(*inputs, table, scale, problem)
     alive = (table > -torch.inf).any(-1, keepdim=True).flip(-2)
-    return torch.where(alive, output, output.new_zeros(()))
+    return torch.where(alive, output, output.new_zeros(())), lse
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, scale: float, problem: Problem) -> Tensor:
-    """PyTorch's kernel on a stripe, its rows put in order again."""
-    output = F.scaled_dot_product_attention(query, key, value, table, scale=scale)
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, table: Tensor, scale: float, problem: Problem
+) -> tuple[Tensor, Tensor]:
+    """PyTorch's kernel on a stripe, its rows put in order again; its row state is left as it is."""
+    output, lse = flash.forward(query, key, value, table, False, scale)
     if problem.gradient:
         one_derivative(output, "toeplitz")
-    return output.flip(-2)
+    return output.flip(-2), lse
 
 
 BACKEND = Backend("toeplitz", "PyTorch's fused kernel, the bias a view of one vector", refuses, cost, run)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import qkv
 from qkv.backends import short
 from qkv.errors import UnsupportedError
-from qkv.masks import causal, lengths, window
+from qkv.masks import Mask, causal, lengths, window
+from qkv.masks.base import Bounds, Grid
 from qkv.normalizers import Softmax
 from qkv.scores import ScaledDot
 
@@ -79,6 +80,66 @@ def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
         assert all(torch.equal(one, two) for one, two in zip(found, answers("sdpa", other, None), strict=True))
     for one, right in zip(found, answers("reference", [x.double() for x in tensors], None), strict=True):
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
+
+
+def test_signs_to_be_turned_and_broadcast_numbers() -> None:
+    """Views of conjugates carry a sign that NumPy does not know; a sum gives each output one number as its gradient."""
+    tensors = drawn()
+    leaves = [torch._neg_view(-x).requires_grad_() for x in tensors[:3]]
+    assert served(*leaves)
+    for cotangent in (torch._neg_view(-tensors[3]), torch.ones(()).expand(tensors[3].shape), tensors[3].mT.clone().mT):
+        ours = torch.autograd.grad(qkv.attention(*leaves, backend="sdpa"), leaves, cotangent)
+        plain = cotangent.clone(memory_format=torch.contiguous_format).resolve_neg()
+        for one, other in zip(ours, answers("sdpa", [*tensors[:3], plain], None)[1:], strict=True):
+            assert torch.equal(one, other)
+
+
+class _Own(Mask):
+    """Bounds of the caller's own, whose numbers lie as the caller laid them."""
+
+    def __init__(self, first: Tensor, last: Tensor) -> None:
+        self.ends = Bounds(first, last)
+
+    def bounds(self, grid: Grid) -> Bounds:
+        return self.ends
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def test_bounds_of_any_strides() -> None:
+    """The first and the last keys of rows lie alike when the kernel reads them, however the caller's numbers lie."""
+    tensors = drawn()
+    first = torch.randint(0, 9, (ITEMS, 1, QUERIES), dtype=torch.int32)
+    last = torch.randint(9, KEYS, (ITEMS, 1, QUERIES), dtype=torch.int32)
+    turned = first.transpose(0, 2).contiguous().transpose(0, 2)
+    assert served(*(x.requires_grad_() for x in tensors[:3]), mask=_Own(turned, last))
+    found = (answers("sdpa", tensors, _Own(x, last)) for x in (turned, first))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_a_key_that_is_no_number_reaches_only_those_who_see_it(name: str, bad: float) -> None:
+    mask = {"causal": causal(), "window": window(9, 3)}[name]
+    clean = drawn(queries=24, keys=24)[:3]
+    dirty = [x.clone() for x in clean]
+    dirty[1][1, 1, 20, 3] = bad
+    blind = ~qkv.masks.matrix(mask, 24, 24)[:, 20]
+    assert served(*(x.requires_grad_() for x in dirty), mask=mask)
+    expected, found = (qkv.attention(*x, mask=mask, backend="sdpa") for x in (clean, dirty))
+    assert torch.equal(found[:, :, blind], expected[:, :, blind])
+
+
+@pytest.mark.parametrize("keys", [1, 5, 15, 16, 17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nan_of_a_query_shows_with_any_number_of_keys(keys: int, dtype: torch.dtype) -> None:
+    tensors = drawn(dtype, queries=10, keys=keys)[:3]
+    tensors[0][1, 1, 3] = math.nan
+    assert served(*(x.requires_grad_() for x in tensors))
+    output = qkv.attention(*tensors, backend="sdpa")
+    assert output[1, 1, 3].isnan().all()
+    assert int(output.isnan().sum()) == VALUE
 
 
 def test_a_scale_may_be_negative() -> None:

@@ -84,6 +84,35 @@ def test_any_number_of_keys_and_any_strides(keys: int) -> None:
     torch.testing.assert_close(qkv.attention(query.mT.contiguous().mT, key, value), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_signs_to_be_turned() -> None:
+    """Views of conjugates carry a sign that NumPy does not know."""
+    tensors = drawn()
+    turned = [torch._neg_view(-x) for x in tensors]
+    assert served(*turned)
+    assert torch.equal(qkv.attention(*turned, backend="sdpa"), qkv.attention(*tensors, backend="sdpa"))
+
+
+@pytest.mark.parametrize("keys", [1, 5, 15, 16, 17])
+def test_nan_of_a_query_shows_with_any_number_of_keys(keys: int) -> None:
+    tensors = drawn(1, keys)
+    tensors[0][1, 2, 0] = math.nan
+    assert served(*tensors)
+    output, state = qkv.attention_with_state(*tensors, backend="sdpa")
+    assert output[1, 2, 0].isnan().all()
+    assert state.value[1, 2, 0].isnan()
+    assert int(output.isnan().sum()) == VALUE
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_key_that_is_no_number_reaches_only_those_who_see_it(bad: float) -> None:
+    query, key, value = drawn()
+    expected = qkv.attention(query, key, value, mask=causal(30), backend="sdpa")
+    key[1, 2, 32, 3] = bad
+    assert served(query, key, value, mask=causal(30))
+    found = qkv.attention(query, key, value, mask=causal(30), backend="sdpa")
+    assert torch.equal(found[:, :, :2], expected[:, :, :2])
+
+
 def test_heads_that_share_keys_and_other_leading_dimensions() -> None:
     query, key, value = drawn()
     grouped = {"enable_gqa": True, "mask": BY_ITEM}

@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.backends import step, tanh_operators
 from qkv.backends.base import Direct, Result
 from qkv.backends.operators import second_derivative
-from qkv.backends.step import by_head, laid
+from qkv.backends.step import by_head, laid, together
 from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
 from qkv.parameters import readable
@@ -158,7 +158,7 @@ def _sight(problem: Problem, visibility: Visibility) -> _Sight:
     first = torch.zeros(1, dtype=torch.int32) if first is None else first
     last = torch.full((1,), problem.keys, dtype=torch.int32) if last is None else last
     # One shape, so that both lie alike.
-    ends = first + torch.zeros_like(last), last + torch.zeros_like(first)
+    ends = [x.contiguous() for x in (first + torch.zeros_like(last), last + torch.zeros_like(first))]
     rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
     return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
 
@@ -208,7 +208,7 @@ def _forward(
     from qkv.kernels import short
     from qkv.kernels.tables import ROWS
 
-    query, key, value = (_together(x) for x in (query, key, value))
+    query, key, value = (together(x) for x in (query, key, value))
     items, heads, queries, width = query.shape
     sizes = _sizes(query, key, value, sight)
     output = query.new_empty(items, queries, heads, value.shape[-1])
@@ -239,7 +239,7 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     from qkv.kernels import short
 
-    query, key, value, grad = (_together(x) for x in (query, key, value, grad))
+    query, key, value, grad = (together(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
     found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
     of_sinks, sinks = torch.empty(query.shape[:2]), _sinks(sink, *query.shape[:2])
@@ -280,7 +280,3 @@ def _whole(*sizes: int) -> tuple[int, ...]:
 
 def _flat(x: Tensor) -> NDArray[Any]:
     return laid(x).numbers
-
-
-def _together(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -74,13 +74,25 @@ def _attend(
 
     items, heads, queries, width = query.shape
     keys, wide = value.shape[2:]
-    q, k, v = (laid(x if x.stride(-1) == 1 else x.contiguous()) for x in (query, key, value))
+    q, k, v = (laid(together(x)) for x in (query, key, value))
     mask = None if seen is None else Laid(laid(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
     output = query.new_empty(items, queries, heads, wide)
     lse = query.new_empty(items, heads, queries) if state else None
     states = None if lse is None else lse.view(-1).numpy()
     attend((items, heads, queries, keys, width, wide), scale, q, k, v, mask, output.view(-1).numpy(), states)
     return output.transpose(1, 2), lse
+
+
+def together(x: Tensor) -> Tensor:
+    """The same numbers, those of the last dimension beside each other, and none with a sign that is still to be turned.
+
+    Example:
+        >>> together(torch.ones(2, 3).mT).stride(), together(torch._neg_view(torch.ones(1))).is_neg()
+        ((2, 1), False)
+    """
+    if x.is_neg():
+        x = x.resolve_neg()
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def laid(x: Tensor) -> Laid:

@@ -37,6 +37,8 @@ from qkv.backends.row_tiles import RowTiles
 from qkv.backends.scratch import lent
 from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe
 from qkv.masks.lower import Visibility
+from qkv.normalizers import steep
+from qkv.normalizers.sparse import Entmax
 from qkv.problem import Call, Cost, Problem
 from qkv.products import mkl_favored
 from qkv.scores.base import Score
@@ -117,6 +119,13 @@ def run(problem: Problem, call: Call) -> Result:
     """A function of our own over the tiles."""
     if softmax_tiles.serves(problem):
         return Result(_tiled(problem, call.query, call.key, call.value, call.score), None)
+    if isinstance(call.normalizer, Entmax) and steep.steep(call.normalizer.alpha):
+        # One number τ of each row, as the compiled rows have it, does not say what their weights are.
+        return blocked.run(problem, call)
+    return _by_rows(problem, call)
+
+
+def _by_rows(problem: Problem, call: Call) -> Result:
     recipe, inputs = blocked.prepare(problem, call)
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
     given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.normalizers import steep
 from qkv.normalizers.base import count
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.sparse import Entmax
@@ -281,6 +282,8 @@ def _entmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
     """
     alpha = row.parameter
     assert alpha is not None
+    if steep.steep(alpha):
+        return _steep_backward(row, w, pull, alpha)
     inside = w > 0
     q = torch.where(inside, w.clamp(min=torch.finfo(w.dtype).tiny) ** (2 - alpha), torch.zeros_like(w))
     g_scores, total = _projected(w, q, pull, alpha)
@@ -293,6 +296,24 @@ def _entmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
         slope = tau / (alpha - 1) + (alpha - 1) * own.sum(-1, keepdim=True) / total
         g_alpha = g_alpha + torch.where(tau == torch.inf, 0, slope * pull.state.unsqueeze(-1))
     return g_scores, g_alpha
+
+
+def _steep_backward(row: Row, w: Tensor, pull: Pull, alpha: Tensor) -> Pushed:
+    g_tau = None if pull.state is None else pull.state.unsqueeze(-1).double()
+    wide = w.double()
+    g_scores, g_alpha = steep.slopes(wide, pull.weights.double(), alpha.double(), g_tau)
+    if g_tau is not None:
+        g_alpha = g_alpha + _tau_by_alpha(row, wide, alpha) * g_tau
+    return g_scores.to(w.dtype), g_alpha.to(w.dtype)
+
+
+def _tau_by_alpha(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
+    """dτ/dα, of τ = (α−1)s − w^(α−1) averaged with the slopes q of w, since Σ dw/dα = 0; 0 where nothing is seen."""
+    inside = w > 0
+    q = torch.where(inside, torch.exp((2 - alpha) * torch.where(inside, w, 1.0).log()).clamp(max=1e300), 0.0)
+    slope = torch.where(inside, row.scores.double() - torch.xlogy(w ** (alpha - 1), w), 0.0)
+    total = q.sum(-1, keepdim=True)
+    return (q * slope).sum(-1, keepdim=True) / torch.where(total == 0, torch.ones_like(total), total)
 
 
 def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:

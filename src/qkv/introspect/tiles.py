@@ -12,6 +12,7 @@ from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, clamped_power
+from qkv.normalizers.steep import steep
 from qkv.parameters import spread
 from qkv.problem import Call
 
@@ -36,7 +37,7 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> T
 
 def _stripes(call: Call, kind: str, rows: slice, columns: slice) -> list[slice]:
     start, stop, _ = rows.indices(call.query.shape[-2])
-    width = len(range(*columns.indices(call.key.shape[-2]))) if kind in KNOWN else call.key.shape[-2]
+    width = len(range(*columns.indices(call.key.shape[-2]))) if not _by_rows(call, kind) else call.key.shape[-2]
     depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
     each = max(1, prod(call.visibility.grid.leading) * width * depth)
     height = max(1, LARGEST // each)
@@ -44,7 +45,7 @@ def _stripes(call: Call, kind: str, rows: slice, columns: slice) -> list[slice]:
 
 
 def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
-    if kind not in KNOWN:
+    if _by_rows(call, kind):
         return whole_rows(call, rows)[..., columns].to(state.dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
@@ -53,10 +54,15 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
     if kind == "hard":
-        places = torch.arange(*columns.indices(call.key.shape[-2]), device=s_QK.device)
+        places = torch.arange(*columns.indices(call.key.shape[-2]), dtype=torch.int64, device=s_QK.device)
         return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
     w_QK = _WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None])
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
+
+
+def _by_rows(call: Call, kind: str) -> bool:
+    """Whether the row state does not give the weights, so that whole rows are made."""
+    return kind not in KNOWN or (isinstance(call.normalizer, Entmax) and steep(call.normalizer.alpha))
 
 
 def whole_rows(call: Call, rows: slice) -> Tensor:

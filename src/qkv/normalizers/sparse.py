@@ -7,6 +7,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from qkv.normalizers import steep
 from qkv.normalizers.base import Normalizer, hide
 from qkv.parameters import Parameter, above, readable, spread
 from qkv.pytree import value
@@ -103,6 +104,8 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
         >>> entmax_weights(torch.tensor([[0.0, -0.5]]), 2.0)
         tensor([[0.7500, 0.2500]])
     """
+    if steep.served(z) and steep.steep(alpha):
+        return steep.weights(z, alpha)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(torch.promote_types(alpha.dtype, z.dtype))
     # A hidden -inf is moved to where its weight is 0 as well: alpha's gradient would be -inf times 0.
@@ -154,7 +157,7 @@ def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
         following = tau + (total - total ** (2 - alpha)) / slopes.sum(-1, keepdim=True)
         if not convex:
             low, high = torch.where(total >= 1, tau, low), torch.where(total >= 1, high, tau)
-            following = torch.where(torch.as_tensor(alpha) > 2, (low + high) / 2, following)
+            following = torch.where(torch.as_tensor(alpha, device=tau.device) > 2, (low + high) / 2, following)
         moved = following > tau if convex else following != tau
         if readable(x) and not bool(moved.any()):
             break

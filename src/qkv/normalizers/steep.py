@@ -1,0 +1,158 @@
+"""Entmax far from its middle: α near 1, where weights are high powers, and α above 2, where they are roots.
+
+With z ≤ 0 the scores of a row below its largest and p the largest weight, the weights are
+
+    w_j = p·(1 + (α−1)·z_j·p^(1−α))^(1/(α−1)),
+
+and log p, between −log n and 0, makes them sum to one. A threshold τ = −p^(α−1) does not say as much: near α = 1 a
+roundoff of τ changes every weight by 1/(α−1) roundoffs, and above 2 a weight of one tenth may be a difference of 1e-9
+between τ and its score. Here all is done in float64. Where no number between two neighbors makes the sum one, since a
+weight appears between them at once with a root of their difference, the weights are those between the two that do.
+"""
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.parameters import forward_mode, readable, transformed
+
+MIDDLE = 1.25, 2.0
+"""The α between which τ in the scores' own type is exact: a power of 4 at most, and no root."""
+
+_HALVINGS = 60
+"""They leave of the interval of log p less than a roundoff of p."""
+
+_HALF_WAY = 1.5
+
+_MOST = 700.0
+"""e to that is still a double."""
+
+
+def steep(alpha: float | Tensor) -> bool:
+    """Whether some α lies outside the middle, as far as that can be known.
+
+    Example:
+        >>> steep(1.5), steep(10.0), steep(torch.tensor([1.5, 1.001]))
+        (False, True, True)
+    """
+    low, high = MIDDLE
+    if isinstance(alpha, Tensor):
+        return readable(alpha) and bool(((alpha < low) | (alpha > high)).any())
+    return not low <= alpha <= high
+
+
+def served(z: Tensor) -> bool:
+    """Whether weights of these scores are made here: eagerly, on the CPU, without derivatives taken forward."""
+    return readable(z) and not forward_mode() and not transformed()
+
+
+def weights(z: Tensor, alpha: float | Tensor) -> Tensor:
+    """The weights of rows shifted to a maximum of 0, differentiable any number of times.
+
+    Args:
+        z: (..., K).
+        alpha: a number, or a tensor (..., 1, 1).
+
+    Example:
+        >>> weights(torch.tensor([[0.0, 0.0, -0.01]]), 10.0)
+        tensor([[0.5000, 0.5000, 0.0000]])
+    """
+    wide = alpha.double() if isinstance(alpha, Tensor) else alpha
+    found: Tensor = _Weights.apply(z.double(), wide)  # type: ignore[no-untyped-call]
+    return found.to(z.dtype)
+
+
+def _weights(z: Tensor, alpha: float | Tensor) -> Tensor:
+    """By halving the interval of log p."""
+    power = alpha - 1
+    high = torch.zeros_like(z[..., :1] * power)
+    low = high - math.log(2 * z.shape[-1])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = _of(z, power, middle).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    less, more = _of(z, power, low), _of(z, power, high)
+    lacking = 1 - less.sum(-1, keepdim=True)
+    gap = (more - less).sum(-1, keepdim=True)
+    share = torch.where(gap == 0, torch.ones_like(gap), lacking / gap)
+    return torch.lerp(less, more, share)
+
+
+def _of(z: Tensor, power: float | Tensor, log_p: Tensor) -> Tensor:
+    """The weights of a row whose largest is p."""
+    # Whatever p is, the largest stays: 0·∞ would not be a number.
+    share = torch.where(z == 0, z, z * power * torch.exp(-power * log_p))
+    outside = share <= -1
+    share = torch.where(outside, 0.0, share)
+    return torch.where(outside, 0.0, torch.exp(log_p + torch.log1p(share) / power))
+
+
+def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradients of scores and α, given those of the weights and of τ.
+
+    With q = w^(2−α): dw/ds = diag(q) − qqᵀ/Σq. Above α = 2 the smallest weight has by far the largest q, and the level
+    Σqg/Σq is nearly its g: all differences are taken from that, and its own gradient is what the others leave.
+
+    Args:
+        w: (..., K), in float64.
+        g: (..., K), of the weights.
+        alpha: a number, or a tensor (..., 1, 1).
+        g_tau: (..., 1), of τ; None where none came.
+
+    Returns:
+        Of the scores (..., K), and of α for each row (..., 1).
+
+    Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3; Correia, Niculae and
+        Martins 2019, "Adaptively Sparse Transformers", proposition 1.
+    """
+    inside = w > 0
+    log_w = torch.where(inside, w, 1.0).log()
+    log_q = torch.where(inside, (2 - alpha) * log_w, -torch.inf)
+    place = log_q.detach().argmax(-1, keepdim=True)
+    # A row that sees nothing has no q.
+    largest = torch.where(inside.any(-1, keepdim=True), log_q.gather(-1, place), 0.0)
+    q = torch.exp(log_q - largest)
+    total = q.sum(-1, keepdim=True)
+    total = torch.where(total == 0, torch.ones_like(total), total)
+    apart = g - g.gather(-1, place)
+    level = (q * apart).sum(-1, keepdim=True) / total
+    others = torch.exp(log_q.clamp(max=_MOST)) * (apart - level)
+    others = others.masked_fill(~inside, 0).scatter(-1, place, 0.0)
+    g_scores = others.scatter(-1, place, -others.sum(-1, keepdim=True))
+    g_alpha = (_own(w, log_w, log_q, alpha) * (apart - level)).sum(-1, keepdim=True)
+    return g_scores if g_tau is None else g_scores + (alpha - 1) * g_tau * q / total, g_alpha
+
+
+def _own(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
+    """The part of dw/dα that is no multiple of q: a row's level takes the same multiple of q from all of them.
+
+    It is w/(α−1)² − w·log w/(α−1). Near α = 1 both are large and cancel: q/(α−1)² less, it is −w·(log w)²·(e^(−x) − 1 +
+    x)/x² with x = (α−1)·log w.
+    """
+    power = alpha - 1
+    x = power * log_w
+    series = 0.5 - x / 6 + x**2 / 24 - x**3 / 120 + x**4 / 720
+    # Below 1/16 what the series leaves out is less than 1e-9 of it, and above what cancels is less than 1e-13.
+    q = torch.exp(log_q.clamp(max=_MOST))
+    less = torch.where(x > -0.0625, -w * log_w**2 * series, (w - q - w * x) / power**2)
+    whole = (w - w * x) / power**2
+    return torch.where(torch.as_tensor(alpha < _HALF_WAY, device=w.device), less, whole)
+
+
+@final
+class _Weights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, alpha: float | Tensor) -> Tensor:
+        w = _weights(z, alpha)
+        learns = isinstance(alpha, Tensor)
+        ctx.alpha, ctx.shape = None if learns else alpha, z.shape
+        ctx.save_for_backward(w, alpha if learns else None)
+        return w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        w, alpha = ctx.saved_tensors
+        g_scores, g_alpha = slopes(w, g, ctx.alpha if alpha is None else alpha)
+        return g_scores.sum_to_size(ctx.shape), None if alpha is None else g_alpha.sum_to_size(alpha.shape)

@@ -1,8 +1,9 @@
 """Registration of small frozen values with PyTorch, so that compiled and exported functions take them as arguments."""
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+from torch import Tensor
 from torch.utils import _pytree
 
 T = TypeVar("T")
@@ -47,3 +48,22 @@ def value(cls: type[T]) -> type[T]:
         flatten_with_keys_fn=flatten_with_keys,
     )
     return cls
+
+
+def tensors_in(instance: object) -> list[Tensor]:
+    """The tensors that a score, a normalizer or a mask holds, whoever wrote it; not what a function closes over.
+
+    Example:
+        >>> import torch
+        >>> from qkv.masks.patterns import causal, lengths
+        >>> tensors_in(causal() | lengths(torch.tensor([3, 5])))
+        [tensor([3, 5])]
+    """
+    parts = instance if isinstance(instance, (list, tuple)) else getattr(instance, "__dict__", {}).values()
+    found = []
+    for part in parts:
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, (list, tuple)) or is_dataclass(part) or hasattr(part, "visible"):
+            found += tensors_in(part)
+    return found

@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.backends import callables, operators, traced_callables
 from qkv.backends.base import Backend, Result
 from qkv.backends.cores import FEW_QUERIES
-from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe, Tiles, full_rank
+from qkv.backends.stripes import DIFFERENTIABLE, SAVED, Inputs, Recipe, Tiles, full_rank
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -117,7 +117,8 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recipe: Recipe, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.recipe, ctx.visibility = recipe, visibility
-        ctx.save_for_backward(*inputs)
+        # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
+        ctx.save_for_backward(*inputs, *visibility.tensors())
         ctx.set_materialize_grads(False)
         query, _, value, *_ = inputs
         assert query is not None
@@ -128,8 +129,8 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE])
-        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        wanted, inputs = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.saved_tensors[:SAVED]
+        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *inputs)  # type: ignore[no-untyped-call]
         return (None, None, *gradients, None)
 
 

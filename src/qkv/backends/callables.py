@@ -14,6 +14,7 @@ from qkv.backends.base import Result
 from qkv.backends.heap import Release
 from qkv.backends.reference import seen_by, state_of
 from qkv.backends.stripes import Place, Size, Walk, full_rank, shares, take
+from qkv.backends.unchanged import Reads, tensors_of
 from qkv.normalizers.base import Normalizer
 from qkv.problem import Call, Problem
 
@@ -33,10 +34,10 @@ def run(problem: Problem, call: Call) -> Result:
         value=full_rank(call.value, rank + 2),
         bias=None if call.bias is None else full_rank(call.bias, rank + 2),
     )
-    outputs, states, release = [], [], Release()
+    outputs, states, release, reads = [], [], Release(), Reads(tensors_of(call) if problem.gradient else ())
     for place, visible in walk:
         if problem.gradient:
-            output, state = checkpoint(_tile, problem, call, place, visible, release, use_reentrant=False)
+            output, state = checkpoint(_made, reads, problem, call, place, visible, release, use_reentrant=False)
         else:
             output, state = _tile(problem, call, place, visible, release)
         outputs.append(output)
@@ -45,7 +46,16 @@ def run(problem: Problem, call: Call) -> Result:
         output, state = _nothing(problem, call)
     else:
         output, state = _together(outputs, walk, -2), _together(states, walk, -1)
+    reads.guard((output, state))
     return Result(output, state if problem.state else None)
+
+
+def _made(
+    reads: Reads, problem: Problem, call: Call, place: Place, visible: Tensor | None, release: Release
+) -> tuple[Tensor, Tensor]:
+    """A tile, whose making tells what it reads."""
+    with reads:
+        return _tile(problem, call, place, visible, release)
 
 
 def _tile(

@@ -35,7 +35,7 @@ from qkv.backends.cores import center
 from qkv.backends.operators import second_derivative
 from qkv.backends.row_tiles import RowTiles
 from qkv.backends.scratch import lent
-from qkv.backends.stripes import DIFFERENTIABLE, Inputs, Recipe
+from qkv.backends.stripes import DIFFERENTIABLE, SAVED, Inputs, Recipe
 from qkv.masks.lower import Visibility
 from qkv.normalizers import steep
 from qkv.normalizers.sparse import Entmax
@@ -310,7 +310,8 @@ class _Rowwise(torch.autograd.Function):
         given = Inputs(*inputs)  # type: ignore[arg-type]
         ctx.recipe, ctx.visibility = recipe, visibility
         ctx.bits = bits.Bits(given) if keep else None
-        ctx.save_for_backward(*inputs)
+        # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
+        ctx.save_for_backward(*inputs, *visibility.tensors())
         ctx.set_materialize_grads(False)
         with lent() as rooms:
             return RowTiles(recipe, given, visibility, rooms).forward(ctx.bits)
@@ -319,7 +320,7 @@ class _Rowwise(torch.autograd.Function):
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         wanted = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE])
         known = ctx.recipe, ctx.visibility, ctx.bits, wanted, g_output, g_state
-        gradients = _Backward.apply(*known, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        gradients = _Backward.apply(*known, *ctx.saved_tensors[:SAVED])  # type: ignore[no-untyped-call]
         return (None, None, None, *gradients, None)
 
 

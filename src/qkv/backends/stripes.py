@@ -107,6 +107,8 @@ class Buffers(NamedTuple):
 
 DIFFERENTIABLE = len(Buffers._fields)
 """The first so many inputs may have gradients."""
+SAVED = len(Inputs._fields)
+"""Of what a function saves, the first so many are the inputs; what the mask holds follows."""
 
 
 class Place(NamedTuple):

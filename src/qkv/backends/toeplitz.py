@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from qkv.backends import blocked, flash
 from qkv.backends.base import Backend, Result
 from qkv.backends.sdpa import one_derivative
+from qkv.backends.unchanged import Reads, tensors_of
 from qkv.positions import DIGITS
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.free import Learned
@@ -82,7 +83,7 @@ def _run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float,
     if problem.mask == "causal":
         ahead = torch.arange(1 - problem.queries, problem.keys, dtype=torch.int64, device=shifts.device) > 0
         shifts = shifts.masked_fill(ahead, -torch.inf)
-    outputs, states = [], []
+    outputs, states, reads = [], [], Reads(tensors_of(call))
     for rows, stop in _stripes(problem, plain):
         inputs = (query[..., rows, :].flip(-2), key[..., :stop, :], value[..., :stop, :])
         table = _view(problem, shifts, rows, stop)
@@ -98,6 +99,7 @@ def _run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float,
     if not all(flash.trusted(lse, problem.keys, True) for lse in states):
         return blocked.run(problem, call)
     output = torch.cat(outputs, -2)[..., : problem.value_width].to(problem.dtype)
+    reads.guard([output])
     return Result(output.reshape(*problem.leading, problem.queries, problem.value_width), None)
 
 

@@ -1,9 +1,12 @@
 """Statistics that gradients pass through: stripes of whole rows, each made again in the backward pass."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from qkv.backends.unchanged import Reads, tensors_of
 from qkv.introspect.statistics import Whole
 from qkv.introspect.sweep import WEIGHTS
 from qkv.introspect.tiles import whole_rows
@@ -27,13 +30,25 @@ def possible(call: Call) -> bool:
 
 def received(whole: Whole) -> Tensor:
     """Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
-    columns = [checkpoint(_received, whole, rows, use_reentrant=False) for rows in _stripes(whole)]
-    return torch.stack(columns).sum(0)
+    return torch.stack(_made_again(_received, whole)).sum(0)
 
 
 def entropy(whole: Whole) -> Tensor:
     """−Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
-    return torch.cat([checkpoint(_entropy, whole, rows, use_reentrant=False) for rows in _stripes(whole)], -1)
+    return torch.cat(_made_again(_entropy, whole), -1)
+
+
+def _made_again(function: Callable[[Whole, slice], Tensor], whole: Whole) -> list[Tensor]:
+    """The stripes, which the backward pass makes again, unless what they are made of has changed by then."""
+    reads = Reads(tensors_of(whole.call))
+
+    def made(rows: slice) -> Tensor:
+        with reads:
+            return function(whole, rows)
+
+    found = [checkpoint(made, rows, use_reentrant=False) for rows in _stripes(whole)]
+    reads.guard(found)
+    return found
 
 
 def _received(whole: Whole, rows: slice) -> Tensor:

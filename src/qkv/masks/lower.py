@@ -7,11 +7,13 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.errors import MaskError, complaint
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import Causal
 from qkv.parameters import regroup
+from qkv.pytree import tensors_in
 from qkv.shapes import Shape, broadcast, show
 
 Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
@@ -48,6 +50,12 @@ class Visibility:
         pair = (groups, repeats)
         bounds = None if self.bounds is None else Bounds(*(_regrouped(x, 1, pair) for x in self.bounds))
         return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair)
+
+    def tensors(self) -> list[Tensor]:
+        """What a backward pass that asks again must find as it was; what inference mode made cannot be saved."""
+        own = [x for x in (*(self.bounds or ()), self.dense) if x is not None]
+        read = own if self.mask is None else [*own, *tensors_in(self.mask)]
+        return [x for x in read if not x.is_inference()]
 
     def tile(self, rows: slice, columns: slice) -> Tensor | None:
         """The part of the matrix asked for: bool, broadcasts to (..., rows, columns); None where all is seen."""
@@ -197,13 +205,23 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
     if bounds is not None:
         return Visibility("keys" if _same_for_all_rows(bounds) else "bounds", grid, bounds)
     factors = _factors(mask)
-    tables = [_fitting(factor.tensor, grid) for factor in factors if isinstance(factor, Dense)]
+    tables = [_fitting(part.tensor, grid) for part in map(_savable, factors) if isinstance(part, Dense)]
     others = [factor.bounds(grid) for factor in factors if not isinstance(factor, Dense)]
     if tables and all(other is not None for other in others):
         return Visibility("dense", grid, _intersection(others), reduce(torch.logical_and, tables))
     for table in _tensors(mask):
         _fitting(table, grid)
-    return Visibility("predicate", grid, mask=mask)
+    return Visibility("predicate", grid, mask=_savable(mask))
+
+
+def _savable(mask: Mask) -> Mask:
+    """The same mask without tensors that inference mode made: these could change unseen, and no graph may save them."""
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return mask
+    if not any(x.is_inference() for x in tensors_in(mask)):
+        return mask
+    copied: Mask = tree_map_only(Tensor, torch.clone, mask)
+    return copied
 
 
 def _same_for_all_rows(bounds: Bounds) -> bool:
@@ -273,6 +291,4 @@ def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) ->
 
 
 def _leaves(mask: Mask) -> list[object]:
-    from torch.utils._pytree import tree_leaves
-
     return tree_leaves(mask)

@@ -7,12 +7,11 @@ before what combines them: `causal(2) & ~dense(t)` is `"number causal:start tens
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qkv.backends.stripes import full_rank
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask
-from qkv.masks.patterns import FAR, Causal, Documents, Lengths, Window
+from qkv.masks.patterns import Causal, Documents, Lengths, Window, clamped
 
 _COMBINED: dict[type[Mask], str] = {Both: "and", Either: "or"}
 _BUILT = {"dense": Dense, "lengths": Lengths, "documents": Documents, "window": Window, "and": Both, "or": Either}
@@ -67,7 +66,7 @@ def _word(item: Tensor | int | None, tensors: list[Tensor], numbers: list[int]) 
         tensors.append(item)
         return "tensor"
     # An operator's numbers are int64, in which every position lies far from either end.
-    numbers.append(torch.sym_max(-FAR, torch.sym_min(FAR, item)))
+    numbers.append(clamped(item))
     return "number"
 
 

@@ -152,14 +152,24 @@ def _rows(grid: Grid) -> Tensor:
     return torch.arange(grid.queries, device=grid.device)
 
 
+def clamped(number: int) -> int:
+    """A number within ±`FAR`; one that varies under tracing may go on varying.
+
+    Example:
+        >>> clamped(7), clamped(10**30) == FAR
+        (7, True)
+    """
+    found: int = torch.sym_max(-FAR, torch.sym_min(FAR, number))  # type: ignore[no-untyped-call]
+    return found
+
+
 def _moved(item: int | Tensor, by: int) -> int | Tensor:
     """item + by, exact within ±`FAR` and that limit beyond, in int64: a tensor may be of any integer type, uint8 too.
 
     The sum itself may leave int64, so what is added to is clamped first.
     """
     if not isinstance(item, Tensor):
-        # torch.sym_min leaves a number that varies under tracing as it is.
-        return torch.sym_max(-FAR, torch.sym_min(FAR, item + by))
+        return clamped(item + by)
     if item.dtype == torch.uint64:
         # The same bits with the first one flipped are the number less 2⁶³.
         return _moved(item.view(torch.int64) ^ -_END, by + _END)

@@ -197,3 +197,15 @@ def test_rollout_is_the_product_of_layers() -> None:
     for amap in maps:
         product = (0.4 * torch.eye(7) + 0.6 * amap.dense().mean(0)) @ product
     torch.testing.assert_close(rollout(maps, [0, 6, 3], residual=0.4, stripe=2), product[[0, 6, 3]])
+
+
+def test_a_learned_sink_is_looked_at_without_a_warning() -> None:
+    """What the rows of a map promise is read as a number, which needs no gradient."""
+    query, key = torch.randn(2, QUERIES, 4), torch.randn(2, KEYS, 4)
+    amap = attention_map(query, key, normalizer=Softmax(torch.zeros(2, requires_grad=True)))
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else PyTorch warns once in a process
+    try:
+        assert amap.peak().shape == (2, QUERIES)
+    finally:
+        torch.set_warn_always(before)

@@ -140,6 +140,7 @@ def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | 
     return error
 
 
+@torch.no_grad()
 def _promised(whole: Whole) -> Tensor | None:
     """What the weights of each row sum to."""
     normalizer, state = whole.call.normalizer, whole.state.double()

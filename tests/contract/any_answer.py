@@ -1,0 +1,723 @@
+"""What every answer must satisfy, for the random calls of `any_call`.
+
+An answer is judged by the criterion "exact" (`judge`): its error against the equation in float64 may be 1.5 times (rms)
+and 3 times (largest) that of the equation, literally, in the tested dtype. Most of these calls have few numbers, and
+the literal errors of a few are small by luck now and then; so `NOISY` more draws of the same roundings stand beside
+them: the equation in float64 where each input and each score, that is each number that the literal form rounds, is off
+by up to one roundoff. The limit is the larger of the two, and as much wider for few numbers as in `judge`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import torch
+from tests.contract.any_call import AnyCall, draw, lay
+from tests.contract.calls import same_bits
+from tests.contract.judge import WIDER, rms, unit
+from torch import Tensor
+
+from qkv.errors import UnsupportedError
+from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.introspect.lazy_map import AttentionMap, attention_map
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax
+from qkv.states import MERGEABLE, RowState, merge
+
+NOISY = 2
+SPARSE = ("sparsemax", "entmax", "entmax_1.3", "entmax_learned")
+"""Normalizers whose row state is a threshold: judged through the weights of a map."""
+
+EVERYTHING = ("reference", "blocked", "auto")
+"""Backends that may refuse nothing that is drawn here."""
+
+REPORTED = ("sdpa", "toeplitz", "rowwise", "auto")
+"""Backends that hand float32 gradients to PyTorch's own kernel: twice the limit, for the reason in `judge.REPORTED`."""
+
+Numbers = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The largest error in units of what is allowed, and what is wrong; empty where nothing is."""
+
+    ratio: float
+    wrong: str
+
+
+class Wrong(Exception):  # noqa: N818
+    """A promise that is not kept."""
+
+
+class Trial:
+    """A call with its judge."""
+
+    def __init__(self, call: AnyCall) -> None:
+        self.call = call
+        self.worst = 0.0
+
+    # -- the equation --------------------------------------------------------------------------------------------
+
+    def equation(
+        self, dtype: torch.dtype, wanted: tuple[str, ...] = (), noise: torch.Generator | None = None
+    ) -> Numbers:
+        """Every step of the equation in one type: output, weights, row state, and gradients."""
+        off = unit(self.call.low) if noise is not None else 0.0
+        held = self.call.leaves
+        leaves = {name: _off(x, off, noise).to(dtype).requires_grad_(name in wanted) for name, x in held.items()}
+        output, weights, state = self._steps(leaves, off, noise)
+        found = {"output": output, "weights": weights}
+        if state is not None:
+            found["state"] = state
+        if wanted:
+            cotangent = self.cotangent.to(dtype)
+            slopes = _gradients(output, {name: leaves[name] for name in wanted}, cotangent)
+            found |= {f"gradient of {name}": x for name, x in slopes.items()}
+        return {name: x.detach().double() for name, x in found.items()}
+
+    def _steps(
+        self, leaves: Mapping[str, Tensor], off: float = 0.0, noise: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        given = self.repeated(self.call.arranged(leaves, laid=False))
+        options = self.call.options(given)
+        s = options["score"](given["query"], given["key"])  # type: ignore[operator]
+        bias = options["bias"]
+        if isinstance(bias, Tensor):
+            s = s + bias
+        elif bias is not None:
+            s = s + self._by_position(given, s.dtype)
+        s = _off(s, off, noise).expand(self.whole)
+        if 0 in self.whole:
+            empty = s.new_zeros((*self.whole[:-1], given["value"].shape[-1]))
+            return empty + 0 * given["value"].sum() + 0 * s.sum(), s, None
+        normalizer = options["normalizer"]
+        assert isinstance(normalizer, Normalizer)
+        w = normalizer(s, self.visible)
+        output = w.to(s.dtype) @ given["value"]
+        if noise is not None and s.requires_grad:
+            # Nothing is added but to the slope of s: the rounding of each product in g·v, which cancels in the rest.
+            step = self._slope(w, s).detach() * (s - s.detach())
+            output = output + step @ _rounding(given["value"], off, noise).detach()
+        return output, w, self._state(normalizer, w, s)
+
+    def _slope(self, w: Tensor, s: Tensor) -> Tensor:
+        """What a score's own weight changes by, where the normalizer takes a mean from the slopes of a row."""
+        match self.call.normalizer.name:
+            case "softmax" | "softmax_sink":
+                return w
+            case "sum":
+                return torch.where(s > 0, w / s, 0)
+            case name if name in SPARSE:
+                return (w > 0).to(s.dtype)
+        return torch.zeros_like(s)
+
+    @property
+    def bare(self) -> bool:
+        return 0 in self.whole
+
+    def repeated(self, given: Numbers) -> Numbers:
+        """Key-side tensors of grouped heads, repeated as the definition says."""
+        groups = self.call.sizes.groups
+        if groups is None:
+            return given
+        times = self.call.sizes.heads // groups
+        out = given | {name: given[name].repeat_interleave(times, -3) for name in ("key", "value")}
+        own = {"key_weight": 2, "key_vector": 1}
+        return out | {
+            name: given[name].repeat_interleave(times, -own[name] - 1)
+            for name in own
+            if name in given and given[name].ndim > own[name]
+        }
+
+    def _state(self, normalizer: Normalizer, w: Tensor, s: Tensor) -> Tensor:
+        s = s if s.dtype == torch.float64 else s.float()
+        match self.call.normalizer.name:
+            case "softmax" | "softmax_sink":
+                lse = torch.where(self.visible, s, -torch.inf).logsumexp(-1)
+                sink = normalizer.sink if isinstance(normalizer, Softmax) else None
+                return lse if sink is None else torch.logaddexp(lse, sink.to(s.dtype)[..., None])  # type: ignore[union-attr]
+            case "sum":
+                return torch.where(self.visible, s, 0).sum(-1)
+            case "mean" | "sigmoid" | "sigmoid_bias":
+                return self.visible.sum(-1).to(s.dtype)
+            case "hard":
+                return torch.where(self.visible, s, -torch.inf).amax(-1)
+            case "identity":
+                return s.new_zeros(self.whole[:-1])
+        return self._threshold(w, s)
+
+    def _threshold(self, w: Tensor, s: Tensor) -> Tensor:
+        """τ of the sparse normalizers, from the largest weight of each row."""
+        best = w.detach().double().max(-1, keepdim=True)
+        less = self._alpha - 1
+        tau = less * s.detach().double().gather(-1, best.indices) - best.values.pow(less)
+        return torch.where(self.visible.any(-1), tau.squeeze(-1), torch.nan)
+
+    @cached_property
+    def whole(self) -> tuple[int, ...]:
+        return (*self.call.sizes.leading, self.call.sizes.queries, self.call.sizes.keys)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        return self.call.seen.table.expand(self.whole)
+
+    # -- the criterion -------------------------------------------------------------------------------------------
+
+    def judge_numbers(self, answers: Numbers, only: Tensor | None = None, mixed: bool = False) -> None:
+        """Raise unless every number is exact.
+
+        Args:
+            answers: the numbers by name.
+            only: rows (..., Q) that are judged, where not all are.
+            mixed: whether the weights are made from a row state and scores that were rounded apart from each other.
+        """
+        # Of all leaves where of any: what is 0 by symmetry is measured by the largest.
+        slopes = any(name.startswith("gradient") for name in answers)
+        wanted = tuple(self.call.leaves) if slopes else ()
+        truth, literal = self.equation(torch.float64, wanted), self.equation(self.call.low, wanted)
+        g = torch.Generator().manual_seed(self.call.seed)
+        noisy = [self.equation(torch.float64, wanted, g) for _ in range(NOISY)]
+        if mixed:
+            noisy = [self._mixed(one, other) for one, other in zip(noisy, noisy[1:] + noisy[:1], strict=True)]
+        sizes = [x.abs().max().item() for name, x in truth.items() if name.startswith("gradient") and x.numel()]
+        largest = max(sizes, default=0.0)
+        for name, found in answers.items():
+            answer, r, m = found.detach().double(), truth[name], literal[name]
+            if answer.shape != r.shape:
+                raise Wrong(f"{name} has the shape {tuple(answer.shape)}, not {tuple(r.shape)}")
+            if not r.numel():
+                continue
+            scale = self.scale(name, r, largest)
+            draws = [x[name] for x in noisy]
+            if not name.startswith("gradient"):
+                rows = self.settled if only is None else self.settled & only
+                numbers = [x[rows] for x in (answer, r, m, *draws)]
+                self.note(name, self.ratio(*numbers[:3], numbers[3:], scale))
+            else:
+                self.note(name, self.ratio(answer, r, m, draws, scale, slope=True))
+
+    def _mixed(self, one: Numbers, other: Numbers) -> Numbers:
+        """The weights of one draw with the row state of another."""
+        if "state" not in one:
+            return one
+        w, ours, theirs = one["weights"], one["state"][..., None], other["state"][..., None]
+        match self.call.normalizer.name:
+            case "softmax" | "softmax_sink":
+                w = w * torch.exp(torch.where(ours.isfinite(), ours - theirs, 0))
+            case "sum":
+                w = w * torch.where(theirs == 0, 1, ours / theirs)
+            case name if name in SPARSE:
+                # w = max(0, (α−1)s − τ)^(1/(α−1)); the state is τ.
+                less = self._alpha - 1
+                w = torch.where(w > 0, w.pow(less) + ours - theirs, 0).clamp(min=0).pow(1 / less)
+        return one | {"weights": w}
+
+    @cached_property
+    def _alpha(self) -> Tensor:
+        """α of the sparse normalizers, beside (..., Q, K)."""
+        given = self.call.arranged(self.call.leaves, laid=False)
+        alpha = given.get("alpha", torch.tensor(getattr(self.call.options(given)["normalizer"], "alpha", 2.0)))
+        return alpha.double()[..., None, None]
+
+    def note(self, name: str, ratio: float) -> None:
+        self.worst = max(self.worst, ratio)
+        if ratio > 1:
+            raise Wrong(f"{name} is off by {ratio:.3g} of the limit")
+
+    def scale(self, name: str, r: Tensor, largest: float) -> float:
+        """What the absolute part of the limit is a multiple of."""
+        if name == "output":
+            value = self.call.arranged(self.call.leaves, laid=False)["value"]
+            return value.abs().max().item() if value.numel() else 0.0
+        own = torch.where(r.isfinite(), r, 0).abs().max().item()
+        if name.startswith("gradient"):
+            return own if own > largest * 2.0**-40 else largest
+        return max(own, 1.0)
+
+    def ratio(self, o: Tensor, r: Tensor, m: Tensor, noisy: list[Tensor], scale: float, slope: bool = False) -> float:
+        """The error in units of the limit."""
+        if not r.numel():
+            return 0.0
+        finite = r.isfinite()
+        if not torch.equal(o.isfinite(), finite) or not torch.equal(o[~finite], r[~finite]):
+            return torch.inf
+        # Errors hang together where they come from fewer weights than there are numbers.
+        size = min(r.numel(), int(self.visible.sum()))
+        o, r = o[finite], r[finite]
+        if not r.numel():
+            return 0.0
+        errors = [[(x[finite] - r).nan_to_num(torch.inf) for x in pool] for pool in ([m], noisy)]
+        wider = next((factor for few, factor in WIDER if size < few), 1.0)
+        if slope and self.call.dtype == torch.float32 and self.call.backend in REPORTED:
+            wider *= 2
+        fine = 5 * unit(torch.float64) / unit(torch.float32) if self.call.dtype == torch.float64 else 1.0
+        epsilon = 2 * unit(self.call.dtype) * scale
+        spread = max(rms(torch.cat(pool)) for pool in errors) * fine
+        most = max(torch.cat(pool).abs().max().item() for pool in errors) * fine
+        error = (o - r).abs()
+        quotients = (
+            (rms(error), wider * (1.5 * spread + epsilon)),
+            (error.max().item(), wider * (3 * most + epsilon)),
+        )
+        return max(e / limit if limit else (torch.inf if e else 0.0) for e, limit in quotients)
+
+    @cached_property
+    def settled(self) -> Tensor:
+        """Rows (..., Q) whose output rounding cannot make jump."""
+        return self._away_from_edges(bends=False)
+
+    @cached_property
+    def cotangent(self) -> Tensor:
+        """0 in the rows whose gradient rounding could make jump."""
+        return torch.where(self._away_from_edges(bends=True)[..., None], self.call.cotangent, 0.0)
+
+    def _away_from_edges(self, bends: bool) -> Tensor:
+        score, normalizer = self.call.score, self.call.normalizer.name
+        good = torch.ones(self.whole[:-1], dtype=torch.bool)
+        if self.bare:
+            return good
+        if score.bend is not None and (bends or score.jumps):
+            exact, rounded = (self._pairs(score.bend, dtype) for dtype in (torch.float64, self.call.low))
+            near = exact.abs() < 1
+            slack = 3 * (rounded - exact)[near].abs().max() if near.any() else torch.zeros(())
+            good = good & ((exact.abs() > slack + 8 * unit(self.call.low)) | ~self.visible).all(-1)
+        if normalizer == "hard" or (bends and normalizer == "sparsemax"):
+            good = good & self._clear_winners(normalizer)
+        return good
+
+    def _clear_winners(self, normalizer: str) -> Tensor:
+        exact, rounded = (self._scores(dtype) for dtype in (torch.float64, self.call.low))
+        slack = 4 * (rounded - exact).abs().max() + 8 * unit(self.call.low) * exact.abs().max()
+        s = torch.where(self.visible, exact, -torch.inf)
+        if normalizer == "hard":
+            if s.shape[-1] < 2:
+                return torch.ones(s.shape[:-1], dtype=torch.bool)
+            first, second = s.topk(2).values.unbind(-1)
+            plateau = (first == second) & ((first == 0) | (first == 1)) & (self.call.bias == "none")
+            return (first - second > slack) | plateau | (second == -torch.inf)
+        weights = self.call.normalizer.build({})(exact, self.visible)
+        best = weights.max(-1, keepdim=True)
+        tau = exact.gather(-1, best.indices) - best.values
+        return (((exact - tau).abs() > slack) | ~self.visible).all(-1)
+
+    def _pairs(self, function: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
+        leaves = {name: x.to(dtype) for name, x in self.call.leaves.items()}
+        given = self.repeated(self.call.arranged(leaves, laid=False))
+        own = {name: given[name] for name in self.call.own}
+        return function(given["query"], given["key"], own).double().expand(self.whole)
+
+    def _scores(self, dtype: torch.dtype) -> Tensor:
+        leaves = {name: x.to(dtype) for name, x in self.call.leaves.items()}
+        given = self.repeated(self.call.arranged(leaves, laid=False))
+        options = self.call.options(given)
+        s = options["score"](given["query"], given["key"])  # type: ignore[operator]
+        bias = options["bias"]
+        if bias is not None and not isinstance(bias, Tensor):
+            bias = self._by_position(given, s.dtype)
+        return (s if bias is None else s + bias).double().expand(self.whole)
+
+    def _by_position(self, given: Numbers, dtype: torch.dtype) -> Tensor:
+        """The bias of `qkv.biases` from its definition."""
+        rows, columns = torch.arange(self.whole[-2])[:, None], torch.arange(self.whole[-1])
+        table = given.get("table")
+        if self.call.bias == "alibi":
+            slopes = torch.tensor(0.3, dtype=dtype) if table is None else table[..., None, None]
+            return -slopes * (rows - columns).abs().to(dtype)
+        assert table is not None
+        reach = table.shape[-1] // 2
+        return table[..., (columns - rows).clamp(-reach, reach) + reach]
+
+    # -- the answer ----------------------------------------------------------------------------------------------
+
+    def leaves(self, changed: Mapping[str, Tensor] | None = None) -> Numbers:
+        """The leaves in the tested dtype, made in the mode of the call."""
+        leaves = {name: x.to(self.call.dtype) for name, x in (self.call.leaves | dict(changed or {})).items()}
+        for name, x in leaves.items():
+            # In inference mode a leaf cannot ask for anything.
+            leaves[name] = x.clone().requires_grad_(name in self.call.wanted and not torch.is_inference_mode_enabled())
+        return leaves
+
+    def ask(self, function: Callable[..., Any], leaves: Mapping[str, Tensor]) -> Any:
+        """Call one of the public functions."""
+        return self.call_with(function, self.call.arranged(leaves))
+
+    def call_with(self, function: Callable[..., Any], given: Mapping[str, Tensor]) -> Any:
+        tensors = (given["query"], given["key"], given["value"])
+        with _threads(self.call.threads):
+            return function(*tensors, **self.call.options(given), backend=self.call.backend)
+
+    def laid_cotangent(self) -> Tensor:
+        """As drawn; with stride 0 where it is one number, as that of a sum is."""
+        given = self.cotangent.to(self.call.dtype)
+        if self.call.cotangent_laid != "expanded":
+            return lay(given, self.call.cotangent_laid)
+        one = given[(slice(0, 1),) * given.ndim]
+        return one.expand(given.shape) if given.numel() and bool((given == one).all()) else given
+
+    def gradients(self, output: Tensor, leaves: Mapping[str, Tensor]) -> Numbers:
+        wanted = {name: leaves[name] for name in self.call.wanted}
+        if not wanted or not output.requires_grad:
+            return {}
+        cotangent = self.laid_cotangent()
+        with _threads(self.call.threads):
+            found = _gradients(output, wanted, cotangent)
+        return {f"gradient of {name}": x for name, x in found.items()}
+
+
+def _off(x: Tensor, by: float, noise: torch.Generator | None) -> Tensor:
+    return x if noise is None else x + _rounding(x, by, noise)
+
+
+def _rounding(x: Tensor, by: float, noise: torch.Generator) -> Tensor:
+    """What each number is off by, at most so many times itself."""
+    return x * by * (2 * torch.rand(x.shape, generator=noise, dtype=torch.float64) - 1)
+
+
+def _gradients(output: Tensor, leaves: Mapping[str, Tensor], cotangent: Tensor) -> Numbers:
+    found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+# -- what is asked of a call ---------------------------------------------------------------------------------------
+
+
+def exact(trial: Trial) -> None:
+    """Output and gradients are exact; under no_grad and in inference mode too."""
+    leaves = trial.leaves()
+    output = trial.ask(attention, leaves)
+    trial.judge_numbers({"output": output, **trial.gradients(output, leaves)})
+
+
+def weights(trial: Trial) -> None:
+    """Asked for weights, the output has the same bits, and the weights are exact."""
+    leaves = trial.leaves()
+    output, found = trial.ask(attention_with_weights, leaves)
+    _same(output, trial.ask(attention, leaves), "output with weights")
+    trial.judge_numbers({"output": output.detach(), "weights": found.detach()})
+
+
+def state(trial: Trial) -> None:
+    """Output and row state are exact."""
+    output, found = trial.ask(attention_with_state, trial.leaves())
+    answers = {"output": output.detach()}
+    if not trial.bare and trial.call.normalizer.name not in SPARSE:
+        answers["state"] = found.value.detach()
+    if found.value.dtype != torch.promote_types(trial.call.dtype, torch.float32):
+        raise Wrong(f"the state is {found.value.dtype}")
+    trial.judge_numbers(answers)
+
+
+def merged(trial: Trial) -> None:
+    """Merged over disjoint parts of the keys, output and state are those of the whole."""
+    call, keys = trial.call, trial.call.sizes.keys
+    leaves = trial.leaves()
+    given = call.arranged(leaves)
+    r = Random(call.seed)
+    cuts = sorted({0, keys, *(r.randrange(keys + 1) for _ in range(2))})
+    parts: list[tuple[Tensor, RowState]] = []
+    for start, stop in pairwise(cuts):
+        options = call.options(given) | {"mask": trial.visible[..., start:stop]}
+        if isinstance(options["normalizer"], Softmax) and start:
+            options["normalizer"] = Softmax()
+        bias = options["bias"]
+        if isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] > 1:
+            options["bias"] = bias[..., start:stop]
+        tensors = (given["query"], given["key"][..., start:stop, :], given["value"][..., start:stop, :])
+        parts.append(attention_with_state(*tensors, **options, backend=call.backend))  # type: ignore[arg-type]
+    output, found = merge(parts)
+    trial.judge_numbers({"output": output.detach(), "state": found.value.detach()})
+
+
+def mapped(trial: Trial) -> None:
+    """Tiles, rows, the largest weights, what keys receive, and the map from afar, are those of the weights."""
+    call = trial.call
+    leaves = trial.leaves()
+    given = call.arranged(leaves)
+    options = call.options(given)
+    own = None
+    if Random(call.seed).random() < 0.5 and call.normalizer.name != "hard" and call.backend != "toeplitz":
+        own = trial.call_with(attention_with_state, given)[1]
+    amap = attention_map(given["query"], given["key"], **options, state=own)  # type: ignore[arg-type]
+    dense = amap.dense().detach()
+    trial.judge_numbers({"weights": dense}, mixed=True)
+    if not trial.bare:
+        _parts_of_a_map(trial, amap, dense.double())
+
+
+def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
+    """Within so many roundoffs: every part is made from the same state, and from scores by sums of other orders.
+
+    A score is a sum of D products: two orders differ by some √D roundoffs of what is summed, and a normalizer makes
+    relative errors of the weights of absolute ones of the scores. In float32 at least, since maps are made wide.
+    """
+    r = Random(trial.call.seed)
+    _, queries, keys = trial.whole[0], *trial.whole[-2:]
+    wide = torch.promote_types(trial.call.dtype, torch.float32)
+    s = trial._scores(torch.float64)
+    size = max(dense.nan_to_num().abs().max().item(), 1.0)
+    limit = 16 * unit(wide) * size * (1 + s.abs().max().item()) * max(trial.call.sizes.width, 1) ** 0.5
+    rows, columns = (slice(*sorted((r.randrange(n + 1), r.randrange(n + 1)))) for n in (queries, keys))
+    row, column, count = r.randrange(queries), r.randrange(keys), r.randint(1, keys)
+    height, width = r.randint(1, queries), r.randint(1, keys)
+    top, places = amap.topk(count)
+    largest = dense.sort(-1, descending=True).values[..., :count]
+    cells = [[dense[..., a, b] for b in _blocks(keys, width)] for a in _blocks(queries, height)]
+    means = torch.stack([torch.stack([x.mean((-2, -1)) for x in line], -1) for line in cells], -2)
+    found = {
+        "tile": (amap[..., rows, columns], dense[..., rows, columns]),
+        "row": (amap.row(row), dense[..., row, :]),
+        "column": (amap.column(column), dense[..., :, column]),
+        "topk": (top, largest),
+        "topk's keys": (torch.where(top > 0, dense.gather(-1, places), top.double()), largest),
+        "peak": (amap.peak(), dense.amax(-1)),
+        "received": (amap.received() / queries, dense.sum(-2) / queries),
+        "pooled": (amap.pooled(height, width), means),
+    }
+    if trial.call.normalizer.name.startswith(("softmax", "sum", "sparsemax", "entmax", "sigmoid")):
+        # The slope of −w·log w is −1 − log w: at most 40 where a weight is above what rounding leaves of it.
+        found["entropy"] = (amap.entropy() / 40, torch.special.entr(dense).sum(-1) / 40)
+    settled = trial.settled
+    if not settled.all():
+        found = {name: found[name] for name in ("row",) if settled[..., row].all()}
+    for name, (ours, theirs) in found.items():
+        if ours.shape != theirs.shape:
+            raise Wrong(f"{name} has the shape {tuple(ours.shape)}, not {tuple(theirs.shape)}")
+        error = (ours.detach().double() - theirs).abs().max().item() if ours.numel() else 0.0
+        if not error <= limit:
+            raise Wrong(f"{name} of the map is off by {error:.3g}, more than {limit:.3g}")
+
+
+def _blocks(count: int, parts: int) -> list[slice]:
+    starts = [-(-place * count // parts) for place in range(parts + 1)]
+    return [slice(a, b) for a, b in pairwise(starts)]
+
+
+def again(trial: Trial) -> None:
+    """The same bits again, also after another number of threads; a mask that has changed is seen as it is now."""
+    seen: dict[int, list[Tensor]] = {}
+    for threads in (1, 1, 2, 1, 2):
+        again = Trial(replace(trial.call, threads=threads))
+        leaves = again.leaves()
+        output = again.ask(attention, leaves)
+        bits = [output.detach(), *again.gradients(output, leaves).values()]
+        for one, other in zip(bits, seen.setdefault(threads, bits), strict=True):
+            _same(one, other, f"repeat with {threads} threads")
+    fresh = Trial(draw(trial.call.backend, trial.call.seed, trial.call.aspect))
+    for x in (*trial.call.seen.tensors, *fresh.call.seen.tensors):
+        _spoil(x)
+    outputs = [each.ask(attention, each.leaves()) for each in (trial, fresh)]
+    _same(*outputs, "repeat with a mask changed in place")
+
+
+def offset(trial: Trial) -> None:
+    """A storage offset changes no bit (one of whole cache lines: PyTorch's own products see where a line begins)."""
+    leaves = trial.leaves()
+    given = trial.call.arranged(leaves)
+    moved = {name: lay(x, "offset 64") for name, x in given.items()}
+    moved |= {name: moved["query"] for name in ("key", "value") if given[name] is given["query"]}
+    _same(trial.call_with(attention, moved), trial.call_with(attention, given), "output of inputs with an offset")
+
+
+def in_place(trial: Trial) -> None:
+    """What changes in place between forward and backward makes the backward pass raise, or changes nothing."""
+    call, r = trial.call, Random(trial.call.seed)
+    leaves = trial.leaves()
+    before = trial.gradients(trial.ask(attention, leaves), leaves)
+    given = call.arranged(leaves)
+    victims: dict[str, Tensor] = {name: x for name, x in given.items() if x.numel()}
+    victims |= {f"mask {place}": x for place, x in enumerate(call.seen.tensors) if x.numel()}
+    output = trial.call_with(attention, given)
+    name = r.choice(sorted(victims))
+    kept = victims[name].detach().clone()
+    try:
+        with torch.no_grad():
+            _spoil(victims[name])
+        try:
+            after = trial.gradients(output, leaves)
+        except RuntimeError as error:
+            if "in-place" not in str(error) and "inplace" not in str(error):
+                raise
+            return
+        for leaf, x in after.items():
+            if not same_bits(x, before[leaf]):
+                raise Wrong(f"{leaf} changes silently with {name}")
+    finally:
+        with torch.no_grad():
+            victims[name].copy_(kept)
+
+
+def _spoil(x: Tensor) -> None:
+    if x.dtype == torch.bool:
+        x.logical_not_()
+    else:
+        x.add_(1)
+
+
+def bad(trial: Trial) -> None:
+    """NaN, infinity or a huge number in one place shows in the rows that may see it, and leaves the others alone."""
+    r = Random(trial.call.seed)
+    if trial.bare:
+        return
+    if r.random() < 0.3:
+        _hidden(trial)
+        return
+    held = trial.call.leaves
+    names = [name for name in ("query", "key", "value", "bias") if name in held and held[name].numel()]
+    if not names:
+        return
+    name = r.choice(names)
+    x = held[name].clone()
+    kind = r.choice(("nan", "nan", "inf", "-inf", "huge"))
+    huge = {torch.float16: 6e4}.get(trial.call.dtype, 1e30)
+    poison = huge if kind == "huge" else float(kind)
+    place = [r.randrange(size) for size in x.shape]
+    whole = name in ("query", "key", "value") and r.random() < 0.5
+    at = tuple(place[:-1] if whole else place)
+    x[at] = poison
+    mark = torch.zeros_like(x)
+    mark[at] = 1
+    touched = _touched(trial, name, mark)
+    output = trial.ask(attention, trial.leaves({name: x})).detach()
+    told = output
+    if name == "value" and kind != "huge":
+        # 0·NaN: what a row may not see, though others may, may show in it as NaN, never as a wrong number.
+        told = torch.where(output.isfinite(), output.double(), trial.equation(torch.float64)["output"])
+    _settled_rows(trial, told, ~touched, f"{kind} in {name}{place}")
+    if kind == "nan":
+        _nan_shows(trial, name, x, output, touched)
+    elif name == "bias" and kind == "-inf" and trial.call.normalizer.name.startswith(("softmax", "sigmoid")):
+        hiding = Trial(replace(trial.call, leaves={**trial.call.leaves, name: x}))
+        hiding.judge_numbers({"output": output})
+
+
+def _settled_rows(trial: Trial, output: Tensor, rows: Tensor, what: str) -> None:
+    try:
+        trial.judge_numbers({"output": output}, rows)
+    except Wrong as wrong:
+        raise Wrong(f"{what} reaches rows that may not see it: {wrong}") from None
+
+
+def _nan_shows(trial: Trial, name: str, x: Tensor, output: Tensor, touched: Tensor) -> None:
+    """NaN is where the equation has it; a weight of 0 may hide that of a value."""
+    dtype = torch.promote_types(trial.call.dtype, torch.float32)
+    leaves = {leaf: y.to(dtype) for leaf, y in (trial.call.leaves | {name: x}).items()}
+    expected, w, _ = trial._steps(leaves)
+    if name == "value" and bool(((w == 0) & trial.visible).any()):
+        return
+    rows = touched & trial.settled
+    if not torch.equal(output[rows].isnan(), expected[rows].isnan()):
+        raise Wrong(
+            f"NaN in {name} shows in {int(output[rows].isnan().sum())} numbers, not in "
+            f"{int(expected[rows].isnan().sum())}"
+        )
+
+
+def _touched(trial: Trial, name: str, mark: Tensor) -> Tensor:
+    """Rows (..., Q) that a mark in a leaf may reach: the row's own query, or a pair or value that it may see."""
+    leaves = {leaf: torch.zeros_like(x) for leaf, x in trial.call.leaves.items()} | {name: mark}
+    given = trial.repeated(trial.call.arranged(leaves, laid=False))
+    pairs = (given["query"] != 0).any(-1)[..., :, None] | (given["key"] != 0).any(-1)[..., None, :]
+    pairs = pairs | (given["value"] != 0).any(-1)[..., None, :]
+    if name == "bias":
+        pairs = pairs | (given["bias"] != 0)
+    return (pairs & trial.visible).any(-1)
+
+
+def _hidden(trial: Trial) -> None:
+    """Keys that no row sees, queries that see nothing, hidden pairs of a bias: whatever they hold, no bit changes."""
+    alone = [name for name in ("query", "key", "value") if name in trial.call.leaves]
+    seen = trial.visible
+    unseen = {"query": ~seen.any(-1), "key": ~seen.any(-2), "value": ~seen.any(-2)}
+    dirty = {}
+    for name in alone:
+        x = trial.call.leaves[name]
+        hidden = _all_of(unseen[name], (*x.shape[:-1],), trial)
+        dirty[name] = torch.where(hidden[..., None], torch.nan, x)
+    if "bias" in trial.call.leaves and tuple(trial.call.leaves["bias"].shape) == trial.whole:
+        dirty["bias"] = torch.where(seen, trial.call.leaves["bias"], torch.nan)
+    ours, theirs = trial.leaves(dirty), trial.leaves()
+    one, other = trial.ask(attention, ours), trial.ask(attention, theirs)
+    _same(one, other, "output beside NaN that no one may see")
+    slopes = trial.gradients(other, theirs)
+    for name, x in trial.gradients(one, ours).items():
+        _same(x, slopes[name], f"{name} beside NaN that no one may see")
+
+
+def _all_of(hidden: Tensor, shape: tuple[int, ...], trial: Trial) -> Tensor:
+    """What is hidden in every place that a smaller tensor is broadcast or repeated to."""
+    groups = trial.call.sizes.groups
+    if groups is not None and len(shape) > 1 and shape[-2] == groups:
+        hidden = hidden.unflatten(-2, (groups, -1)).all(-2)
+    while hidden.ndim > len(shape):
+        hidden = hidden.all(0)
+    for place, size in enumerate(shape):
+        if size == 1 and hidden.shape[place] > 1:
+            hidden = hidden.all(place, keepdim=True)
+    return hidden
+
+
+def _same(one: Tensor, other: Tensor, what: str) -> None:
+    if not same_bits(one.detach(), other.detach()):
+        error = (one.detach().double() - other.detach().double()).abs().max().item() if one.shape == other.shape else 0
+        raise Wrong(f"{what}: other bits, by up to {error:.3g}")
+
+
+PROMISES: dict[str, Callable[[Trial], None]] = {
+    "exact": exact,
+    "weights": weights,
+    "state": state,
+    "merge": merged,
+    "map": mapped,
+    "again": again,
+    "offset": offset,
+    "in place": in_place,
+    "bad": bad,
+}
+
+
+def judge(call: AnyCall) -> Verdict | None:
+    """Ask for what the call promises; None where its backend does not serve it, or nothing is to be asked."""
+    if not _asks(call):
+        return None
+    trial, wrong = Trial(call), ""
+    try:
+        with _threads(1), MODES[call.mode]():
+            PROMISES[call.aspect](trial)
+    except Wrong as found:
+        wrong = str(found)
+    except UnsupportedError as error:
+        if call.backend not in EVERYTHING:
+            return None
+        wrong = f"refused: {error}"
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {str(error)[:300]}"
+    return Verdict(trial.worst, wrong)
+
+
+def _asks(call: AnyCall) -> bool:
+    """Whether a promise says anything of the call."""
+    if call.aspect == "merge":
+        mergeable = call.normalizer.name.removesuffix("_sink") in MERGEABLE
+        return mergeable and min(call.sizes.queries, call.sizes.keys) > 0 and call.bias in ("none", "fixed", "learned")
+    return call.aspect != "in place" or (call.mode == "grad" and bool(call.wanted))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads for an answer; the judge runs on one."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+MODES = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}

@@ -1,0 +1,105 @@
+"""Random calls keep every promise of the contract: thousands of them, from stored seeds, for every backend."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.contract import any_answer
+from tests.contract.any_answer import PROMISES, judge
+from tests.contract.any_call import ALL_SCORES, ASPECTS, BACKENDS, LAYOUTS, campaign, draw
+from tests.contract.mechanisms import NORMALIZERS
+from torch import Tensor
+
+from qkv.backends.registry import BACKENDS as REGISTERED
+from qkv.introspect.lazy_map import AttentionMap
+
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
+CASES = 220
+
+
+def check(backend: str, cases: int, seed: int) -> None:
+    tally = campaign(backend, cases, seed)
+    assert tally.served == cases, f"{backend} served {tally.served} of the calls that were drawn for it"
+    assert not tally.wrong, "\n".join([f"{len(tally.wrong)} of {cases}:", *tally.wrong])
+
+
+@by_backend
+def test_any_call_keeps_every_promise(backend: str) -> None:
+    check(backend, CASES, seed=0)
+
+
+@pytest.mark.slow
+@by_backend
+def test_any_of_many_calls_keeps_every_promise(backend: str) -> None:
+    check(backend, 10 * CASES, seed=1)
+
+
+def test_every_backend_of_the_cpu_is_drawn_for() -> None:
+    assert set(BACKENDS) == {*REGISTERED, "auto"} - {"flex"}
+
+
+def test_a_seed_draws_the_same_call() -> None:
+    for seed in range(20):
+        one, other = draw("auto", seed), draw("auto", seed)
+        assert str(one) == str(other)
+        assert all(torch.equal(x, other.leaves[name]) for name, x in one.leaves.items())
+        assert torch.equal(one.seen.table, other.seen.table)
+        assert torch.equal(one.cotangent, other.cotangent)
+
+
+def test_everything_that_can_be_drawn_is_drawn() -> None:
+    calls = [draw("auto", seed) for seed in range(600)]
+    assert {call.score.name for call in calls} == {score.name for score in ALL_SCORES}
+    assert {call.normalizer.name for call in calls} == {normalizer.name for normalizer in NORMALIZERS}
+    assert {call.aspect for call in calls} == set(ASPECTS) == set(PROMISES)
+    assert {how for call in calls for how in call.laid.values()} == set(LAYOUTS)
+    kinds = Counter(call.dtype for call in calls)
+    assert len(kinds) == 4
+    assert min(kinds.values()) > 60
+
+
+class Peaked:
+    """A map whose largest weights are too large."""
+
+    def __init__(self, inner: AttentionMap) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.inner[index]
+
+    def peak(self) -> Tensor:
+        return self.inner.peak() + 0.1
+
+
+BROKEN: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "exact": ("of the limit", "attention", lambda found, query, key, *_: found * 1.01),
+    "weights": ("bits", "attention_with_weights", lambda found, *_: (found[0] + 0.1, found[1])),
+    "state": (
+        "state",
+        "attention_with_state",
+        lambda found, *_: (found[0], replace(found[1], value=found[1].value + 1)),
+    ),
+    "merge": ("of the limit", "merge", lambda found, parts: (found[0] * 1.05, found[1])),
+    "map": ("peak", "attention_map", lambda found, *_: Peaked(found)),
+    "again": ("repeat", "attention", lambda found, *_: found + torch.randn(())),
+    "offset": ("offset", "attention", lambda found, query, *_: found + query.storage_offset()),
+    # Autograd does not see what changes in `.data`.
+    "in place": ("silently", "attention", lambda found, query, *_: found + (query * query.data).sum()),
+    "bad": ("reaches", "attention", lambda found, query, key, value: found + 0 * key.sum()),
+}
+"""For each promise what is said when it is broken, and a function that breaks it."""
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_a_broken_promise_is_seen(aspect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In some of forty calls; a judge that passes them all would pass anything."""
+    word, name, spoil = BROKEN[aspect]
+    right = getattr(any_answer, name)
+    monkeypatch.setattr(any_answer, name, lambda *given, **options: spoil(right(*given, **options), *given))
+    verdicts = (judge(draw("reference", seed, aspect)) for seed in range(40))
+    assert any(verdict is not None and word in verdict.wrong for verdict in verdicts)

@@ -14,6 +14,7 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Bell, Half
 
 
 def refuses(problem: Problem) -> str | None:
@@ -95,7 +96,11 @@ def prepare(problem: Problem, call: Call) -> tuple[Recipe, Inputs]:
         call.seed,
     )
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
-    recipe = Recipe(problem.core, problem.pointwise, name, factor, call.dropout, problem.state, leading)
+    pointwise = problem.pointwise
+    if isinstance(pointwise, Bell) and name == "sum" and call.bias is None:
+        # Exponents are normalized: where Gaussians underflow, 1/Σs has no digits, and gradients no number.
+        pointwise, name = Half(), "gaussian"
+    recipe = Recipe(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
     return recipe, inputs
 
 

@@ -118,7 +118,7 @@ def attend(recipe: Recipe, inputs: Inputs, norms: near.Norms, gradient: bool) ->
 def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     """The number of the compiled kernel, None where there is none."""
     if isinstance(pointwise, Half):
-        return 0 if normalizer == "softmax" else None
+        return 0 if normalizer in ("softmax", "gaussian") else None
     if normalizer != "sum":
         return None
     if isinstance(pointwise, Bump):

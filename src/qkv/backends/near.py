@@ -48,7 +48,7 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
     return (
         visibility.kind == "all"
         and not isinstance(recipe.pointwise, Box)
-        and recipe.normalizer == "sum"
+        and recipe.normalizer in ("sum", "gaussian")
         and not recipe.state
         and inputs.scale is None
         and inputs.bias is None

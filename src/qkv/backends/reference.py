@@ -8,10 +8,11 @@ from qkv.backends.base import Backend, Result
 from qkv.backends.dropout import kept
 from qkv.backends.weighing import threshold
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.dense import Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax
 from qkv.parameters import spread
 from qkv.problem import Call, Cost, Problem
+from qkv.scores.kernels import Gaussian
 from qkv.scores.widened import as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
@@ -70,6 +71,9 @@ def run(problem: Problem, call: Call) -> Result:
 def weights(problem: Problem, call: Call) -> Tensor:
     """The weights that are applied to the values, (..., Q, K)."""
     visible = seen_by(call, call.visibility.matrix())
+    if divides_exponentials(call):
+        w_QK = shares(call, visible)
+        return w_QK if call.seed is None else dropped(problem, call, w_QK)
     shifted = isinstance(call.normalizer, Sigmoid)
     s_QK = together.scores(problem, call) if visible is None or not shifted else None
     if s_QK is not None and shifted:
@@ -77,6 +81,19 @@ def weights(problem: Problem, call: Call) -> Tensor:
     else:
         w_QK = call.normalizer(scores(call) if s_QK is None else s_QK, visible)
     return w_QK if call.seed is None else dropped(problem, call, w_QK)
+
+
+def divides_exponentials(call: Call) -> bool:
+    """Whether Gaussians are divided by their sum: a softmax, which does not underflow where they do."""
+    return isinstance(call.score, Gaussian) and isinstance(call.normalizer, Sum) and call.bias is None
+
+
+def shares(call: Call, visible: Tensor | None) -> Tensor:
+    """Gaussians divided by their sum, (..., Q, K)."""
+    assert isinstance(call.score, Gaussian)
+    query, key = wide(call.query), wide(call.key)
+    with as_it_is(query):
+        return Sum.of_exponents(call.score.exponents(query, key), visible)
 
 
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:

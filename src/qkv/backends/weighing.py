@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import count
-from qkv.normalizers.dense import Hard
+from qkv.normalizers.dense import FAINT, Hard
 from qkv.normalizers.sparse import Entmax
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
 
@@ -149,6 +149,26 @@ def _sum_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
     total = row.scores.sum(-1, keepdim=True)
     g_scores = (g - (w * g).sum(-1, keepdim=True)).div_(_safe(total)).masked_fill_(total == 0, 0)
     return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
+
+
+def _gaussian(row: Row) -> Tensor:
+    """e^x/Σe^x of exponents x, 0 in rows whose exponentials are all 0."""
+    if row.scores.shape[-1] == 0:
+        return row.scores.clone()
+    top = row.scores.amax(-1, keepdim=True)
+    return torch.softmax(row.scores, -1).masked_fill_(top < FAINT[top.dtype], 0)
+
+
+def _exponentials(row: Row, w: Tensor) -> Tensor:
+    return row.scores.exp().sum(-1)
+
+
+def _gaussian_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """p(g − Σpg), as of a softmax; the row state Σe^x has the slope e^x."""
+    g_scores: Tensor = torch.ops.aten._softmax_backward_data(pull.weights, w, -1, w.dtype)
+    if pull.state is not None:
+        g_scores = g_scores.addcmul_(row.scores.exp(), pull.state.unsqueeze(-1))
+    return g_scores, None
 
 
 def _seen(row: Row, w: Tensor) -> Tensor:
@@ -323,6 +343,7 @@ def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:
 RULES = {
     "softmax": Rule(-torch.inf, _softmax, _lse, _softmax_backward),
     "sum": Rule(0.0, _sum, _total, _sum_backward),
+    "gaussian": Rule(-torch.inf, _gaussian, _exponentials, _gaussian_backward),
     "mean": Rule(0.0, _mean, _seen, _mean_backward),
     "identity": Rule(0.0, lambda row: row.scores, _nothing, lambda row, w, pull: (pull.weights, None)),
     "sigmoid": Rule(0.0, _sigmoid, _seen, _sigmoid_backward),

@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from qkv.backends.reference import scores, seen_by
+from qkv.backends.reference import divides_exponentials, scores, seen_by, shares
 from qkv.masks.lower import part
 from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
@@ -50,6 +50,8 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
         visible = None  # filling in what is hidden takes longer than the weights
+    if divides_exponentials(call) and _faint(state[..., rows]):
+        return whole_rows(call, rows)[..., columns].to(state.dtype)
     bias = None if call.bias is None else part(call.bias, rows, columns)
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
@@ -69,7 +71,14 @@ def whole_rows(call: Call, rows: slice) -> Tensor:
     """Some rows of weights on all keys, (..., rows, K), by the normalizer itself."""
     bias = None if call.bias is None else part(call.bias, rows, slice(None))
     piece = call._replace(query=call.query[..., rows, :], bias=bias)
+    if divides_exponentials(call):
+        return shares(piece, call.visibility.tile(rows, slice(None)))
     return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))
+
+
+def _faint(total: Tensor) -> bool:
+    """Whether a sum is so small that it has lost digits: below the least normal number."""
+    return bool(((total > 0) & (total < torch.finfo(total.dtype).tiny)).any())
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from qkv.kernels.sight import Array
 
 Doubles = NDArray[np.float64]
 SHAPES = {"Linear": 0, "Half": 1, "Bell": 2, "Box": 3, "Bump": 4}
-RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4}
+RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4, "gaussian": 5}
 
 
 @final

@@ -14,7 +14,7 @@ LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
 LN2_LOW = 1.90821492927058770002e-10
 LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
-SOFTMAX, SUM, MEAN, IDENTITY, SCORES = 0, 1, 2, 3, 4
+SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
@@ -153,6 +153,10 @@ def _unnormalize(rule, w, g, state, of_state, sink, visible, hold):
         hold[0] = delta - of_state
         _level(w, g, hold[0])
         return np.exp(sink - state) * (of_state - delta) if sink > -np.inf else 0.0
+    if rule == GAUSSIAN:
+        hold[0] = _inner(w, g) - of_state * state
+        _level(w, g, hold[0])
+        return 0.0
     if rule == SUM:
         hold[0], hold[1], hold[2] = _inner(w, g), 1.0 if state == 0.0 else state, of_state
         if state == 0.0:

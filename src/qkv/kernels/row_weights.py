@@ -16,7 +16,9 @@ LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
 LN2_LOW = 1.90821492927058770002e-10
 LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
-SOFTMAX, SUM, MEAN, IDENTITY, SCORES = 0, 1, 2, 3, 4
+SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
+# e^x is 0 below: it is less than half of the least number of either type, 2^−149 and 2^−1074.
+FAINT4, FAINT8 = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
@@ -193,10 +195,16 @@ def _divide_all(w, total):
 
 
 @helper
-def _softmax(s, w, sink, single, columns):
-    """Turn scores into e^s/Σe^s, the largest subtracted first; gives the log of the sum."""
+def _softmax(s, w, sink, least, single, columns):
+    """Turn scores into e^s/Σe^s, the largest subtracted first; gives the log of the sum.
+
+    Where the largest is below `least`, all are 0; NaN, which is no largest score, stays visible.
+    """
     wide_registers()
     top = max(np.float64(_largest(s, columns)), sink)
+    if top < least and not np.isnan(_sum(s)):
+        w[:] = 0
+        return -np.inf
     columns[0] = top if top > -np.inf else 0.0
     base = columns[0]
     if single:
@@ -255,7 +263,9 @@ def _drop(w, bits, start, threshold, keep):
 def _normalize(rule, s, w, sink, visible, single, columns):
     """Turn the scores of a row into weights; gives its state."""
     if rule == SOFTMAX:
-        return _softmax(s, w, sink, single, columns)
+        return _softmax(s, w, sink, -np.inf, single, columns)
+    if rule == GAUSSIAN:
+        return np.exp(_softmax(s, w, -np.inf, FAINT4 if single else FAINT8, single, columns))
     if rule == SUM:
         return _share(s, w, columns)
     if rule == MEAN:
@@ -281,7 +291,8 @@ def weigh(
     Args:
         start, stop: the range of rows.
         shape, power: LINEAR (a dot product), or of a distance: HALF, BELL, BOX, BUMP with its power.
-        rule: a normalizer, by its number above; SCORES leaves them to another kernel, hidden ones at −inf.
+        rule: a normalizer, by its number above; GAUSSIAN divides the exponentials of scores by their sum, SCORES leaves
+            scores to another kernel, hidden ones at −inf.
         single: whether weights are float32.
         products: (L, h, c).
         scale: (L), multiplies the products.

@@ -57,7 +57,11 @@ def _softmax(s: Tensor) -> Tensor:
         weights = torch.softmax(s, -1)
         if not bool(weights.detach()[..., 0].isnan().any()):
             return weights
-    empty = s.detach().amax(-1, keepdim=True) == -torch.inf
+    return _softmax_but(s, s.detach().amax(-1, keepdim=True) == -torch.inf)
+
+
+def _softmax_but(s: Tensor, empty: Tensor) -> Tensor:
+    """A softmax whose rows (..., Q, 1) that are called empty give 0 and have no gradient."""
     zero = torch.zeros_like(s[..., :1, :1])
     return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))
 
@@ -83,6 +87,36 @@ class Sum(Normalizer):
         """s/Σs."""
         s = hide(scores, visible, 0)
         return divide(s, s.sum(-1, keepdim=True))
+
+    @staticmethod
+    def of_exponents(exponents: Tensor, visible: Tensor | None = None) -> Tensor:
+        """The weights of scores s = exp(x): a softmax of x, but for rows whose scores are all 0 in its type.
+
+        Divided literally, scores below the least normal number have few digits, and 1/Σs is infinite in gradients.
+
+        Args:
+            exponents: x, (..., Q, K).
+            visible: as the normalizer takes it.
+
+        Returns:
+            The weights w, (..., Q, K).
+
+        Example:
+            >>> Sum.of_exponents(torch.tensor([[-100.0, -100.0], [-200.0, -200.0]]))
+            tensor([[0.5000, 0.5000],
+                    [0.0000, 0.0000]])
+        """
+        if exponents.shape[-1] == 0:
+            return exponents
+        x = hide(exponents, visible, -torch.inf)
+        faint = x.detach().amax(-1, keepdim=True) < FAINT[x.dtype]
+        if readable(faint) and not bool(faint.any()):
+            return torch.softmax(x, -1)
+        return _softmax_but(x, faint)
+
+
+FAINT = {torch.float32: -150 * math.log(2), torch.float64: -1075 * math.log(2)}
+"""The exponential of what is below is 0: it is less than half of the least number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
 
 
 @final

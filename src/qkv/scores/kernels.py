@@ -146,6 +146,10 @@ class Boxcar(Score):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """1 if ‖q−k‖ ≤ h."""
         return Box()(squared_distance(query, key, self.bandwidth))
+    def exponents(self, query: Tensor, key: Tensor) -> Tensor:
+        """−‖q−k‖²/(2h²), whose exponentials are the scores."""
+        return Half()(squared_distance(query, key, self.bandwidth))
+
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The bandwidth scales the core's result."""

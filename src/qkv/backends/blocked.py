@@ -68,8 +68,16 @@ def run(problem: Problem, call: Call) -> Result:
     recipe, inputs = prepare(problem, call)
     if problem.transformed or torch.compiler.is_compiling():
         output, state = operators.apply(recipe, inputs, call.visibility)
-        return Result(output, state if problem.state else None)
+        return _narrowed(problem, output, state)
     output, state = _Blocked.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    return _narrowed(problem, output, state)
+
+
+def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
+    """The result in the problem's type, where a score's operands were wider."""
+    if output.dtype != problem.dtype:
+        output = output.to(problem.dtype)
+        state = state if problem.dtype == torch.float64 else state.float()
     return Result(output, state if problem.state else None)
 
 

@@ -133,6 +133,7 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 def row_state(problem: Problem, call: Call) -> Tensor:
     """The value of the row state, (..., Q)."""
     state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
+    state = state if problem.dtype == torch.float64 else state.float()
     return state.expand(*problem.leading, problem.queries)
 
 

@@ -130,6 +130,13 @@ def _by_rows(problem: Problem, call: Call) -> Result:
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
     given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
     inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
+    if problem.core == "distance" and inputs.query.dtype == torch.float64:
+        # The score widened its operands, which leave float32.
+        return blocked.run(problem, call)
+    return _by_rows(problem, call, recipe, inputs)
+
+
+def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Result:
     with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
@@ -286,6 +293,8 @@ def tells(problem: Problem, call: Call) -> str:
         if way == "single" and _by_tiles(problem, recipe, inputs, call.visibility, far):
             return f"{_HOLDS}: distances as products in single precision, in tiles that stay in the caches"
     if products is not None and augmented.tiled(products):
+    if operands.query.dtype == torch.float64:
+        return _TOLD["direct"]
         return f"{_HOLDS}: distances as dot products, with {_TILED}"
     return _TOLD[way if products is None else "products"]
 

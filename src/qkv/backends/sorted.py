@@ -102,6 +102,8 @@ def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
     count = operands.seen.to(wide).expand(state.shape)
     own = count if problem.normalizer == "mean" else torch.zeros_like(count)
     return torch.where(state.isnan(), torch.nan, own)
+    # A score may widen its operands.
+    value = value.to(query.dtype)
 
 
 BACKEND = Backend("sorted", "sorted keys and their running sums", refuses, cost, run, tells=tells)

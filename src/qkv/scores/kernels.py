@@ -1,14 +1,17 @@
 """Scores of the distance between query and key: the squared distance, and the kernels of Nadaraya-Watson regression."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter, above, spread
+from qkv.parameters import Parameter, above, readable, spread
 from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+from qkv.scores.widened import wide
 
 _BANDWIDTH = (Parameter("bandwidth", 0),)
 _LEARNED = "To learn it, keep its logarithm as the parameter and pass log_bandwidth.exp()."
@@ -22,12 +25,43 @@ def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> T
         >>> squared_distance(torch.tensor([[1000.0]]), torch.tensor([[1001.0]]), 2.0)
         tensor([[0.2500]])
     """
-    difference = query[..., :, None, :] - key[..., None, :, :]
-    return (difference / spread(bandwidth, by=3)).square().sum(-1)
+    if _ordinary(bandwidth):
+        difference = query[..., :, None, :] - key[..., None, :, :]
+        return (difference / spread(bandwidth, by=3)).square().sum(-1)
+    # In float64, for the result may leave float32 as well.
+    a, b, scale = _in_range(query, key, bandwidth)
+    return (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1) * scale
 
 
 def _operands(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Operands:
-    return Operands(query, key, spread(bandwidth) ** -2)
+    if not _ordinary(bandwidth):
+        return Operands(*_in_range(query, key, bandwidth))
+    # In half precision h⁻² has three digits, or leaves its range.
+    return Operands(query, key, spread(wide(bandwidth) if isinstance(bandwidth, Tensor) else bandwidth) ** -2)
+
+
+_ORDINARY = 1e-15, 1e15
+"""Bandwidths whose squares, and whose squares' inverses, are far from both ends of float32."""
+
+
+def _ordinary(bandwidth: float | Tensor) -> bool:
+    """Whether ‖q−k‖²·h⁻² is as good as ‖(q−k)/h‖² in float32; taken for granted of a tensor that cannot be read."""
+    if not isinstance(bandwidth, Tensor):
+        return not isinstance(bandwidth, (int, float)) or _ORDINARY[0] <= bandwidth <= _ORDINARY[1]
+    if not readable(bandwidth) or bandwidth.numel() == 0:
+        return True
+    least, most = bandwidth.detach().aminmax()
+    return _ORDINARY[0] <= float(least) and float(most) <= _ORDINARY[1]
+
+
+def _in_range(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
+    """Queries and keys times 2⁻ⁿ in float64, and 4ⁿh⁻², where 2ⁿ is next to h: nothing rounds or leaves its range."""
+    h = bandwidth.double() if isinstance(bandwidth, Tensor) else bandwidth
+    if isinstance(h, Tensor):
+        by = spread(torch.ldexp(torch.ones_like(h), -torch.frexp(h.detach()).exponent.clamp(-1000, 1000)))
+    else:
+        by = math.ldexp(1.0, -min(max(math.frexp(h)[1], -1000), 1000))
+    return query.double() * by, key.double() * by, (spread(h) * by) ** -2
 
 
 @final
@@ -112,6 +146,10 @@ class Gaussian(Score):
         """exp(−x/2)."""
         return Bell()
 
+    def exponents(self, query: Tensor, key: Tensor) -> Tensor:
+        """−‖q−k‖²/(2h²), whose exponentials are the scores."""
+        return Half()(squared_distance(query, key, self.bandwidth))
+
 
 @final
 @value
@@ -146,10 +184,6 @@ class Boxcar(Score):
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """1 if ‖q−k‖ ≤ h."""
         return Box()(squared_distance(query, key, self.bandwidth))
-    def exponents(self, query: Tensor, key: Tensor) -> Tensor:
-        """−‖q−k‖²/(2h²), whose exponentials are the scores."""
-        return Half()(squared_distance(query, key, self.bandwidth))
-
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The bandwidth scales the core's result."""

@@ -1,5 +1,7 @@
 """Magnitudes at the edges: results stay within the bound of the float64 result, or overflow visibly, never silently."""
 
+import itertools
+
 import pytest
 import torch
 from tests.contract.judge import unit
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_state, explain
+from qkv.introspect.lazy_map import attention_map
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -192,3 +195,140 @@ def test_values_at_the_end_of_the_range(backend: str) -> None:
 def test_sigmoid_saturates(backend: str, normalizer: Normalizer) -> None:
     query, key, value = torch.ones(2, 1), torch.tensor([[-1e30], [0.0], [1e30]]), torch.randn(3, 2)
     check(backend, (query, key, value), Dot(), normalizer)
+
+
+def pulled(
+    backend: str, tensors: tuple[Tensor, ...], score: Score, cotangent: Tensor, normalizer: Normalizer | None = None
+) -> list[Tensor]:
+    """The output, and the gradients of query, key and value."""
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    output = attention(*leaves, score=score, normalizer=normalizer, backend=backend)  # type: ignore[call-overload]
+    return [output.detach(), *torch.autograd.grad(output, leaves, cotangent.to(output.dtype))]
+
+
+@pytest.mark.parametrize("reach", [0.905, 0.95, 0.985])
+@by_dtype
+@by_backend
+def test_a_gaussian_that_nearly_underflows_is_a_softmax(backend: str, dtype: torch.dtype, reach: float) -> None:
+    """Weights below the least normal number are divided by their sum as others are, and pull as others do.
+
+    At `reach` of the distance at which the exponential becomes 0. The squared distance to a key is a sum of four
+    rounded squares: its relative error is at most 3u, that of a difference of two exponents 6u times the largest, and
+    a weight's likewise. A gradient has distances for a factor.
+    """
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    largest = (1075 if wide == torch.float64 else 150) * 0.6931
+    far = reach * (2 * largest) ** 0.5
+    query = torch.tensor([[far / 2] * 4, [0.0] * 4, [0.25, 0.0, -0.25, 0.0]]).repeat(12, 1).to(dtype)
+    key = torch.tensor([[0.0] * 4, [-0.0625, 0.0, 0.0, 0.0], [-0.5, -1.0, -0.5, 0.0]]).to(dtype)
+    tensors = (query, key, torch.tensor([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0]]).to(dtype))
+    if not served(backend, *tensors, score=Gaussian()):
+        pytest.skip(f"{backend} serves no Gaussians")
+    cotangent = torch.linspace(1, 2, 72).view(36, 2)
+    exact = pulled("reference", tuple(x.double() for x in tensors), SquaredDistance(), cotangent)
+    limit = 8 * largest * unit(wide) + 4 * unit(dtype)
+    for expected, got in zip(exact, pulled(backend, tensors, Gaussian(), cotangent), strict=True):
+        scale = far * max(1.0, expected.abs().max().item())
+        assert got.isfinite().all()
+        assert (got.double() - expected).abs().max() <= limit * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_maps_of_a_gaussian_that_nearly_underflows_are_the_weights(dtype: torch.dtype) -> None:
+    """Their row state has lost digits: rows are made whole."""
+    far = 14.2 if dtype == torch.float32 else 38.4
+    query, key = torch.tensor([[far], [0.5]], dtype=dtype), torch.tensor([[0.0], [-0.03], [0.01]], dtype=dtype)
+    value = torch.eye(3, dtype=dtype)
+    weights = attention(query, key, value, score=Gaussian())
+    found = attention_map(query, key, score=Gaussian())
+    assert torch.allclose(found.dense(), weights, rtol=1e-3)
+    assert torch.allclose(found[0:1, 1:3], weights[:1, 1:3], rtol=1e-3)
+    assert torch.allclose(found.received().to(dtype), weights.sum(0), rtol=1e-3)
+
+
+def around_zero(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x, x.clone()
+
+
+def twins(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Half of the keys are queries, the others next to one."""
+    return x, torch.where(torch.arange(x.shape[0])[:, None] % 2 == 0, x, x + 1e-5 * x.flip(0))
+
+
+def clusters(x: Tensor) -> tuple[Tensor, Tensor]:
+    side = torch.tensor([100.0, -100.0]).repeat(x.shape[0] // 2)[:, None]
+    return x + side, x + side
+
+
+def one_far(x: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone()
+    x[3] = 1e4
+    return x, x.clone()
+
+
+@pytest.mark.parametrize("scene", [around_zero, twins, clusters, one_far])
+@pytest.mark.parametrize("power", [0.25, 0.5, 1, 1.5, 3, 8])
+@pytest.mark.parametrize("width", [1, 16])
+@by_backend
+def test_roots_of_distances_are_as_exact_as_the_equation(backend: str, width: int, power: float, scene) -> None:
+    """Self-attention: the distance of a point to itself is 0, whose root magnifies whatever was lost in it."""
+    torch.manual_seed(5)
+    query, key = scene(torch.randn(48, width))
+    tensors, cotangent = (query, key, torch.randn(48, 8)), torch.randn(48, 8)
+    score = Epanechnikov(4.0, power)
+    if not served(backend, *tensors, score=score):
+        pytest.skip(f"{backend} serves no such kernel")
+    exact = pulled("reference", tuple(x.double() for x in tensors), score, cotangent)
+    literal = pulled("reference", tensors, score, cotangent)
+    ours = pulled(backend, tensors, score, cotangent)
+    forward = attention(*tensors, score=score, backend=backend)
+    for r, m, o in zip([exact[0], *exact], [literal[0], *literal], [forward, *ours], strict=True):
+        epsilon = 2 * unit(torch.float32) * max(1.0, r.abs().max().item())
+        assert (o - r).abs().max() <= 3 * (m - r).abs().max() + epsilon
+        assert (o - r).square().mean().sqrt() <= 1.5 * (m - r).square().mean().sqrt() + epsilon
+
+
+@by_backend
+def test_a_power_far_outside_its_support_has_no_slope(backend: str) -> None:
+    """Its derivative overflows where the kernel is 0."""
+    tensors = torch.tensor([[0.0], [0.5]]), torch.tensor([[0.25], [1e9]]), torch.ones(2, 1)
+    if not served(backend, *tensors, score=Epanechnikov(power=12)):
+        pytest.skip(f"{backend} serves no such kernel")
+    found = pulled(backend, tensors, Epanechnikov(power=12), torch.ones(2, 1))
+    assert all(x.isfinite().all() for x in found)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("bandwidth", "size"), [(1e-20, 1.0), (1e-20, 1e-20), (1e30, 1.0), (1e30, 1e30)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@by_backend
+def test_bandwidths_of_any_size(backend: str, dtype: torch.dtype, bandwidth: float, size: float, learned: bool) -> None:
+    """‖q−k‖²/h² is that of the quotients, also where h² or h⁻² leaves float32."""
+    torch.manual_seed(6)
+    for width, build in itertools.product((1, 5), (Gaussian, SquaredDistance, Epanechnikov, Boxcar)):
+        query, key = ((torch.randn(2, 40, width) * size).to(dtype) for _ in range(2))
+        key[:, :20] = query[:, :20]
+        tensors, cotangent = (query, key, torch.randn(2, 40, 3).to(dtype)), torch.randn(2, 40, 3)
+        answers = []
+        for name, kind in (("reference", torch.float64), (backend, dtype)):
+            leaves = [x.to(kind).requires_grad_() for x in tensors]
+            own = kind if kind == torch.float64 else torch.float32
+            h = torch.tensor([bandwidth, 2 * bandwidth], dtype=own, requires_grad=learned)
+            score = build(h if learned else bandwidth)
+            if not served(name, *leaves, score=score):
+                continue
+            output = attention(*leaves, score=score, backend=name)
+            wanted = [*leaves, h] if learned else leaves
+            pulls = torch.autograd.grad(output, wanted, cotangent.to(kind), allow_unused=True, materialize_grads=True)
+            answers.append([output, *(x.flatten() for x in pulls[:3]), *(pulls[3:])])
+        for expected, got in zip(*answers, strict=True) if len(answers) == 2 else ():
+            scale = max(1e-30, expected.abs().max().item())
+            # Weights differ by some roundoffs of exponents of at most 30; hundreds of terms add up in a gradient.
+            assert (got.double() - expected).abs().max() <= 500 * unit(dtype) * scale
+
+
+@by_backend
+def test_keys_so_far_that_cells_cannot_be_told_apart_are_subtracted(backend: str) -> None:
+    """On a line, at 1e18 bandwidths from 0, the centers of cells as wide as the support round to thousands of them."""
+    x = torch.tensor([1.1, 1.3, 1.1, 1.7, 1.3, 1.3], dtype=torch.float64)[:, None] * 1e6
+    check(backend, (x, x, torch.arange(6.0, dtype=torch.float64)[:, None]), Epanechnikov(1e-12), Sum())

@@ -33,12 +33,14 @@ class Sides(NamedTuple):
         key: (..., c, F), leading dimensions of size 1 broadcast.
         vector: (..., F), for `tanh_sum`.
         center: (..., 1, F) in float64, for `distance`: about it products are exact enough; None to subtract directly.
+        rooted: whether a root follows a distance, so that small ones need all their digits.
     """
 
     query: Tensor
     key: Tensor
     vector: Tensor | None = None
     center: Tensor | None = None
+    rooted: bool = False
 
 
 class Slopes(NamedTuple):
@@ -108,7 +110,7 @@ def _tanh_sum_backward(sides: Sides, g: Tensor) -> Slopes:
     return Slopes(query.mul_(v), key.mul_(v), vector.squeeze(-2))
 
 
-def center(query: Tensor, key: Tensor, scale: float | Tensor) -> Tensor | None:
+def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float = 1.0) -> Tensor | None:
     """The point about which squared distances are safe as float64 products, or None where none is.
 
     ‖q−k‖² = ‖q−c‖² + ‖k−c‖² − 2(q−c)·(k−c) cancels where both norms are large and their difference is small. The median
@@ -119,6 +121,7 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor) -> Tensor | None:
         query: (..., Q, F).
         key: (..., K, F).
         scale: 1/h², a number or a tensor.
+        steepness: by how much a kernel's slope in ‖q−k‖²/h² exceeds 1.
 
     Returns:
         The center (..., 1, F) in float64, or None to subtract directly: for float64 operands, for widths at which
@@ -132,7 +135,35 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor) -> Tensor | None:
     middle = key.median(-2, keepdim=True).values.double()
     far = [(x.double() - middle).square_().sum(-1).max() for x in (query, key)]
     steepest = scale.max() if isinstance(scale, Tensor) else scale
-    return middle if bool(torch.minimum(*far) * steepest <= REACH) else None
+    return middle if bool(torch.minimum(*far) * steepest * steepness <= REACH) else None
+
+
+NEARBY = 2.0**-20
+"""Below this part of ‖q‖² a squared distance has lost digits: as a sum of F + 2 float64 products, of numbers no larger
+than 4‖q‖², it is off by (F + 2)·2⁻⁵¹·‖q‖² at most. From there on that is (F + 2)·2⁻³¹ of it, a roundoff of float32 for
+64 features; (x + δ)^(p/2) passes no more than that part on, whatever p < 2, and so does its slope."""
+
+_FEW = 1 << 22
+"""So many numbers of pairs are gathered at once."""
+
+
+def resolve(x: Tensor, query: Tensor, key: Tensor, of_query: Tensor) -> None:
+    """Subtract where squared distances are small beside the norms they were made of.
+
+    Args:
+        x: ‖q−k‖² by float64 products, (..., h, c); changed in place.
+        query: (..., h, F), float64.
+        key: (..., c, F), float64; leading dimensions of size 1 broadcast.
+        of_query: ‖q‖², (..., h, 1).
+    """
+    nearby = x < of_query * NEARBY
+    count = int(nearby.sum())
+    if count * max(query.shape[-1], 1) > min(_FEW, x.numel()):
+        x.copy_(torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist").square_())
+    elif count:
+        *lead, row, column = nearby.nonzero(as_tuple=True)
+        keys = key.expand(*x.shape[:-2], *key.shape[-2:])
+        x[nearby] = (query[(*lead, row)] - keys[(*lead, column)]).square_().sum(-1)
 
 
 def _about(sides: Sides) -> tuple[Tensor, Tensor]:
@@ -146,8 +177,11 @@ def _distance(sides: Sides) -> Tensor:
         return torch.cdist(sides.query, sides.key, compute_mode="donot_use_mm_for_euclid_dist").square_()
     a, b = _about(sides)
     x = (a @ b.mT).mul_(-2)
-    x += a.square().sum(-1, keepdim=True)
+    of_query = a.square().sum(-1, keepdim=True)
+    x += of_query
     x += b.square().sum(-1).unsqueeze(-2)
+    if sides.rooted:
+        resolve(x, a, b, of_query)
     return x.clamp_(min=0).to(sides.query.dtype)
 
 

@@ -122,7 +122,7 @@ def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     if normalizer != "sum":
         return None
     if isinstance(pointwise, Bump):
-        return {2.0: 2, 1.0: 3}.get(pointwise.power)
+        return 2 if pointwise.power == 2 else None
     return {Bell: 0, Box: 1}.get(type(pointwise))
 
 

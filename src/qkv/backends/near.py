@@ -20,7 +20,7 @@ from qkv.backends.stripes import Inputs, Recipe
 from qkv.masks.lower import Visibility
 from qkv.problem import Problem
 from qkv.products import batched
-from qkv.scores.pointwise import Box
+from qkv.scores.pointwise import Box, rooted
 from qkv.scores.widened import as_it_is
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def fits(problem: Problem) -> bool:
         problem.core == "distance"
         and problem.gradient
         and not isinstance(problem.pointwise, Box)
+        and not rooted(problem.pointwise)
         and problem.mask == "all"
         and problem.normalizer == "sum"
         and problem.bias == "none"

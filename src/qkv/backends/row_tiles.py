@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from qkv.backends.bits import Bits
+from qkv.backends.cores import resolve
 from qkv.backends.scratch import Rooms
 from qkv.backends.stripes import Buffers, Inputs, Place, Recipe, Size, Span, Walk, empty_buffers, take
 from qkv.masks.lower import Visibility
 from qkv.products import batched, favored, plain
-from qkv.scores.pointwise import Box, Bump
+from qkv.scores.pointwise import Box, Bump, rooted
 from qkv.shapes import Shape
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ class RowTiles:
         products = self._product(
             "products", take(self.inputs.query, lead, own), take(self.inputs.key, lead, columns).mT
         )
+        if rooted(self.recipe.pointwise):
+            self._resolve(products, span.place)
         weights = self.rooms.take("weights", tuple(products.shape), self.inputs.value.dtype)
         tile = self._tile(span, products.shape)
         flat = _flat(weights).numpy()
@@ -168,6 +171,13 @@ class RowTiles:
         if mechanism.rule == "scores":
             state = rows.project(flat, tile.sink)
         return Middle(products, weights, state, tile)
+
+    def _resolve(self, products: Tensor, place: Place) -> None:
+        """Small distances anew, from the operands (−2q, ‖q‖², 1) and (k, 1, ‖k‖²)."""
+        lead, rows, columns = place
+        query, key = take(self.inputs.query, lead, rows), take(self.inputs.key, lead, columns)
+        width = query.shape[-1] - 2
+        resolve(products, query[..., :width] * -0.5, key[..., :width], query[..., width : width + 1])
 
     def _product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
         return batched(left, right, lambda shape: self.rooms.take(name, shape, left.dtype))

@@ -15,6 +15,9 @@ nobody, as long as far distances do not count themselves: a kernel is 0 there, a
   Gaussians under their sum, go to PyTorch's fused kernel (`qkv.backends.augmented`).
 - the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
   maximum is subtracted before anything is rounded.
+  A root, 1 − (‖q−k‖/h)^p of p < 2, magnifies what is lost in small distances, be it one roundoff: its products are
+  float64 ones at any distance from 0, and pairs so near each other that digits were lost are subtracted
+  (`cores.resolve`). A power p > 2 is steeper by p/2, and its limits are smaller by that.
 - else, and for float64, distances are subtracted, as `blocked` does.
 
 The guard reads the operands, so it is asked inside `run`; `tells` gives `explain` what it says.
@@ -42,7 +45,7 @@ from qkv.normalizers.sparse import Entmax
 from qkv.problem import Call, Cost, Problem
 from qkv.products import mkl_favored
 from qkv.scores.base import Score
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear, rooted, steepness
 from qkv.scores.widened import as_it_is
 
 NEAR, NEAR_EDGES = 4.0, 3.0
@@ -127,9 +130,6 @@ def run(problem: Problem, call: Call) -> Result:
 
 def _by_rows(problem: Problem, call: Call) -> Result:
     recipe, inputs = blocked.prepare(problem, call)
-    wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
-    given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-    inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
     if problem.core == "distance" and inputs.query.dtype == torch.float64:
         # The score widened its operands, which leave float32.
         return blocked.run(problem, call)
@@ -137,6 +137,9 @@ def _by_rows(problem: Problem, call: Call) -> Result:
 
 
 def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Result:
+    wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+    given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+    inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
     with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
@@ -144,7 +147,8 @@ def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Re
             with torch.no_grad():
                 far = _far(norms)
                 shallow = augmented.shallow(far, norms[1], scale, problem.mask == "all")
-                way = _way(inputs.query, inputs.key, far, scale, shallow or _vanishes(problem), _nearness(problem))
+                near_counts, steep = shallow or _vanishes(problem), steepness(problem.pointwise)
+                way = _way(inputs.query, inputs.key, far, scale, near_counts, _nearness(problem), steep)
                 products = augmented.products(problem) if way == "single" and shallow else None
             if way == "single":
                 # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
@@ -157,7 +161,7 @@ def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Re
                 return result._replace(output=result.output.to(call.query.dtype))
             if way == "single" and problem.gradient and near.serves(recipe, inputs, call.visibility):
                 return Result(near.attend(recipe, inputs, norms).to(call.query.dtype), None)
-            operands = _operands(inputs, scale, way)
+            operands = _operands(inputs, scale, way, steep)
             if operands is None:
                 return blocked.run(problem, call)
             inputs = inputs._replace(query=operands[0], key=operands[1])
@@ -218,10 +222,10 @@ def _vanishes(problem: Problem) -> bool:
     return not isinstance(problem.pointwise, Half)
 
 
-def _operands(inputs: Inputs, scale: float | Tensor, way: str) -> tuple[Tensor, Tensor] | None:
+def _operands(inputs: Inputs, scale: float | Tensor, way: str, steep: float) -> tuple[Tensor, Tensor] | None:
     """The wider operands whose products are squared distances, or None where the guard lets none serve."""
     with torch.no_grad():
-        middle = center(inputs.query, inputs.key, scale) if way == "double" else None
+        middle = center(inputs.query, inputs.key, scale, steep) if way == "double" else None
     query, key = inputs.query, inputs.key
     if way == "double":
         assert middle is not None
@@ -258,12 +262,20 @@ def _far(norms: near.Norms) -> tuple[float, float]:
 
 
 def _nearness(problem: Problem) -> float:
-    """How near a score wants points to be."""
-    return NEAR_EDGES if isinstance(problem.pointwise, Bump) else NEAR
+    """How near a score wants points to be for products in their own type; no point is near enough for a root."""
+    if rooted(problem.pointwise):
+        return -1.0
+    return (NEAR_EDGES if isinstance(problem.pointwise, Bump) else NEAR) / steepness(problem.pointwise)
 
 
 def _way(
-    query: Tensor, key: Tensor, far: tuple[float, float], scale: float | Tensor, near_counts: bool, nearness: float
+    query: Tensor,
+    key: Tensor,
+    far: tuple[float, float],
+    scale: float | Tensor,
+    near_counts: bool,
+    nearness: float,
+    steep: float = 1.0,
 ) -> str:
     """What `guard` says; `near_counts`: whether distances between vectors far apart do not count."""
     steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
@@ -271,7 +283,7 @@ def _way(
     most = min(more, 4 * less) if near_counts else more
     if more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= nearness:
         return "single"
-    return "direct" if center(query, key, scale) is None else "double"
+    return "direct" if center(query, key, scale, steep) is None else "double"
 
 
 def tells(problem: Problem, call: Call) -> str:
@@ -281,20 +293,20 @@ def tells(problem: Problem, call: Call) -> str:
     if problem.core != "distance":
         return "products in the type of the operands"
     operands = call.score.prepare(call.query, call.key)
+    if operands.query.dtype == torch.float64:
+        return _TOLD["direct"]
     recipe, inputs = blocked.prepare(problem, call)
     query, key, norms = _sides(problem, operands.query.float(), operands.key.float())
     with torch.no_grad():
         far = _far(norms)
         shallow = augmented.shallow(far, norms[1], operands.scale, problem.mask == "all")
-        nearness = _nearness(problem)
-        way = _way(operands.query, operands.key, far, operands.scale, shallow or _vanishes(problem), nearness)
+        near_counts, steep = shallow or _vanishes(problem), steepness(problem.pointwise)
+        way = _way(operands.query, operands.key, far, operands.scale, near_counts, _nearness(problem), steep)
         products = augmented.products(problem) if way == "single" and shallow else None
         inputs = inputs._replace(query=query, key=key, value=inputs.value.float())
         if way == "single" and _by_tiles(problem, recipe, inputs, call.visibility, far):
             return f"{_HOLDS}: distances as products in single precision, in tiles that stay in the caches"
     if products is not None and augmented.tiled(products):
-    if operands.query.dtype == torch.float64:
-        return _TOLD["direct"]
         return f"{_HOLDS}: distances as dot products, with {_TILED}"
     return _TOLD[way if products is None else "products"]
 

@@ -9,9 +9,10 @@ Eager calls on the CPU walk along sorted queries and keys in compiled loops (`sw
 import torch
 from torch import Tensor
 
-from qkv.backends import sorted_sums, sweeps
+from qkv.backends import blocked, sorted_sums, sweeps
 from qkv.backends.base import Backend, Result
 from qkv.backends.sorted_sums import Operands
+from qkv.parameters import readable
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.pointwise import Box, Bump, Leaky
 
@@ -67,14 +68,33 @@ def _walks(problem: Problem) -> tuple[float, float]:
 def run(problem: Problem, call: Call) -> Result:
     """By compiled sweeps where they serve, else by prefix sums."""
     operands = _operands(problem, call)
+    if _beyond(problem, operands):
+        return blocked.run(problem, call)
     output, state = (sweeps if sweeps.serve(problem, operands) else sorted_sums).run(problem, operands)
     return Result(output.to(call.query.dtype), _state(problem, operands, state) if problem.state else None)
 
 
 def tells(problem: Problem, call: Call) -> str:
     """Which of the two it is."""
-    swept = sweeps.serve(problem, _operands(problem, call))
+    operands = _operands(problem, call)
+    if _beyond(problem, operands):
+        return "distances by subtraction, as blocked does: keys are too far from 0"
+    swept = sweeps.serve(problem, operands)
     return "a compiled walk along sorted queries and keys" if swept else "prefix sums written by PyTorch"
+
+
+_FARTHEST = 2.0**44
+"""Keys are counted from the centers of cells as wide as the support. A center at so many bandwidths from 0 rounds to
+2⁻⁹ of one, and a key keeps within a bandwidth of it; farther away it may lie anywhere, and its powers cancel."""
+
+
+def _beyond(problem: Problem, operands: Operands) -> bool:
+    """Whether some key is so far from 0 that a float64 does not tell cells from each other."""
+    if not isinstance(problem.pointwise, Bump) or not (readable(operands.b) and readable(operands.scale)):
+        return False
+    low, high = operands.b.detach().aminmax()
+    farthest = max(-low.item(), high.item()) * operands.scale.detach().max().item() ** 0.5
+    return bool(farthest > _FARTHEST)
 
 
 def _operands(problem: Problem, call: Call) -> Operands:
@@ -82,6 +102,8 @@ def _operands(problem: Problem, call: Call) -> Operands:
     leading = problem.leading
     # Half precision is decided and summed as float32, as the full matrix is.
     query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, call.value))
+    # A score may widen its operands.
+    value = value.to(query.dtype)
     a, b = (x[..., 0].expand(*leading, x.shape[-2]) for x in (query, key))
     seen = call.visibility.keys_with_queries()
     scale = torch.as_tensor(scale, dtype=torch.float64, device=a.device)
@@ -102,8 +124,6 @@ def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
     count = operands.seen.to(wide).expand(state.shape)
     own = count if problem.normalizer == "mean" else torch.zeros_like(count)
     return torch.where(state.isnan(), torch.nan, own)
-    # A score may widen its operands.
-    value = value.to(query.dtype)
 
 
 BACKEND = Backend("sorted", "sorted keys and their running sums", refuses, cost, run, tells=tells)

@@ -21,7 +21,7 @@ from qkv.backends.weighing import RULES, Pull, Row, unbend
 from qkv.masks.base import Bounds
 from qkv.masks.lower import Visibility
 from qkv.products import batched, plain
-from qkv.scores.pointwise import Bell, Pointwise, Softcap
+from qkv.scores.pointwise import Bell, Pointwise, Softcap, rooted, steepness
 from qkv.shapes import Shape
 
 
@@ -289,9 +289,8 @@ class Tiles:
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
         self.walk = Walk(recipe.leading, self.queries, self.keys, visibility)
         self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
-        self.center = None
-        if recipe.core == "distance":
-            self.center = center(self.inputs.query, self.inputs.key, _factor(self.inputs.scale, recipe.factor))
+        scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
+        self.center = center(*self.inputs[:2], scale, steep) if recipe.core == "distance" else None
 
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""
@@ -346,6 +345,7 @@ class Tiles:
             take(inputs.key, lead, place.columns),
             None if inputs.vector is None else take(inputs.vector, lead),
             None if self.center is None else take(self.center, lead),
+            rooted(self.recipe.pointwise),
         )
 
     def _pull(self, buffers: Buffers, place: Place, stripe: "Stripe", g: Tensor, g_state: Tensor | None) -> None:

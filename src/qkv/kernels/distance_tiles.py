@@ -10,7 +10,7 @@ memory. Weights are at most 1, so that nothing is subtracted first and a row is 
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
 from qkv.kernels import softened, table_rows, tables, tile
@@ -19,7 +19,7 @@ from qkv.kernels.softened import REGISTER, data, every, exp, fma
 from qkv.kernels.table_rows import clear, load, store, whole
 from qkv.kernels.tables import BLOCK, LANES, N0, N1, ROUND, by_rows, columns, pairs, turn
 
-BELL, BOX, PARABOLA, TRIANGLE = 0, 1, 2, 3
+BELL, BOX, PARABOLA = 0, 1, 2
 ZERO, ONE = np.float32(0), np.float32(1)
 _BITS = ir.IntType(ROUND)
 
@@ -41,13 +41,6 @@ def _positive(builder, x):
 def _parabola(builder, x):
     """1 − x up to 1, 0 beyond."""
     return _positive(builder, builder.fsub(every(1.0), x))
-
-
-def _triangle(builder, x):
-    """1 − √x up to 1, 0 beyond."""
-    kind = ir.FunctionType(REGISTER, [REGISTER])
-    root = cgutils.get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{ROUND}f32")
-    return _positive(builder, builder.fsub(every(1.0), builder.call(root, [x])))
 
 
 def _bend(shape):
@@ -75,7 +68,7 @@ def _bend(shape):
     return bend
 
 
-_bells, _boxes, _parabolas, _triangles = (_bend(shape) for shape in (_bell, _box, _parabola, _triangle))
+_bells, _boxes, _parabolas = (_bend(shape) for shape in (_bell, _box, _parabola))
 
 
 @helper
@@ -85,9 +78,7 @@ def _weights(kind, s, at, lanes, norms, own, scale):
         return _bells(s, at, lanes, norms, N0, own, scale)
     if kind == BOX:
         return _boxes(s, at, lanes, norms, N0, own, scale)
-    if kind == PARABOLA:
-        return _parabolas(s, at, lanes, norms, N0, own, scale)
-    return _triangles(s, at, lanes, norms, N0, own, scale)
+    return _parabolas(s, at, lanes, norms, N0, own, scale)
 
 
 @intrinsic
@@ -161,7 +152,7 @@ def _sums(
     Args:
         start, stop: the range of groups.
         sizes: Q, K, F and V, then how many rows a group has and how many keys a tile, at most.
-        kind: BELL, BOX, PARABOLA or TRIANGLE.
+        kind: BELL, BOX or PARABOLA.
         divided: whether a row is divided by its sum, and 0 where that is 0.
         scale: 1/h², multiplies the squared distances.
         query, key, value: (items, rows, width), flat.

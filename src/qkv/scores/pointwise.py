@@ -81,7 +81,8 @@ class Bump:
 
     def __call__(self, x: Tensor) -> Tensor:
         """A bump that ends at distance h."""
-        return F.relu(1 - root_power(x, self.power))
+        # Outside, where the bump is 0, a power above 2 has a slope that overflows: times 0 it would be NaN.
+        return F.relu(1 - root_power(x.clamp(max=1) if self.power > 2 else x, self.power))
 
 
 def root_power(x: Tensor, power: float) -> Tensor:
@@ -97,6 +98,26 @@ def root_power(x: Tensor, power: float) -> Tensor:
     safe = torch.where(zero, torch.ones_like(x), x)
     raised = safe.sqrt() if power == 1 else safe.pow(power / 2)
     return torch.where(zero, torch.zeros_like(x), raised)
+
+
+def rooted(pointwise: "Pointwise") -> bool:
+    """Whether a root of the squared distance is taken, which magnifies errors near 0.
+
+    Example:
+        >>> rooted(Bump(1)), rooted(Bump(2)), rooted(Bell())
+        (True, False, False)
+    """
+    return isinstance(pointwise, Bump) and pointwise.power < 2
+
+
+def steepness(pointwise: "Pointwise") -> float:
+    """By how much a kernel's slope in x = ‖q−k‖²/h² exceeds 1, roots at 0 left out: 1 − x^(p/2) has p/2 at x = 1.
+
+    Example:
+        >>> steepness(Bump(8)), steepness(Bump(1)), steepness(Bell())
+        (4.0, 1.0, 1.0)
+    """
+    return max(1.0, pointwise.power / 2) if isinstance(pointwise, Bump) else 1.0
 
 
 Pointwise = Linear | Softcap | Leaky | Half | Bell | Box | Bump

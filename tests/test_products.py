@@ -288,3 +288,57 @@ def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.M
     with torch.inference_mode(), keeping():
         linear(x, weight)
     assert given == [False, True, True, False]
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("lies", ["every other", "repeated", "one for all", "negated"])
+def test_a_bias_may_lie_as_it_likes(lies: str, grad: bool) -> None:
+    """The private operator reads numbers beside each other, and what lies there if the bias does not."""
+    x, weight, _ = drawn((64, 256), 512)
+    bias = {
+        "every other": torch.randn(1024)[::2],
+        "repeated": torch.randn(1).expand(512),
+        "one for all": torch.randn(1),
+        "negated": torch._neg_view(torch.randn(512)),
+    }[lies]
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_rows_of_a_weight_may_overlap() -> None:
+    x, series = torch.randn(64, 256), torch.randn(600)
+    weight = series.unfold(0, 256, 1)
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(product(x, weight.mT), x @ weight.mT, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_does_not_fit_gets_pytorchs_message() -> None:
+    """The private operator says that it could not create a primitive descriptor."""
+    x, weight, bias = (each.detach() for each in drawn((512, 256), 512))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(x[:, 1:], weight)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        product(x[:, 1:], weight.mT)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        batched(x[:, 1:], weight.mT)
+    with pytest.raises(RuntimeError, match="size"):
+        linear(x, weight, bias[1:])
+
+
+@pytest.mark.usefixtures("onednn")
+def test_no_product_adds_up_more_terms_than_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of n terms makes √(n/256) times the error of MKL's blocks: 1.5, the contract's limit, at 576."""
+    met, times = [], products._product
+
+    def spied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.append(x.shape[-1])
+        return times(x, weight, bias)
+
+    monkeypatch.setattr(products, "_product", spied)
+    left, right = torch.randn(130, 2500), torch.randn(2500, 64)
+    torch.testing.assert_close(batched(left, right), left @ right, rtol=1e-5, atol=1e-3)
+    assert max(met) < 576
+    assert sum(met) == 2500

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.backends.operators import second_derivative
 from qkv.backends.scratch import Rooms, lent
 from qkv.problem import Problem
-from qkv.products import plain, product, served
+from qkv.products import LONGEST, plain, product, served
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 
@@ -22,8 +22,8 @@ PAIRS = 1 << 18
 """Scores of a tile, 1 MiB: the second cache holds it, or half of it."""
 TALL = 128
 """Its fewest rows: products of fewer are slower, also where a tile leaves the second cache."""
-TERMS = 1024
-"""How many terms are added up in one product: oneDNN rounds a sum of 4096 twice as much as MKL."""
+TERMS = LONGEST
+"""How many terms are added up in one product, those of the gradients of keys and values included: rows of a tile."""
 LEAST = 1 << 17
 """Fewer pairs than these, for each head, are not worth the calls: on two threads each of them waits for both."""
 
@@ -48,14 +48,14 @@ def serves(problem: Problem) -> bool:
 
 
 def _quick() -> bool:
-    large = torch.zeros(()).expand(TERMS, TERMS)
+    large = torch.zeros(()).expand(1024, 1024)
     return served(large, large)
 
 
 def time(problem: Problem) -> float:
     """Microseconds, beside those of `qkv.backends.sdpa.cost`: fitted to two threads at 512 to 4,096 keys."""
     operations = 2 * problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width)
-    return 25 + operations * (3.5 if problem.gradient else 1) / 190_000
+    return 25 + operations * (3.5 if problem.gradient else 1) / 165_000
 
 
 def attend(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

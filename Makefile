@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all coverage check fuzz results bench clean
+.PHONY: demo test test-all test-portable coverage check fuzz results bench clean
 
 demo: $(USABLE)       ## learn to read dates, then show what the model attends to
 	$(BIN)/qkv demo
@@ -15,6 +15,11 @@ test: $(READY)        ## the fast suite
 
 test-all: $(READY)    ## everything
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=whole
+
+test-portable: $(READY) ## the fast suite as on a processor without AVX-512; empty features keep Numba from using the host's
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(abspath $(VENV))/portable-kernels \
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 coverage: $(READY)    ## lines and branches that the whole suite runs; the kernels through their Python form
 	$(BIN)/coverage erase

@@ -130,3 +130,80 @@ def test_gradients_reach_query_and_key_through_a_tile() -> None:
     query.grad = None
     qkv.attention_with_weights(query, key, key)[1][..., 3:5, 2:4].sum().backward()
     torch.testing.assert_close(tile_gradient, query.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("score", ["additive", "bilinear", "cosine", "concat", "scaled_dot"])
+def test_a_state_of_its_own_is_taken_and_one_of_other_rows_is_not(score: str, dtype: torch.dtype) -> None:
+    """Scores of 30 and more: rounded to half they would be off by 0.1, and so would be sums of e^s."""
+    g = torch.Generator().manual_seed(0)
+    query, key = (10 * torch.randn(2, n, 8, generator=g) for n in (6, 40))
+    query, key = query.to(dtype), key.to(dtype)
+    weights = [torch.randn(8, 8, generator=g) for _ in range(2)]
+    vector = 10 * torch.randn(8, generator=g)
+    made = {
+        "additive": S.Additive(vector, *weights),
+        "bilinear": S.Bilinear(weights[0], 0.2),
+        "cosine": S.Cosine(100.0),
+        "concat": S.Concat(vector, vector.flip(0)),
+        "scaled_dot": S.ScaledDot(torch.tensor([0.1, 1.3])),
+    }[score]
+    for normalizer in (N.Softmax(), N.Softmax(1.0), N.Sparsemax(), N.Entmax(), N.Entmax(1.3), N.Entmax(4.0)):
+        options = {"score": made, "normalizer": normalizer}
+        expected = qkv.attention_with_weights(query.float(), key.float(), key.float(), **options)[1]
+        for backend in ("auto", "reference", "blocked", "rowwise", "fused", "sdpa"):
+            try:
+                state = qkv.attention_with_state(query, key, key, **options, backend=backend)[1]
+            except UnsupportedError:
+                continue
+            amap = qkv.attention_map(query, key, **options, state=state)
+            # A score of 300 is off by some roundoffs of float32, its weight by as much of itself.
+            torch.testing.assert_close(amap.dense(), expected, atol=2e-4, rtol=2e-3)
+            amap.error()
+            amap.statistics("received")
+        if not isinstance(normalizer, N.Entmax):
+            other = qkv.RowState(state.kind, state.value + 0.5)
+            with pytest.raises(ShapeError, match="state"):
+                qkv.attention_map(query, key, **options, state=other).error()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (11,), (13, 1), (1, 11), (1, 1), (2, 1, 1)])
+@pytest.mark.parametrize("backend", ["auto", "reference", "blocked", "rowwise", "sdpa"])
+def test_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...], backend: str) -> None:
+    query, key = inputs()
+    bias = torch.randn(shape)
+    whole = bias.expand(2, 2, 13, 11).contiguous()
+    expected = qkv.attention_with_weights(query, key, key, bias=whole, backend="reference")
+    output, weights = qkv.attention_with_weights(query, key, key, bias=bias, backend=backend)
+    state = qkv.attention_with_state(query, key, key, bias=bias, backend=backend)[1]
+    amap = qkv.attention_map(query, key, bias=bias, state=state)
+    for one, other in ((output, expected[0]), (weights, expected[1]), (amap.dense(), expected[1])):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(amap[0, 1, 3:5, 2:7], expected[1][0, 1, 3:5, 2:7])
+    torch.testing.assert_close(amap.received(), expected[1].double().sum(-2), check_dtype=False)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 0), (3, 0, 4), (0, 4, 4)])
+@pytest.mark.parametrize("normalizer", [*NORMALIZERS, "steep"])
+@pytest.mark.parametrize("score", ["scaled_dot", "cosine", "gaussian", "callable"])
+def test_an_empty_axis_has_a_map(score: str, normalizer: str, sizes: tuple[int, int, int]) -> None:
+    """No width makes all scores alike; no keys and no queries make no weights."""
+    queries, keys, width = sizes
+    made = S.Cosine() if score == "cosine" else SCORES[score]()
+    rule = N.Entmax(5.0) if normalizer == "steep" else NORMALIZERS[normalizer]()
+    if rule.needs_non_negative and not made.non_negative:
+        pytest.skip("Sum refuses scores that may be negative")
+    query, key = torch.randn(2, 2, queries, width), torch.randn(2, 2, keys, width)
+    options = {"score": made, "normalizer": rule}
+    _, weights = qkv.attention_with_weights(query, key, key[..., :0], **options)
+    amap = qkv.attention_map(query, key, **options)
+    torch.testing.assert_close(amap.dense(), weights)
+    torch.testing.assert_close(amap.received(), weights.double().sum(-2))
+    if rule.convex:
+        torch.testing.assert_close(amap.entropy(), torch.special.entr(weights.double()).sum(-1), atol=1e-6, rtol=1e-6)
+    for backend in ("blocked", "reference"):
+        leaves = [x.clone().requires_grad_() for x in (query, key, torch.randn(2, 2, keys, 3))]
+        output = qkv.attention(*leaves, **options, backend=backend)
+        gradients = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+        assert output.shape == (2, 2, queries, 3)
+        assert all(x is None or x.isfinite().all() for x in gradients)

@@ -64,7 +64,7 @@ def _tile(
     """The output (..., h, V) of a tile, and its row state (..., h), empty where it is not wanted."""
     lead, rows, columns = place
     query, key, value = take(call.query, lead, rows), take(call.key, lead, columns), take(call.value, lead, columns)
-    release.after(query[..., 0].numel() * key.shape[-2])
+    release.after(query.shape[:-1].numel() * key.shape[-2])
     s = call.score(query, key)  # under the caller's autocast: its parameters may be wider than the query
     with torch.autocast(call.query.device.type, enabled=False):
         s = s if s.dtype == torch.float64 else s.float()

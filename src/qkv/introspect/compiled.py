@@ -67,11 +67,11 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     lse = state.detach().float().reshape(-1, queries).contiguous()  # PyTorch's own may be strided
     items = prod(leading)
     out = Sums(
-        torch.zeros(items, keys, dtype=torch.float64),
-        torch.zeros(items, queries, dtype=torch.float64),
-        torch.zeros(items, queries, dtype=torch.float64),
-        torch.full((items, queries, max(count, 1)), -torch.inf),
-        torch.zeros(items, queries, max(count, 1), dtype=torch.int64),
+        torch.zeros(items, keys, dtype=torch.float64, device="cpu"),
+        torch.zeros(items, queries, dtype=torch.float64, device="cpu"),
+        torch.zeros(items, queries, dtype=torch.float64, device="cpu"),
+        torch.full((items, queries, max(count, 1)), -torch.inf, dtype=torch.float32, device="cpu"),
+        torch.zeros(items, queries, max(count, 1), dtype=torch.int64, device="cpu"),
     )
     scale = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     for item in range(items):
@@ -84,7 +84,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: Sums) -> None:
     from qkv.kernels.weight_sums import Rows, add_tile
 
-    room = torch.empty(_HEIGHT * _WIDTH)
+    room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
         at = slice(start, min(start + _HEIGHT, query.shape[0]))
         given = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
@@ -99,13 +99,14 @@ def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Te
 
 def _bounds(call: Call, keys: int) -> tuple[Tensor, Tensor]:
     first, last = call.visibility.bounds or (None, None)
-    none, all_of = torch.zeros(1, dtype=torch.int32), torch.full((1,), keys, dtype=torch.int32)
+    none = torch.zeros(1, dtype=torch.int32, device="cpu")
+    all_of = torch.full((1,), keys, dtype=torch.int32, device="cpu")
     return none if first is None else first, all_of if last is None else last
 
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:
     rank = len(leading) + 2
-    return full_rank(x, rank).expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+    return full_rank(x, rank).expand(*leading, *x.shape[-2:]).reshape(prod(leading), *x.shape[-2:])
 
 
 def _flat_rows(x: Tensor, leading: Shape, queries: int) -> Tensor:

@@ -165,7 +165,7 @@ def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tenso
 def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
     """Slice the last two dimensions, leaving those of size 1 to broadcast."""
     if table.ndim < 2:
-        return table if table.shape[-1] == 1 else table[columns]
+        return table if table.numel() == 1 else table[columns]
     rows = slice(None) if table.shape[-2] == 1 else rows
     columns = slice(None) if table.shape[-1] == 1 else columns
     return table[..., rows, columns]

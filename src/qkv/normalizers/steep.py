@@ -107,6 +107,8 @@ def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = N
     Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3; Correia, Niculae and
         Martins 2019, "Adaptively Sparse Transformers", proposition 1.
     """
+    if not w.shape[-1]:
+        return g, g.sum(-1, keepdim=True)
     inside = w > 0
     log_w = torch.where(inside, w, 1.0).log()
     log_q = torch.where(inside, (2 - alpha) * log_w, -torch.inf)

@@ -1,7 +1,9 @@
 """From the arguments of a call to a problem and its tensors: every check, alignment and default in one place."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
-from qkv.parameters import Owner, check_parameters, forward_mode, group, regroup, transformed
+from qkv.parameters import Owner, Parameter, check_parameters, forward_mode, group, regroup, transformed
 from qkv.planner import choose
 from qkv.problem import Call, Problem
 from qkv.scores.base import Core, Score
@@ -25,6 +27,7 @@ from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 
+T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
 
 
@@ -70,6 +73,9 @@ def bind(
     normalizer = _normalizer(given.normalizer, score)
     if isinstance(given.bias, Owner):
         given = given._replace(bias=given.bias.value())
+    query, key, value, bias = _recorded(query), _recorded(key), _recorded(value), _recorded(given.bias)
+    score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
+    given = given if bias is given.bias else given._replace(bias=bias)
     if isinstance(given.bias, Bias):
         return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state, backend)
     groups = _groups(query, key, value) if given.enable_gqa else None
@@ -101,6 +107,19 @@ def bind(
     if backend is None or visibility.kind == "all" or not BACKENDS[choose(problem, backend)].shields:
         call = without_hidden(call)
     return Bound(problem, call, leading)
+
+
+def _recorded(x: T) -> T:
+    """The same tensor, or a copy that autograd can save of one that was made in inference mode."""
+    made_there = isinstance(x, Tensor) and x.is_inference() and torch.is_grad_enabled()
+    return x.clone() if made_there else x  # type: ignore[attr-defined]
+
+
+def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
+    """The same value with parameters that autograd can save."""
+    given = {each.name: getattr(owner, each.name) for each in parameters}
+    changes = {name: kept for name, x in given.items() if (kept := _recorded(x)) is not x}
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
 def _bind_positions(
@@ -269,7 +288,7 @@ def _seed(dropout: float, generator: torch.Generator | None, device: torch.devic
         raise ConfigError(complaint("dropout", "a number from 0 up to, but not including, 1", repr(dropout), mend))
     if dropout == 0:
         return None
-    drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else None)
+    drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else "cpu")
     return drawn.to(device)
 
 

@@ -136,6 +136,7 @@ def look(
         or forward_mode()
         or torch._C._get_tracing_state() is not None
         or torch.is_autocast_enabled("cpu")
+        or (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
     ):
         return None
     shape, other = query.shape, key.shape
@@ -174,7 +175,7 @@ def _add(mark: list[Any], mechanism: object) -> bool:
 
 
 def _add_tensor(mark: list[Any], x: Any) -> bool:
-    if type(x) not in _PLAIN or not x.is_cpu:
+    if type(x) not in _PLAIN or not x.is_cpu or (x.is_inference() and torch.is_grad_enabled()):
         return False
     mark += (x.shape, x.dtype, x.requires_grad)
     return True

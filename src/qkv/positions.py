@@ -35,5 +35,5 @@ def read(digits: Tensor) -> Tensor:
         >>> read(torch.tensor([[1.0, 1.0, 0.0, 0.0]]))
         tensor([129])
     """
-    scale = torch.tensor([BASE**power for power in range(DIGITS)], device=digits.device)
+    scale = torch.tensor([BASE**power for power in range(DIGITS)], dtype=torch.int64, device=digits.device)
     return (digits.detach().long() * scale).sum(-1)

@@ -187,7 +187,7 @@ def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None 
         found = _long(left.reshape(rows, terms), right.reshape(terms, columns))
         return torch.ops.aten._unsafe_view.default(found, (*lead, rows, columns))  # type: ignore[no-any-return]
     shape = (*lead, rows, columns)
-    found = torch.empty(shape) if room is None else room(shape)
+    found = torch.empty(shape, dtype=torch.float32, device="cpu") if room is None else room(shape)
     for own, one, other in zip(_items(found, lead), _items(left, lead), _items(right, lead), strict=True):
         own.copy_(_long(one, other))
     return found
@@ -273,7 +273,7 @@ def _answered(x: Tensor, weight: Tensor) -> bool:
 @lru_cache
 def _favored() -> bool:
     """Whether oneDNN answers, and the processor is none that MKL was made for."""
-    one = torch.ones(1, 1)
+    one = torch.ones(1, 1, dtype=torch.float32, device="cpu")
     try:
         with torch.no_grad():
             answers = bool(_product(one, one, None) == 1)

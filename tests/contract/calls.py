@@ -90,7 +90,7 @@ class Call:
         leaves = {name: x.detach().requires_grad_() for name, x in self.leaves.items()}
         output = self._call(function, leaves, backend)
         output = output if isinstance(output, Tensor) else output[0]
-        cotangent = torch.linspace(-1, 2, output.numel(), dtype=output.dtype).view(output.shape)
+        cotangent = torch.linspace(-1, 2, output.numel(), dtype=output.dtype, device=output.device).view(output.shape)
         found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
         return output.detach(), dict(zip(leaves, found, strict=True))
 

@@ -152,7 +152,7 @@ def _sums(
     queries, keys, (width, wide) = query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
     output = query.new_empty(*recipe.leading, queries, wide)
     totals = query.new_empty(*recipe.leading, queries, 1)
-    seen = torch.empty(keep * prod(recipe.leading) * queries * _words(keys), dtype=torch.uint16)
+    seen = torch.empty(keep * prod(recipe.leading) * queries * _words(keys), dtype=torch.uint16, device="cpu")
     flat = [_flat(x) for x in (query, norms.query, key, norms.key, value, output, totals, seen)]
     sizes = np.array((queries, keys, width, wide, _GROUP, _TILE), np.uint64)
     rows, lanes, deep, broad = (_whole(x) for x in (min(queries, _GROUP), min(keys, _TILE), width, wide))

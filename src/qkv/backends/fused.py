@@ -209,7 +209,7 @@ def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype
         assert count is not None
         shift = -count.clamp(min=1).to(wide).log()
     else:
-        shift = torch.as_tensor(spread(bias, by=1), dtype=wide)
+        shift = torch.as_tensor(spread(bias, by=1), dtype=wide, device="cpu")
     return shift.expand(*problem.leading, problem.queries).reshape(-1, problem.queries)
 
 
@@ -218,7 +218,7 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
     sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
     if sink is None:
         return output, lse
-    sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype)
+    sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
     return output * torch.sigmoid(lse - sink).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
 
 

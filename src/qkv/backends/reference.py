@@ -149,7 +149,11 @@ def _softmax(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
     sink = normalizer.sink if isinstance(normalizer, Softmax) else None
     if sink is None:
         return lse
-    sink = sink[..., None].to(s.dtype) if isinstance(sink, Tensor) else torch.as_tensor(sink, dtype=s.dtype)
+    sink = (
+        sink[..., None].to(s.dtype)
+        if isinstance(sink, Tensor)
+        else torch.as_tensor(sink, dtype=s.dtype, device=s.device)
+    )
     return torch.logaddexp(lse, sink.to(s.device))
 
 

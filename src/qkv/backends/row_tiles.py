@@ -53,7 +53,7 @@ class RowTiles:
         items = (*recipe.leading, 1, 1)
         self.scale = _numbers(inputs.scale, recipe.factor, items)
         self.parameter = _numbers(inputs.parameter, ALPHA.get(recipe.normalizer, -torch.inf), items)
-        self.number = torch.arange(prod(recipe.leading)).view(recipe.leading) * self.queries
+        self.number = torch.arange(prod(recipe.leading), device="cpu").view(recipe.leading) * self.queries
         self.mechanism = mechanism_of(recipe, inputs.seed)
         self.edges: dict[tuple[int, torch.Size], Any] = {}
         self.numbers: dict[int, tuple[Any, ...]] = {}
@@ -123,7 +123,11 @@ class RowTiles:
         from qkv.kernels import row_pass, rows
 
         shape = middle.weights.shape
-        pulled = torch.empty(0, 0) if of_state is None else of_state.reshape(prod(shape[:-2]), shape[-2])
+        pulled = (
+            torch.empty(0, 0, dtype=torch.float64, device="cpu")
+            if of_state is None
+            else of_state.reshape(prod(shape[:-2]), shape[-2])
+        )
         arrays = [_flat(x).numpy() for x in (middle.products, middle.weights, g_weights)]
         states = pulled.double().contiguous().numpy()
         d_alpha = None
@@ -211,13 +215,15 @@ class RowTiles:
             return bound.expand(shape[:-1]).reshape(prod(shape[:-2]), shape[-2]).contiguous().numpy()
         key = (otherwise, shape[:-1])
         if key not in self.edges:
-            self.edges[key] = torch.full((prod(shape[:-2]), shape[-2]), otherwise, dtype=torch.int32).numpy()
+            self.edges[key] = torch.full(
+                (prod(shape[:-2]), shape[-2]), otherwise, dtype=torch.int32, device="cpu"
+            ).numpy()
         return self.edges[key]
 
 
 def _numbers(x: Tensor | None, otherwise: float, items: tuple[int, ...]) -> Tensor:
     """One double for each item."""
-    given = torch.tensor(otherwise, dtype=torch.float64) if x is None else x.detach()
+    given = torch.tensor(otherwise, dtype=torch.float64, device="cpu") if x is None else x.detach()
     return given.double().expand(items).contiguous()
 
 
@@ -226,7 +232,8 @@ def numbers_of(recipe: Recipe, queries: int) -> tuple[Any, Any, Any]:
     items = (*recipe.leading, 1, 1)
     scale = _numbers(None, recipe.factor, items)
     parameter = _numbers(None, ALPHA.get(recipe.normalizer, -torch.inf), items)
-    return scale.view(-1).numpy(), parameter.view(-1).numpy(), (torch.arange(prod(recipe.leading)) * queries).numpy()
+    first = torch.arange(prod(recipe.leading), device="cpu") * queries
+    return scale.view(-1).numpy(), parameter.view(-1).numpy(), first.numpy()
 
 
 def mechanism_of(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
@@ -252,7 +259,7 @@ def _flat(x: Tensor) -> Tensor:
 def _table(table: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """(1 or L, 1 or h, c), of size zero where there is none."""
     if table is None:
-        return torch.empty(0, 0, 0, dtype=dtype)
+        return torch.empty(0, 0, 0, dtype=dtype, device="cpu")
     lead = table.shape[:-2]
     wide = table.expand(*((1,) * len(lead) if prod(lead) == 1 else shape[:-2]), table.shape[-2], shape[-1])
     return wide.reshape(prod(wide.shape[:-2]), *wide.shape[-2:]).contiguous()

@@ -51,7 +51,7 @@ class Rooms:
         if room is None or room.numel() < size:
             # What inference mode makes could not be written to outside of it.
             with torch.inference_mode(False):
-                room = self._rooms[name, dtype] = torch.empty(size, dtype=dtype)
+                room = self._rooms[name, dtype] = torch.empty(size, dtype=dtype, device="cpu")
         return room[:size].view(shape)
 
 

@@ -155,8 +155,8 @@ class _Sight(NamedTuple):
 
 def _sight(problem: Problem, visibility: Visibility) -> _Sight:
     first, last = (None, None) if visibility.bounds is None else visibility.bounds
-    first = torch.zeros(1, dtype=torch.int32) if first is None else first
-    last = torch.full((1,), problem.keys, dtype=torch.int32) if last is None else last
+    first = torch.zeros(1, dtype=torch.int32, device="cpu") if first is None else first
+    last = torch.full((1,), problem.keys, dtype=torch.int32, device="cpu") if last is None else last
     # One shape, so that both lie alike.
     ends = [x.contiguous() for x in (first + torch.zeros_like(last), last + torch.zeros_like(first))]
     rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
@@ -168,7 +168,7 @@ def _sink(problem: Problem, call: Call) -> Tensor | None:
     if not problem.sink:
         return None
     assert isinstance(call.normalizer, Softmax)
-    sink = torch.as_tensor(call.normalizer.sink, dtype=torch.float32)
+    sink = torch.as_tensor(call.normalizer.sink, dtype=torch.float32, device="cpu")
     if len(problem.leading) > 1 and sink.ndim > 1:
         sink = sink.expand(problem.leading).reshape(-1, problem.leading[-1])
     return sink.reshape(*(1,) * (2 - sink.ndim), *sink.shape)
@@ -242,7 +242,8 @@ def _backward(
     query, key, value, grad = (together(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
     found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
-    of_sinks, sinks = torch.empty(query.shape[:2]), _sinks(sink, *query.shape[:2])
+    of_sinks = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+    sinks = _sinks(sink, *query.shape[:2])
     results, none = map(_flat, (*found, of_sinks)), np.empty(0, np.float32)
     given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *results, none
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])

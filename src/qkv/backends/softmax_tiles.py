@@ -48,7 +48,7 @@ def serves(problem: Problem) -> bool:
 
 
 def _quick() -> bool:
-    large = torch.zeros(()).expand(1024, 1024)
+    large = torch.zeros((), dtype=torch.float32, device="cpu").expand(1024, 1024)
     return served(large, large)
 
 

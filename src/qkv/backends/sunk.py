@@ -62,7 +62,7 @@ def attend(
         >>> attend(zeros, ones, ones, 0.0, plain, False, 1.0)[0][0, 0, 0]
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
-    sink = torch.as_tensor(spread(sink, by=1), dtype=query.dtype)
+    sink = torch.as_tensor(spread(sink, by=1), dtype=query.dtype, device=query.device)
     output, state = _Sunk.apply(query, key, value, sink, plain, causal, scale)  # type: ignore[no-untyped-call]
     return output, state
 

@@ -58,7 +58,7 @@ def _added(problem: Problem, call: Call) -> Tensor | None:
     """What is added to the products, of a shape that broadcasts to (items, Q, K) without a copy of a matrix."""
     leading, normalizer = problem.leading, call.normalizer
     if isinstance(normalizer, Sigmoid):
-        shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype)
+        shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype, device=call.query.device)
         return None if call.bias is not None else _flat(shift, leading)
     bias = call.bias
     assert bias is not None

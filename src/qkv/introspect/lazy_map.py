@@ -239,7 +239,7 @@ class AttentionMap:
         Raises:
             ShapeError: it is far more than rounding: the state given is of other rows.
         """
-        places = torch.linspace(0, max(self.shape[-2] - 1, 0), min(rows, self.shape[-2])).long()
+        places = _spread_evenly(self.shape[-2], rows)
         with torch.no_grad():
             sums = [self[..., place, :].sum(-1, dtype=torch.float64) for place in places.tolist()]
         if not sums:
@@ -265,6 +265,11 @@ class AttentionMap:
             mend = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
             raise ShapeError(complaint("index", f"integers and plain slices of {show(self.shape)}", str(index), mend))
         return [*before, *[slice(None)] * missing, *after]
+
+
+def _spread_evenly(size: int, count: int) -> Tensor:
+    """At most so many places from the first to the last."""
+    return torch.linspace(0, max(size - 1, 0), min(count, size), dtype=torch.float64, device="cpu").long()
 
 
 def _fits(place: object) -> bool:

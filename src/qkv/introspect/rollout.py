@@ -49,8 +49,9 @@ def rollout(
         if len(amap.shape) not in (2, 3) or amap.shape[-2:] != (size, size):
             mend = "Rollout follows one sequence through layers of self-attention."
             raise ShapeError(complaint("maps", f"(H, {size}, {size})", show(amap.shape), mend))
-    reached = torch.zeros(len(queries), size, dtype=torch.float64)
-    reached[torch.arange(len(queries)), torch.tensor(list(queries), dtype=torch.int64)] = 1
+    reached = torch.zeros(len(queries), size, dtype=torch.float64, device="cpu")
+    places = torch.tensor(list(queries), dtype=torch.int64, device="cpu")
+    reached[torch.arange(len(queries), device="cpu"), places] = 1
     for amap in reversed(maps):
         passed = torch.zeros_like(reached)
         for start in range(0, size, stripe):

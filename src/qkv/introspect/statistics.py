@@ -152,7 +152,10 @@ def _promised(whole: Whole) -> Tensor | None:
         case "softmax":
             full = full * (state > -torch.inf)
             sink = normalizer.sink if isinstance(normalizer, Softmax) else None
-            return full if sink is None else full * -torch.expm1(torch.as_tensor(spread(sink, 1)).double() - state)
+            if sink is None:
+                return full
+            wide = torch.as_tensor(spread(sink, 1), dtype=torch.float64, device=state.device)
+            return full * -torch.expm1(wide - state)
         case "sum":
             return full * (state != 0)
         case "hard":

@@ -47,7 +47,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return nn.functional.dropout(x, self.share)
-        draws = torch.empty(math.ceil(x.numel() / _DRAWS), dtype=torch.int64).random_(-(1 << 63), None)
+        draws = torch.empty(math.ceil(x.numel() / _DRAWS), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
         bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
         factor = _LEVELS / max(_LEVELS - dropped, 1)
         return x * (bits >= dropped - _LEVELS // 2).to(x.dtype).mul_(factor)

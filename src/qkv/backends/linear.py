@@ -89,9 +89,11 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     queries = query.shape[-2]
     chunks = -(-queries // CHUNK)
     q, k, v = (_chunked(x, chunks) for x in (query, key, value))
-    sums = k.mT @ v
-    # The running sum is taken in float64: what many chunks add up must not round what a few rows read.
-    before = (sums.cumsum(-3, dtype=torch.float64) - sums).to(sums.dtype)
+    # Only chunks that came before are added, never a whole sum less the chunk itself: 1e20 or Inf in a chunk would
+    # not cancel. The running sum is taken in float64: what many chunks add up must not round what a few rows read.
+    sums = k[..., :-1, :, :].mT @ v[..., :-1, :, :]
+    before = F.pad(sums.cumsum(-3, dtype=torch.float64).to(sums.dtype), (0, 0, 0, 0, 1, 0))
+    # tril() puts zeros, whatever the product of a later key holds.
     within = (q @ k.mT).tril()
     output = q @ before + within @ v
     return output.flatten(-3, -2)[..., :queries, :]

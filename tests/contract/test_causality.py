@@ -1,0 +1,116 @@
+"""Keys that a row may not see leave that row within the bound, whatever they hold; so do finite values.
+
+Every mask here hides some keys from some rows only: those keys are poisoned, and the rows that may not see them are
+compared with the rows of the same call without the poison. Inf and NaN in a value may reach other rows as 0·NaN.
+"""
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call, a_third, by_part
+from tests.contract.judge import unit
+from tests.contract.mechanisms import NormalizerCase, ScoreCase
+from torch import Tensor
+
+from qkv.masks.base import Mask
+from qkv.masks.lower import matrix
+from qkv.masks.patterns import causal, dense, documents, lengths, window
+
+BACKENDS = ("reference", "linear", "lookup", "fused", "rowwise", "blocked")
+"""Those that serve masks that differ by row; `sorted` serves none, and `test_sorted` holds it to keys out of reach."""
+
+by_dtype = pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, *(pytest.param(x, marks=pytest.mark.slow) for x in (torch.float64, torch.bfloat16, torch.float16))],
+    ids=str,
+)
+LEADING, QUERIES, KEYS, VALUE_WIDTH = (2, 2), 150, 170, 8
+"""More than one chunk of `linear`, more than one tile of the others, and a rest."""
+
+FEW_SEEN = torch.arange(KEYS) % 7 == 3
+
+
+def _table() -> Tensor:
+    seen = torch.rand(2, 1, QUERIES, KEYS, generator=torch.Generator().manual_seed(1)) < 0.7
+    seen[:, :, ::3] &= ~FEW_SEEN
+    return seen
+
+
+MASKS: dict[str, tuple[Mask, Tensor]] = {
+    "causal": (causal(), torch.arange(KEYS) >= 60),
+    "causal, last chunk": (causal(), torch.arange(KEYS) >= 133),
+    "causal, one key": (causal(), torch.arange(KEYS) == 100),
+    "causal from behind": (causal(align="end"), torch.arange(KEYS) >= 90),
+    "causal and lengths": (causal(torch.tensor([3, -2])) & lengths(torch.tensor([KEYS - 3, 120])), FEW_SEEN),
+    "window": (window(20, 3), (torch.arange(KEYS) % 60) < 5),
+    "lengths of both": (lengths(torch.tensor([KEYS, 90]), torch.tensor([QUERIES, 80])), torch.arange(KEYS) > 85),
+    "documents": (documents(torch.arange(QUERIES) // 40, torch.arange(KEYS) // 45), torch.arange(KEYS) // 45 == 1),
+    "scattered documents": (documents(torch.arange(QUERIES) % 3, torch.arange(KEYS) % 3), torch.arange(KEYS) % 3 == 1),
+    "dense": (dense(_table()), FEW_SEEN),
+    "causal and dense": (causal(5) & dense(_table()), FEW_SEEN),
+    "predicate": (window(20, 0) | lengths(2), torch.arange(KEYS) % 60 > 50),
+}
+"""A mask, and the keys (K,) that are poisoned: some rows see some of them, others none."""
+
+POISONS = {
+    "1e20": (1e20, 1e20),
+    "-3e38": (-3e38, 3e38),
+    "inf": (torch.inf, None),
+    "nan": (torch.nan, None),
+}
+"""What is put into keys, and into values; Inf and NaN in a value may reach other rows."""
+
+
+def poison(call: Call, where: Tensor, key: float, value: float | None) -> Call:
+    most = 6e4 if call.leaves["key"].dtype == torch.float16 else 3e38
+    key = max(-most, min(key, most)) if abs(key) < torch.inf else key
+    fill = {"key": torch.where(where[:, None], key, call.leaves["key"])}
+    if value is not None:
+        fill["value"] = torch.where(where[:, None], min(value, most), call.leaves["value"])
+    return call.with_leaves(**fill)
+
+
+def apart(mask: Mask, where: Tensor) -> Tensor:
+    """Rows (..., Q) that see none of the keys."""
+    return ~(matrix(mask, QUERIES, KEYS, LEADING) & where).any(-1).expand(*LEADING, QUERIES)
+
+
+def limit(call: Call, rows: Tensor) -> float:
+    """How far two answers may lie apart that are both within the bound of the contract: twice that bound."""
+    dtype = call.leaves["query"].dtype
+    wide = call.with_leaves(**{name: x.double() for name, x in call.leaves.items()})
+    exact, literal = wide.output("reference")[rows], call.output("reference")[rows]
+    allowed = (literal.double() - exact).abs().max().item()
+    if dtype == torch.float64:
+        low = call.with_leaves(**{name: x.float() for name, x in call.leaves.items()})
+        difference = (low.output("reference")[rows].double() - exact).abs().max().item()
+        allowed = 5 * unit(torch.float64) / unit(torch.float32) * difference
+    return 2 * (3 * allowed + 2 * unit(dtype) * call.leaves["value"].abs().max().item())
+
+
+def draw(score: ScoreCase, normalizer: NormalizerCase, mask: Mask, dtype: torch.dtype) -> Call:
+    return Call.draw(score, normalizer, (LEADING, QUERIES, KEYS), dtype, VALUE_WIDTH, mask=mask)
+
+
+@by_part
+@by_dtype
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keys_that_a_row_may_not_see_leave_it_as_it_is(
+    backend: str, mask: str, dtype: torch.dtype, whole: bool
+) -> None:
+    built, where = MASKS[mask]
+    rows, ran = apart(built, where), 0
+    assert rows.any()
+    assert not rows.all()
+    drawn = [draw(*mechanism, built, dtype) for mechanism in MECHANISMS]
+    served = [call for call in drawn if call.serves(backend, gradient=False)]
+    for clean in served if whole else a_third(served, list(MASKS).index(mask)):
+        ran += 1
+        expected, most = clean.output(backend), limit(clean, rows)
+        for name in POISONS if whole else ("1e20", "nan"):
+            key, value = POISONS[name]
+            found = poison(clean, where, key, value).output(backend)
+            error = (found[rows].double() - expected[rows].double()).abs().max().item()
+            assert error <= most, f"{clean}, {name}: {error:.3g} > {most:.3g}"
+    if not ran:
+        pytest.skip(f"{backend} serves no such problem")

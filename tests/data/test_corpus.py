@@ -165,6 +165,21 @@ def test_other_encodings_are_recognized(write: Callable[[str, bytes], Path], bod
     assert hint in message(lambda: read_lines(path))
 
 
+@pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"\xff\xfe\0\0"])
+def test_only_the_start_of_a_file_tells_another_encoding(write: Callable[[str, bytes], Path], mark: bytes) -> None:
+    for body, where in ((b"one\n" + mark + b"two\n", ":2"), (b"one" + mark + b"\n", ":1"), (b"\xff one\n", ":1")):
+        path = write("a.de", body)
+        told = message(lambda path=path: read_lines(path))
+        assert told.startswith(f"{path}{where}: expected valid UTF-8; got byte 0x")
+        assert "ISO-8859-1" in told
+
+
+def test_utf_32_is_not_taken_for_utf_16(write: Callable[[str, bytes], Path]) -> None:
+    for encoding in ("utf-32", "utf-32-be"):
+        path = write("a.de", "\ufeffone\n".encode(encoding) if encoding == "utf-32-be" else "one\n".encode(encoding))
+        assert "UTF-32" in message(lambda path=path: read_lines(path))
+
+
 def test_nul_names_line_and_character(write: Callable[[str, bytes], Path]) -> None:
     path = write("a.de", b"ok\nab\0c\n")
     assert message(lambda: read_lines(path)).startswith(f"{path}:2: expected text; got a NUL at character 3")

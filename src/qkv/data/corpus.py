@@ -172,7 +172,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         if len(raw) == most and not ended:
             _refuse_long(where, longest)
         body = raw.removesuffix(b"\n").removesuffix(b"\r")
-        text = _decode(body.removeprefix(_BOM) if number == 1 else body, where)
+        text = decode(body.removeprefix(_BOM) if number == 1 else body, where, first=number == 1)
         if len(text) > longest:
             _refuse_long(where, longest)
         if "\0" in text:
@@ -188,7 +188,24 @@ def _refuse_long(where: str, longest: int) -> NoReturn:
     raise DataError(complaint(where, f"at most {longest:,} characters in a line", "a longer line", mend))
 
 
-def _decode(body: bytes, where: str) -> str:
+def decode(body: bytes, where: str, *, first: bool) -> str:
+    """Read a line as UTF-8.
+
+    Args:
+        body: the line.
+        where: file and line, for the message.
+        first: whether it is the first of its file, where a file tells its kind.
+
+    Returns:
+        Its text.
+
+    Raises:
+        DataError: it is not UTF-8; names the byte.
+
+    Example:
+        >>> decode(b"na\\xc3\\xafve", "a.txt:1", first=True)
+        'naïve'
+    """
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -196,13 +213,16 @@ def _decode(body: bytes, where: str) -> str:
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
             got += ", the start of a character that does not end"
-        raise DataError(complaint(where, "valid UTF-8", got, _mend_encoding(body))) from None
+        raise DataError(complaint(where, "valid UTF-8", got, _mend_encoding(body if first else b""))) from None
 
 
-def _mend_encoding(body: bytes) -> str:
-    if body.startswith(b"\x1f\x8b"):
+def _mend_encoding(start: bytes) -> str:
+    """How to mend a file that is not UTF-8, by how it starts: in the middle the same bytes mean nothing."""
+    if start.startswith(b"\x1f\x8b"):
         return "The file looks compressed with gzip: give it a name that ends in .gz."
-    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "The file looks like UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "The file looks like UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
     return "Convert the file to UTF-8, for example with `iconv -f ISO-8859-1 -t UTF-8`."
 

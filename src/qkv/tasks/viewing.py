@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from qkv.data.batches import collate_sources
+from qkv.data.corpus import decode
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, complaint
 from qkv.recording.files import read
@@ -107,12 +108,13 @@ def _text_of(file: Path) -> str:
     try:
         with file.open("rb") as stream:
             read = stream.read(_LARGEST + 1)
-        text = read.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(complaint(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
     if len(read) > _LARGEST:
         got, mend = "more", "Give the part that is to be looked at."
         raise DataError(complaint(str(file), f"at most {_LARGEST >> 20} MiB of text", got, mend))
+    lines = enumerate(read.split(b"\n"), start=1)
+    text = "\n".join(decode(line, f"{file}:{number}", first=number == 1) for number, line in lines)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -136,6 +136,22 @@ def _traced() -> bool:
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 
+def finite(exponents: Tensor) -> Tensor:
+    """The same, the largest numbers in place of infinite ones: for logs of terms of a sum, and of the sum.
+
+    Nothing beside e^∞ counts, nor does e^−∞ beside anything, and so it is with these; but ∞ − ∞ is 0.
+
+    Example:
+        >>> finite(torch.tensor([torch.inf, -torch.inf, torch.nan, 2.0]))
+        tensor([ 3.4028e+38, -3.4028e+38,         nan,  2.0000e+00])
+    """
+    # A wider type must not have larger ones: what comes after may compute in float32.
+    largest = min(torch.finfo(exponents.dtype).max, torch.finfo(torch.float32).max)
+    # Not clamp, which would hide NaN from gradients.
+    above = torch.where(exponents > largest, largest, exponents)
+    return torch.where(exponents < -largest, -largest, above)
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether a tensor's values can be read without waiting: on the CPU, outside tracing and transformations.
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.parameters import finite
 from qkv.pytree import value
 from qkv.shapes import show
 
@@ -116,8 +117,8 @@ def _merge_two(one: tuple[Tensor, RowState], other: tuple[Tensor, RowState]) -> 
     match left_state.kind:
         case "softmax":
             total = torch.logaddexp(a, b)
-            nothing = total == -torch.inf
-            base = torch.where(nothing, torch.zeros_like(total), total)
+            # Infinite, of no key at all or of an endless sink, it has outputs of 0 beside it, whatever their share.
+            base, a, b = finite(total), finite(a), finite(b)
             return _weighted(left, torch.exp(a - base), right, torch.exp(b - base)), RowState("softmax", total)
         case "hard":
             first = (a >= b) | a.isnan()

@@ -1,10 +1,18 @@
-"""Normalizers where there is nothing to normalize."""
+"""Normalizers where there is nothing to normalize, and sinks without end."""
+
+import itertools
+import math
+from typing import Any
 
 import pytest
 import torch
 
+import qkv
+from qkv.errors import UnsupportedError
+from qkv.masks import Mask, causal
 from qkv.normalizers import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.base import Normalizer
+from qkv.scores import Additive, ScaledDot
 
 ALL = [Softmax(), Softmax(sink=0.5), Sum(), Mean(), Hard(), Identity(), Sigmoid()]
 
@@ -44,3 +52,58 @@ def test_softmax_gives_the_same_bits_where_no_value_may_decide(sink: float | Non
     assert torch.equal(found, expected)
     assert bool((found[1, 2] == 0).all()) == empty
     assert bool((eager[1, 2] == 0).all()) == empty
+
+
+ENDLESS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+SINKS = list(itertools.product(("reference", "blocked", "rowwise", "sdpa", "fused"), ENDLESS))
+
+
+@pytest.mark.parametrize(("backend", "name"), SINKS)
+@pytest.mark.parametrize("mask", [None, causal(), causal(-1)], ids=["all", "causal", "first row empty"])
+@pytest.mark.parametrize("items", [2, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sink_may_be_infinite(backend: str, name: str, mask: Mask | None, items: int, dtype: torch.dtype) -> None:
+    """The limits of the equation: +inf takes all weight, −inf none, and NaN shows; of one head alone."""
+    leaves = [torch.randn(items, 2, 20, 8).to(dtype).requires_grad_() for _ in range(3)]
+    sink = torch.tensor([ENDLESS[name], 0.5], requires_grad=True)
+    score = Additive(torch.ones(8, dtype=dtype)) if backend == "fused" else ScaledDot()
+    given: dict[str, Any] = {"score": score, "mask": mask, "backend": backend}
+    try:
+        output = qkv.attention(*leaves, normalizer=Softmax(sink), **given)
+    except UnsupportedError:
+        pytest.skip("not served")
+    gradients = torch.autograd.grad(output.float().square().sum(), [*leaves, sink])
+    other, weights = qkv.attention_with_weights(*leaves, normalizer=Softmax(sink), **given)
+    assert torch.equal(other.nan_to_num(9.0), output.nan_to_num(9.0))
+    seeing = slice(1 if mask is not None else 0, None)
+    if name == "nan":
+        assert gradients[3].isnan().tolist() == [True, False]
+        assert output[:, 0, seeing].isnan().all()
+        assert weights[:, 0, seeing].isnan().any(-1).all()
+    else:
+        assert all(x.isfinite().all() for x in gradients)
+        assert gradients[3][0] == 0
+    if name == "inf":
+        assert (output[:, 0] == 0).all()
+        assert (weights[:, 0] == 0).all()
+    if name == "-inf":
+        plain = qkv.attention(*leaves, normalizer=Softmax(), **given)
+        torch.testing.assert_close(output[:, 0], plain[:, 0])
+    assert output[:, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked", "rowwise", "sdpa"])
+@pytest.mark.parametrize("items", [2, 20])
+def test_an_endless_sink_is_an_endless_sum_that_merges(backend: str, items: int) -> None:
+    query, key, value = torch.randn(3, items, 2, 20, 8)
+    sink = torch.tensor([math.inf, -math.inf])
+    left = qkv.attention_with_state(query, key, value, normalizer=Softmax(sink), mask=causal(-1), backend="blocked")
+    own = qkv.attention_with_state(query, key, value, normalizer=Softmax(sink), backend=backend)
+    assert (own[1].lse[:, 0] == math.inf).all()
+    assert own[1].lse[:, 1].isfinite().all()
+    assert (left[1].lse[:, 1, 0] == -math.inf).all()
+    output, state = qkv.merge([own, left])
+    assert (output[:, 0] == 0).all()
+    assert (state.lse[:, 0] == math.inf).all()
+    plain = [qkv.attention_with_state(query, key, value, mask=mask, backend=backend) for mask in (None, causal(-1))]
+    torch.testing.assert_close(output[:, 1], qkv.merge(plain)[0][:, 1], rtol=1e-5, atol=1e-5)

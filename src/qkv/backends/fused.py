@@ -17,7 +17,7 @@ from qkv.backends.hidden import without_hidden
 from qkv.backends.stripes import full_rank
 from qkv.kernels.few import few
 from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.parameters import spread
+from qkv.parameters import finite, spread
 from qkv.problem import Call, Cost, Problem
 from qkv.scores.base import Score
 from qkv.scores.pointwise import Linear
@@ -219,7 +219,7 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
     if sink is None:
         return output, lse
     sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
-    return output * torch.sigmoid(lse - sink).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+    return output * torch.sigmoid(lse - finite(sink)).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
 
 
 def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:

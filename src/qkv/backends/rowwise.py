@@ -59,6 +59,9 @@ however small the norms are against h; about the middle of the keys it does not.
 _LARGEST = 1e37
 """Squared norms above this are left to float64: float32 ends at 3.4e38."""
 
+_ENDLESS = torch.finfo(torch.float32).max
+"""Stands for a sink of +inf, beside which nothing counts, and for the row state that it gives."""
+
 _RULES = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 
 
@@ -140,6 +143,10 @@ def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Re
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
     given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
     inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
+    if problem.sink:
+        assert inputs.parameter is not None
+        sink = inputs.parameter
+        inputs = inputs._replace(parameter=torch.where(sink > _ENDLESS, _ENDLESS, sink))
     with as_it_is(inputs.query):
         if problem.core == "distance":
             scale = recipe.factor if inputs.scale is None else inputs.scale
@@ -167,6 +174,8 @@ def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Re
             inputs = inputs._replace(query=operands[0], key=operands[1])
         keep = problem.gradient and inputs.value.requires_grad and bits.serves(recipe, inputs)
         output, state = _Rowwise.apply(recipe, call.visibility, keep, *inputs)  # type: ignore[no-untyped-call]
+        if problem.state and problem.sink:
+            state = torch.where(state >= _ENDLESS, torch.inf, state)
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 

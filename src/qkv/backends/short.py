@@ -32,6 +32,8 @@ LONGEST = 256
 """The most queries or keys; beyond, an item's tables leave the second cache."""
 WIDEST = 128
 """The widest query or value; likewise."""
+_LARGEST = torch.finfo(torch.float32).max
+"""Stands for a sink of +inf, beside which nothing counts, and for the row state that it gives."""
 EACH = 5e-5
 """Microseconds of one thread for each number of a query and each key, forward."""
 LEAST = 32
@@ -120,7 +122,10 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
         output, lse = _forward(query, key, value, sink, sight, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
-    return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
+    if lse is None:
+        return Result(output, None)
+    lse = lse.view(*problem.leading, problem.queries)
+    return Result(output, torch.where(lse >= _LARGEST, torch.inf, lse) if problem.sink else lse)
 
 
 def direct(problem: Problem) -> Direct | None:
@@ -168,7 +173,9 @@ def _sink(problem: Problem, call: Call) -> Tensor | None:
     if not problem.sink:
         return None
     assert isinstance(call.normalizer, Softmax)
+    # None is −inf to the kernels.
     sink = torch.as_tensor(call.normalizer.sink, dtype=torch.float32, device="cpu")
+    sink = torch.where(sink > _LARGEST, _LARGEST, sink)
     if len(problem.leading) > 1 and sink.ndim > 1:
         sink = sink.expand(problem.leading).reshape(-1, problem.leading[-1])
     return sink.reshape(*(1,) * (2 - sink.ndim), *sink.shape)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.backends import flash
 from qkv.backends.operators import second_derivative
-from qkv.parameters import spread
+from qkv.parameters import finite, spread
 from qkv.problem import Problem
 
 
@@ -81,7 +81,7 @@ class _Sunk(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         output, lse = plain
         state = torch.logaddexp(lse, sink)
-        output *= torch.sigmoid(lse - sink).unsqueeze(-1)
+        output *= torch.sigmoid(lse - finite(sink)).unsqueeze(-1)
         ctx.save_for_backward(query, key, value, sink, output, state)
         ctx.causal, ctx.scale = causal, scale
         ctx.mark_non_differentiable(state)
@@ -104,7 +104,7 @@ class _SunkBackward(torch.autograd.Function):
         found = flash.backward(g, query, key, value, output, state, causal, scale)
         if not learns:
             return (*found, None)
-        weight = torch.exp(sink - state)
+        weight = torch.exp(finite(sink) - finite(state))
         return (*found, -(weight * (g * output).sum(-1)).sum_to_size(sink.shape))
 
     @staticmethod

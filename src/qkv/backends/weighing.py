@@ -14,6 +14,7 @@ from qkv.normalizers import steep
 from qkv.normalizers.base import count
 from qkv.normalizers.dense import FAINT, Hard
 from qkv.normalizers.sparse import Entmax
+from qkv.parameters import finite
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
 
 NEWTON_STEPS = 64
@@ -104,7 +105,7 @@ def _softmax(row: Row) -> Tensor:
     if sink is None:
         w = torch.softmax(s, -1)
         return w if visible is None else w.masked_fill_(s.amax(-1, keepdim=True) == -torch.inf, 0)
-    sink = sink.to(s.dtype)
+    sink = finite(sink.to(s.dtype))
     top = torch.maximum(s.amax(-1, keepdim=True), sink)
     top = top.masked_fill_(top == -torch.inf, 0)
     e = (s - top).exp_()
@@ -130,7 +131,7 @@ def _softmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
         g_scores = g_scores.addcmul_(w, g_state.unsqueeze(-1))
     if row.parameter is None:
         return g_scores, None
-    share = torch.exp(row.parameter - _lse(row, w).unsqueeze(-1))
+    share = torch.exp(finite(row.parameter) - finite(_lse(row, w)).unsqueeze(-1))
     g_sink = (w * g).sum(-1, keepdim=True).neg_()
     return g_scores, share * (g_sink if g_state is None else g_sink + g_state.unsqueeze(-1))
 

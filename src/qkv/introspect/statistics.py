@@ -11,7 +11,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nea
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.parameters import spread
+from qkv.parameters import finite, spread
 from qkv.problem import Call
 from qkv.shapes import Shape, show
 
@@ -154,8 +154,8 @@ def _promised(whole: Whole) -> Tensor | None:
             sink = normalizer.sink if isinstance(normalizer, Softmax) else None
             if sink is None:
                 return full
-            wide = torch.as_tensor(spread(sink, 1), dtype=torch.float64, device=state.device)
-            return full * -torch.expm1(wide - state)
+            own = finite(torch.as_tensor(spread(sink, 1), dtype=torch.float64, device=state.device))
+            return full * -torch.expm1(own - finite(state))
         case "sum":
             return full * (state != 0)
         case "hard":

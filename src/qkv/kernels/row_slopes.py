@@ -152,7 +152,7 @@ def _unnormalize(rule, w, g, state, of_state, sink, visible, hold):
         delta = _inner(w, g)
         hold[0] = delta - of_state
         _level(w, g, hold[0])
-        return np.exp(sink - state) * (of_state - delta) if sink > -np.inf else 0.0
+        return 0.0 if sink == -np.inf else np.exp(sink - state) * (of_state - delta)
     if rule == GAUSSIAN:
         hold[0] = _inner(w, g) - of_state * state
         _level(w, g, hold[0])

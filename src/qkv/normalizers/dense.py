@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.normalizers.base import Normalizer, count, divide, hide
-from qkv.parameters import Parameter, readable, spread
+from qkv.parameters import Parameter, finite, readable, spread
 from qkv.pytree import value
 from qkv.shapes import broadcast
 
@@ -20,7 +20,8 @@ class Softmax(Normalizer):
     """w = exp(s)/Σexp(s); a learned sink adds exp(sink) below the line.
 
     Args:
-        sink: a number or tensor (H,) per head that takes its share of the weight and has no value; None for none.
+        sink: a number or tensor (H,) per head that takes its share of the weight and has no value; None for none, as
+            −inf. One of +inf leaves no weight: outputs are 0, and log-sum-exps infinite.
 
     Source: Bahdanau et al. 2015, eq. 6; sink: Miller 2023, "Attention Is Off By One"; Xiao et al. 2024, "Efficient
         Streaming Language Models with Attention Sinks".
@@ -43,12 +44,11 @@ class Softmax(Normalizer):
         s = hide(scores, visible, -torch.inf)
         if self.sink is None:
             return _softmax(s)
-        sink = torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device)
+        # Finite, it leaves no row empty.
+        sink = finite(torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device))
         rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
         whole = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
-        # A sink above -inf leaves no row empty, so that no row needs to be looked at.
-        alive = readable(sink) and bool((sink > -torch.inf).all())
-        return (torch.softmax(whole, -1) if alive else _softmax(whole))[..., :-1]
+        return torch.softmax(whole, -1)[..., :-1]
 
 
 def _softmax(s: Tensor) -> Tensor:

@@ -133,6 +133,10 @@ no line with it.
 numbers at least. Below that the limit is 1.5 times as wide, below 2,048 numbers 2 times, below 64 it is 8 and below 8 \
 it is 16 times. Such parameters are judged by the plain criterion too, over 64 cotangents each: \
 `test_gradients_of_small_parameters_are_exact`.
+
+**What a row may not see.** Keys, and finite values, that a row may not see leave its output within the bound, \
+whatever they hold, though other rows see them. Inf or NaN in a value that some row sees may reach the others as \
+0·NaN, and gradients may carry any of these, as in PyTorch.
 """
 
 

@@ -207,3 +207,20 @@ def test_finite_values_stay_with_those_who_see_them(mask: str) -> None:
         tensors[2][:, :, 7] = large
         found = qkv.attention(*tensors, mask=MASKS[mask], backend="sdpa")
         assert torch.equal(found[:, :, ~seen[:, 7]], expected[:, :, ~seen[:, 7]])
+
+
+@pytest.mark.parametrize("mask", ["offset", "dense"])
+@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+def test_who_traces_gets_rows_that_see_no_more(mask: str, backend: str) -> None:
+    """Nothing can be looked at in a graph: it takes tiles, whose hidden scores are overwritten."""
+    seen = MASKS[mask] if isinstance(MASKS[mask], Tensor) else qkv.masks.matrix(MASKS[mask], 20, 24)
+    clean, dirty = poisoned("nan")
+
+    def attend(*tensors: Tensor) -> Tensor:
+        return qkv.attention(*tensors, mask=MASKS[mask], backend=backend)
+
+    torch.compiler.reset()
+    found = torch.compile(attend, fullgraph=True, backend="aot_eager")(*dirty)
+    blind = ~seen[:, 7]
+    same_numbers(found[..., blind, :], attend(*clean)[..., blind, :], torch.float32)
+    assert found[1, 2, seen[:, 7]].isnan().all()

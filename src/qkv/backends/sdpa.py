@@ -72,6 +72,8 @@ def cost(problem: Problem) -> Cost:
     """Two matrix products forward, five backward; the scores stay in the cache. The narrower width is padded."""
     if short.fits(problem):
         return short.cost(problem)
+    if _unseen(problem):
+        return blocked.cost(problem)
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
     # The kernel takes its products in blocks, and backward those are slower ones than of whole matrices.
@@ -89,8 +91,17 @@ def cost(problem: Problem) -> Cost:
     return Cost(int(operations), 5 * matrix + 4 * problem.rows * problem.queries, time)
 
 
+def _unseen(problem: Problem) -> bool:
+    """Whether the kernel would add a mask of some pairs as −inf, and no one could look at what came of it: a graph is
+    made, and where NaN or +inf is hidden its numbers are not known yet."""
+    added = problem.mask not in ("all", "keys") and (problem.mask != "causal" or problem.bias != "none")
+    return torch.compiler.is_compiling() and added
+
+
 def run(problem: Problem, call: Call) -> Result:
     """Attend with the operands of the score: by passes of our own where queries are few or sequences short."""
+    if _unseen(problem):
+        return blocked.run(problem, call)
     own: Callable[[Problem, Call, Tensor, Tensor, float], Result] | None = None
     if step.serves(problem, call):
         own = step.run

@@ -9,7 +9,8 @@ from torch import Tensor
 from qkv.backends.dropout import kept, mix
 from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_weights, explain
-from qkv.masks.patterns import lengths
+from qkv.masks.base import Mask
+from qkv.masks.patterns import Lengths, lengths
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
@@ -164,3 +165,16 @@ def _unmix(y: Tensor) -> Tensor:
 def _times(x: Tensor, factor: int) -> Tensor:
     """The product modulo 2³², by halves, so that nothing overflows."""
     return (x * (factor & 0xFFFF) + ((x * (factor >> 16)) << 16)) & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("mask", [lengths(0), lengths(torch.tensor([0, 1])), ~lengths(1)], ids=str)
+@pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
+def test_a_single_key_may_be_hidden(backend: str, mask: Mask) -> None:
+    """A dimension of size 1 broadcasts where a tile takes a part: none of a single key is all of it."""
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, ((2, 2), 3, 1), dropout=0.3, mask=mask)
+        if backend == "auto" or call.serves(backend):
+            output, gradients = call.gradients(backend)
+            hidden = output[:1] if isinstance(mask, Lengths) and isinstance(mask.keys, torch.Tensor) else output
+            assert not hidden.any(), call
+            assert all(x.isfinite().all() for x in gradients.values()), call

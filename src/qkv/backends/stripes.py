@@ -217,6 +217,9 @@ class Walk:
         first, last = (None if x is None else take(x, lead, rows) for x in self.bounds)
         start = 0 if first is None else _ends(first)[0]
         stop = self.keys if last is None else _ends(last)[1]
+        if self.keys == 1:
+            # A single key stays where a part is taken, seen or not: so it belongs to every tile.
+            start, stop = 0, 1
         place = Place(lead, rows, slice(start, max(start, stop)))
         return Span(place, first, last, None if self.dense is None else take(self.dense, lead, rows, place.columns))
 

@@ -297,3 +297,41 @@ def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: 
 
     others = tuple(x + 1 for x in tensors(gradient=False))
     torch.testing.assert_close(make_fx(attends)(*tensors(gradient=False))(*others), attends(*others))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_tensors_without_numbers_give_the_shapes_of_the_call(name: str, gradient: bool) -> None:
+    """On the device `meta` nothing is computed, whoever would compute it."""
+    given = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.to("meta"), CASES[name].given)
+    inputs = tuple(x.detach().to("meta").requires_grad_(gradient) for x in tensors())
+    for more in ({}, {"dropout": 0.2}):
+        output = qkv.attention(*inputs, **given, **more)
+        assert output.is_meta
+        assert output.shape == (B, H, Q, V)
+        if gradient:
+            found = torch.autograd.grad(output.sum(), inputs, materialize_grads=True)
+            assert [x.shape for x in found] == [x.shape for x in inputs]
+
+
+VARYING = {
+    "sigmoid": {"normalizer": Sigmoid()},
+    "sigmoid, causal": {"normalizer": Sigmoid(), "mask": causal()},
+    "mean": {"normalizer": Mean()},
+    "either": {"mask": causal() | lengths(3)},
+    "causal": {"mask": causal()},
+    "causal from the end": {"mask": causal(align="end")},
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked"])
+@pytest.mark.parametrize("name", VARYING)
+def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, backend: str) -> None:
+    """More queries than keys, and fewer."""
+    attends = Attends(lambda query, key, value: qkv.attention(query, key, value, backend=backend, **VARYING[name]))
+    queries, keys = (torch.export.Dim(name, min=2, max=4096) for name in ("queries", "keys"))
+    shapes = {"inputs": ({2: queries}, {2: keys}, {2: keys})}
+    program = torch.export.export(attends, tensors(gradient=False), dynamic_shapes=shapes)
+    for sizes in ((20, 30), (30, 9), (3, 3)):
+        other = tensors(B, *sizes, gradient=False)
+        torch.testing.assert_close(program.module()(*other), attends(*other))

@@ -61,12 +61,14 @@ def cost(problem: Problem) -> Cost:
 
 def run(problem: Problem, call: Call) -> Result:
     """Stripes by a function of our own; callables by checkpoints, so that what they close over learns."""
+    # Tensors without numbers cannot say which tiles are seen.
+    traced = problem.transformed or torch.compiler.is_compiling() or problem.device == "meta"
     if problem.core == "tile":
-        if problem.transformed or torch.compiler.is_compiling():
+        if traced:
             return traced_callables.run(problem, call)
         return callables.run(problem, call)
     recipe, inputs = prepare(problem, call)
-    if problem.transformed or torch.compiler.is_compiling():
+    if traced:
         output, state = operators.apply(recipe, inputs, call.visibility)
         return _narrowed(problem, output, state)
     output, state = _Blocked.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]

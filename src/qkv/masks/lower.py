@@ -65,7 +65,9 @@ class Visibility:
         rows_Q1 = _positions(rows, grid.queries, grid.device)[:, None]
         columns_K = _positions(columns, grid.keys, grid.device)
         if self.mask is not None:
-            seen = _table(self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, len(rows_Q1), len(columns_K)))
+            seen = _table(
+                self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, *rows_Q1.shape[:1], *columns_K.shape)
+            )
             return seen if self.groups is None else regroup(seen, 2, *self.groups)
         inside = None if self.dense is None else part(self.dense, rows, columns)
         for bound, compare in zip(self.bounds or (), (torch.ge, torch.lt), strict=False):
@@ -90,7 +92,10 @@ class Visibility:
     def keys_with_queries(self) -> Tensor | None:
         """Whether any query sees a key: bool, broadcasts to (..., K); None where every key is seen."""
         grid = self.grid
-        if self.kind == "all" or (self.kind == "causal" and grid.keys <= grid.queries):
+        if self.kind == "all":
+            return None
+        # Which of two varying lengths is longer would be settled for good where a program is exported.
+        if self.kind == "causal" and not torch.compiler.is_compiling() and grid.keys <= grid.queries:
             return None
         if self.kind == "keys" and grid.queries:
             seen = self.tile(slice(0, 1), slice(None))

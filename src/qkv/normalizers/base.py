@@ -52,6 +52,9 @@ def divide(numerator: Tensor, total: Tensor) -> Tensor:
 
 def count(visible: Tensor | None, scores: Tensor) -> Tensor:
     """n, the keys each row may see, as a number of the scores' type: broadcasts to (..., Q, 1)."""
+    if visible is None and torch.compiler.is_compiling():
+        # A number of keys that varies may not become data.
+        return scores.new_ones(()).expand(1, scores.shape[-1]).sum(-1, keepdim=True)
     if visible is None:
         return scores.new_full((1, 1), scores.shape[-1])
     return visible.expand(*visible.shape[:-1], scores.shape[-1]).sum(-1, keepdim=True).to(scores.dtype)

@@ -174,7 +174,7 @@ class Sigmoid(Normalizer):
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """σ(s + b)."""
-        if self.bias is None and visible is not None:
+        if self.bias is None and (visible is not None or torch.compiler.is_compiling()):
             shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
         else:
             shift = self.shift(scores.shape[-1])

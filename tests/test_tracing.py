@@ -335,3 +335,20 @@ def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, ba
     for sizes in ((20, 30), (30, 9), (3, 3)):
         other = tensors(B, *sizes, gradient=False)
         torch.testing.assert_close(program.module()(*other), attends(*other))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("size", [Q, 160])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("bilinear, bias", "gaussian, dense")])
+def test_what_jit_traces_gives_what_the_call_gives(name: str, size: int) -> None:
+    """Of other numbers of the same shapes, for short sequences and where kernels of our own would serve."""
+    given = dict(CASES[name].given)
+    if name == "sigmoid":
+        given["mask"] = documents(torch.arange(size) // 3, torch.arange(size) // 4)
+
+    def attends(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, **given)
+
+    traced = torch.jit.trace(attends, tensors(B, size, size, gradient=False), check_trace=False)
+    other = tensors(B, size, size, gradient=False)
+    torch.testing.assert_close(traced(*other), attends(*other), atol=1e-4, rtol=1e-4)

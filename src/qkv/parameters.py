@@ -123,7 +123,8 @@ def transformed() -> bool:
         ...     transformed()
         True
     """
-    return _traced() or forward_mode() or torch._C._functorch.peek_interpreter_stack() is not None
+    tracing = torch._C._get_tracing_state() is not None
+    return tracing or _traced() or forward_mode() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def forward_mode() -> bool:

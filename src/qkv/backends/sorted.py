@@ -42,7 +42,9 @@ def cost(problem: Problem) -> Cost:
 
     Walks fitted to processor time of one thread, 8 heads × 16 to 2,048: a side of a bend, a window, its moments.
     """
-    depth = max(problem.keys, 2).bit_length()
+    keys = max(problem.keys, 2)
+    # torch.jit.trace makes tensors of sizes.
+    depth = (int(keys) if isinstance(keys, Tensor) else keys).bit_length()
     span = problem.rows * (problem.queries + problem.keys)
     operations = span * (depth + 8 * (problem.value_width + 1)) * (3 if problem.gradient else 1)
     if sweeps.compiled(problem):

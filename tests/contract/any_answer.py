@@ -102,6 +102,9 @@ class Trial:
             # Nothing is added but to the slope of s: the rounding of each product in g·v, which cancels in the rest.
             step = self._slope(w, s).detach() * (s - s.detach())
             output = output + step @ _rounding(given["value"], off, noise).detach()
+            if "sink" in given:
+                sink = given["sink"][..., None, None] * (1 - w.sum(-1, keepdim=True)).detach()
+                output = output + (sink - sink.detach()) * _rounding(output, off, noise).detach()
         return output, w, self._state(normalizer, w, s)
 
     def _slope(self, w: Tensor, s: Tensor) -> Tensor:

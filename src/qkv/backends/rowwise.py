@@ -128,10 +128,6 @@ def run(problem: Problem, call: Call) -> Result:
     if isinstance(call.normalizer, Entmax) and steep.steep(call.normalizer.alpha):
         # One number τ of each row, as the compiled rows have it, does not say what their weights are.
         return blocked.run(problem, call)
-    return _by_rows(problem, call)
-
-
-def _by_rows(problem: Problem, call: Call) -> Result:
     recipe, inputs = blocked.prepare(problem, call)
     if problem.core == "distance" and inputs.query.dtype == torch.float64:
         # The score widened its operands, which leave float32.

@@ -68,6 +68,15 @@ def test_gradients_are_those_of_each_step_by_itself(name: str, padded: bool) -> 
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
 
 
+def test_a_mask_that_changes_before_the_backward_pass_raises() -> None:
+    query, key, value, _ = given()
+    lengths = torch.arange(ROWS) % KEYS + 1
+    states = ours(ScaledDot(), Lengths(lengths), query, key, value)
+    lengths -= 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        states[-1].sum().backward()
+
+
 def test_a_pass_takes_nothing_of_the_passes_before() -> None:
     query, key, value, vector = given()
     score = Additive(vector)

@@ -21,6 +21,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.marks import Marks
 from qkv.parameters import transformed
+from qkv.pytree import tensors_in
 from qkv.scores.base import Score
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -67,7 +68,8 @@ class RepeatedAttention:
             # What records attention hooks into the module: it has seen these queries, and sees no second time.
             whole = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
-            self._marks = _Memory.apply(key, value, marks, whole, self._left)  # type: ignore[no-untyped-call]
+            hiding = tensors_in(mask)
+            self._marks = _Memory.apply(key, value, marks, whole, self._left, *hiding)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
             if not _watched(attention):
                 memory = self._key, self._value
@@ -110,23 +112,28 @@ class _Memory(torch.autograd.Function):
     """Keys and values as the steps see them; its backward comes after theirs, and takes what they left (`Marks`)."""
 
     @staticmethod
-    def forward(ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks) -> Tensor:
+    def forward(
+        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks, *hiding: Tensor
+    ) -> Tensor:
         ctx.attend, ctx.left = attend, left
         kind = key.device.type
         ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        ctx.save_for_backward(key, value)
+        # The tensors of the mask are saved for their versions alone: `attend` reads them again.
+        ctx.save_for_backward(key, value, *hiding)
         return marks.view_as(marks)
 
     @staticmethod
     def backward(ctx: Any, marks: Tensor) -> Any:
         query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
         # The queries came of this memory too, but by way of earlier steps.
-        given = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        key, value, *hiding = ctx.saved_tensors
+        given = [tensor.detach().requires_grad_() for tensor in (key, value)]
         # A backward pass is outside of the autocast that the steps were in.
         with torch.enable_grad(), ctx.precision():
             output = ctx.attend(query.detach(), *given)
         found = torch.autograd.grad(output, given, grad.detach())
-        return *(_Once.apply(gradient, grad) for gradient in found), None, None, None  # type: ignore[no-untyped-call]
+        once = [_Once.apply(gradient, grad) for gradient in found]  # type: ignore[no-untyped-call]
+        return *once, None, None, None, *(None for _ in hiding)
 
 
 class _Once(torch.autograd.Function):

@@ -175,6 +175,19 @@ def test_numbers_without_an_order_go_another_way() -> None:
     torch.testing.assert_close(output[1], expected[1])
 
 
+@pytest.mark.parametrize("normalizer", [Sum(), Mean(), Identity()], ids=str)
+@pytest.mark.parametrize("name", SUPPORTS)
+@pytest.mark.parametrize("far", [1e20, -1e20, 1e300, -1e300, torch.inf, -torch.inf])
+def test_a_key_out_of_reach_leaves_every_row_as_it_is(way: str, name: str, normalizer: Normalizer, far: float) -> None:
+    query, key, value = inputs(name, (2,))
+    key[0, 3] = far
+    if abs(far) < torch.inf:
+        query[0, 4] = far  # the one row that reaches it
+    given = {"score": SUPPORTS[name](0.7), "normalizer": normalizer}
+    output, expected = (qkv.attention(query, key, value, **given, backend=b) for b in ("sorted", "reference"))
+    torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_explain_tells_of_the_walk() -> None:
     query, key, value = inputs("relu", (2,))
     score = Concat(torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))

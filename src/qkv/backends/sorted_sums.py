@@ -201,7 +201,10 @@ def _bump(problem: Problem, keys: _Keys) -> _Sums:
     inverse_h = keys.scale.sqrt()
     cell_K = torch.floor(keys.wide_b_K.detach() * inverse_h.detach() / 2)
     center_K = (2 * cell_K + 1) / inverse_h.detach()
-    u_K1 = ((keys.wide_b_K - center_K) * inverse_h)[..., None]
+    near_K, near_Q = (_in_a_cell(x, inverse_h) for x in (keys.wide_b_K, keys.wide_a_Q))
+    # Zeros before the difference too, so that no infinity reaches a gradient.
+    u_K = torch.where(near_K, keys.wide_b_K, 0.0) - torch.where(near_K, center_K, 0.0)
+    u_K1 = (u_K * inverse_h)[..., None]
     moments = [keys.v_KC, u_K1 * keys.v_KC, u_K1.square() * keys.v_KC]
     first, last = _window(problem, keys)
     piece = _parabola if problem.pointwise.power == 2 else _triangle(keys)
@@ -212,11 +215,21 @@ def _bump(problem: Problem, keys: _Keys) -> _Sums:
         end = torch.minimum(_end_of_cell(cell_K, own), last)
         end = torch.maximum(end, start)
         center = (2 * own + 1) / inverse_h.detach()
-        u_Q1 = ((keys.wide_a_Q - center) * inverse_h)[..., None]
-        u_Q1 = torch.where((end > start)[..., None], u_Q1, torch.zeros_like(u_Q1))
+        inside = near_Q & (end > start)
+        u_Q = torch.where(inside, keys.wide_a_Q, 0.0) - torch.where(inside, center, 0.0)
+        u_Q1 = (u_Q * inverse_h)[..., None]
         sums = sums + piece(moments, u_Q1, start, end)
         start = end
     return sums, None
+
+
+def _in_a_cell(x: Tensor, inverse_h: Tensor) -> Tensor:
+    """Whether a number is told from others in its cell.
+
+    From 2⁵⁴ h on neighboring numbers of 53 bits lie 2 h apart or more: only equal ones are within the support of each
+    other, at coordinate 0, and the rounded centers of cells would give them others, as large as the numbers.
+    """
+    return (x.detach() * inverse_h.detach()).abs() < 2.0**54
 
 
 def _end_of_cell(cell_K: Tensor, own_Q: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.kernels import pool, sweep_sides
-from qkv.kernels.sweep_windows import BOX, HELD, window
+from qkv.kernels.sweep_windows import BOX, FAR, HELD, window
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
@@ -195,7 +195,8 @@ def _cells(support: Support, sources: Line) -> tuple[Doubles, Doubles, NDArray[n
         return nothing, nothing, np.zeros(ordered.size, np.uint64)
     per_width = support.per_width[:, None]
     place = np.floor(ordered * (per_width / 2))
-    center = (2 * place + 1) / per_width
+    # Beyond FAR only equal numbers are within each other's support: their coordinate is 0, that of the query as well.
+    center = np.where(np.abs(ordered) * per_width < FAR, (2 * place + 1) / per_width, ordered)
     number = np.zeros(place.shape, np.uint64)
     np.cumsum(place[:, 1:] != place[:, :-1], -1, out=number[:, 1:], dtype=np.uint64)
     return ((ordered - center) * per_width).reshape(-1), center.reshape(-1), number.reshape(-1)

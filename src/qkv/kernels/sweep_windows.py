@@ -19,6 +19,8 @@ N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.
 BOX, PARABOLA, TRIANGLE = 0, 1, 2
 FLAT, LEFT, RIGHT = 3, 4, 5
 """Pieces of kernels besides the parabola: 1, and the triangle's sides."""
+FAR = 2.0**54
+"""In units of the support: from there on neighboring numbers of 53 bits lie two of them apart, or more."""
 HELD = 8
 """Rows of sums: those of the pointers first, at, after and last, then those of the beginnings of four cells: a support
 touches two cells, three where their edges round."""
@@ -104,7 +106,7 @@ def _between(piece, sloped, one, two, place, cell, t, per_width, stride, held, c
         above = two if number == closing else N4 + (number + N1) % N4
         d0, b0 = above * N3 * stride, below * N3 * stride
         d1, b1 = d0 + stride, b0 + stride
-        u = (t - centers[number % N4]) * per_width
+        u = (t - centers[number % N4]) * per_width if abs(t) * per_width < FAR else 0.0
         if piece == FLAT:
             _collect(found, N0, held, d0, b0, stride, 1.0)
         elif piece == PARABOLA:

@@ -69,8 +69,8 @@ def test_runs_of_other_tokenizers_do_not_and_the_mend_is_a_flag_there_is(folder:
     ("more", "words"),
     [
         (["--from"], ["--tokenizer-from", "no --from beside it"]),
-        (["--tokenizer", "word"], ["tokenizer.kind: expected char", "got word"]),
-        (["--lowercase"], ["tokenizer.lowercase: expected False", "got True"]),
+        (["--tokenizer", "word"], ["--tokenizer (tokenizer.kind): expected char", "got word"]),
+        (["--lowercase"], ["--lowercase (tokenizer.lowercase): expected False", "got True"]),
     ],
 )
 def test_a_tokenizer_comes_from_one_place(folder: Path, tmp_path: Path, more: list[str], words: list[str]) -> None:
@@ -117,7 +117,7 @@ def test_a_translation_that_is_cut_is_told_of(folder: Path) -> None:
         "qkv: 3 of 3 translations were cut at their limit, the first of line 1: "
         "a larger --max-tokens lets them go on.\n"
     )
-    refused(run("translate", folder / "first", "--max-tokens", "0"), "max_tokens: expected at least 1; got 0")
+    refused(run("translate", folder / "first", "--max-tokens", "0"), "--max-tokens: expected at least 1; got 0")
     ended = Translator.load(folder / "first")
     with torch.no_grad():
         ended.model.output.bias[ended.tokenizer.eos] = 100

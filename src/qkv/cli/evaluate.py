@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.place import expect_place
 
 
 @guarded
@@ -39,6 +40,7 @@ def evaluate(
     from qkv.tasks.parallel import Files
     from qkv.tasks.streams import write_lines
 
+    expect_place("--out", out)
     files = Files(source=source, target=target, data=data)
     how = Decoding(beam, length_penalty, max_tokens=max_tokens)
     figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)

@@ -1,8 +1,9 @@
 """How commands end when something goes wrong: one message on standard error, an exit code, no traceback."""
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -42,7 +43,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except QkvError as error:
-            print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
+            print(f"qkv: {_as_typed(command, kwargs, str(error))}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except (MemoryError, RuntimeError) as error:
             said = exhausted(error)
@@ -62,3 +63,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERRUPTED) from None
 
     return run
+
+
+def _as_typed(command: Callable[..., object], given: Mapping[str, object], message: str) -> str:
+    """The message with the flag that was typed, in place of the argument that it set."""
+    name, expected, rest = message.partition(": expected ")
+    known = inspect.signature(command).parameters
+    typed = name in known and given.get(name) is not None and given[name] != known[name].default
+    return f"--{name.replace('_', '-')}{expected}{rest}" if expected and typed else message

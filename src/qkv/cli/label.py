@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.place import PICTURES, expect_place
 
 _Run = Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")]
 _Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
@@ -28,6 +29,7 @@ def classify(
     from qkv.tasks.labeler import Classifier
     from qkv.tasks.streams import read_stdin, write_lines
 
+    expect_place("--attention", attention, PICTURES)
     classifier = Classifier.load(run, device)
     looks = show or attention is not None
     found = classifier.classify_fully(read_stdin(), attention=looks)

@@ -49,16 +49,47 @@ class Given(NamedTuple):
     print_config: bool
 
 
+_FLAGS = {
+    "tokenizer.size": "--vocabulary",
+    "tokenizer.kind": "--tokenizer",
+    "model.kind": "--model",
+    "model.encoder": "--model",
+}
+"""Flags that are not called as the settings that they set."""
+
+
 def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> None:
     """Train as flags and files say: flags win over the file, the file over the run that training starts from."""
-    from qkv.tasks.origin import expect_tokenizer, open_origin, origin_tables
-    from qkv.tasks.settings import merge, read_toml, to_toml
-    from qkv.tasks.streams import write_lines
+    from qkv.errors import QkvError
+    from qkv.tasks.origin import open_origin, origin_tables
+    from qkv.tasks.settings import merge, read_toml
 
     written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
     origin = open_origin(given.start, recipe.TASK, given.tokens)
     below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
     tables = merge(below, written)
+    try:
+        _follow(recipe, tables, given, origin)
+    except QkvError as error:
+        raise type(error)(_as_typed(str(error), written)) from error
+
+
+def _as_typed(message: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+    """The message with the flag that was typed, beside or in place of the setting that it set."""
+    name, expected, rest = message.partition(": expected ")
+    settings = [f"{table}.{key}" for table, row in written.items() for key in row]
+    typed = [setting for setting in settings if name in (setting, setting.partition(".")[2])]
+    if not expected or len(typed) != 1:
+        return message
+    flag = _FLAGS.get(typed[0], f"--{typed[0].partition('.')[2].replace('_', '-')}")
+    return f"{flag} ({typed[0]}){expected}{rest}"
+
+
+def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: Given, origin: Any) -> None:
+    from qkv.tasks.origin import expect_tokenizer
+    from qkv.tasks.settings import to_toml
+    from qkv.tasks.streams import write_lines
+
     expect_tokenizer(origin, tables)
     settings = recipe.load_settings(tables)
     if given.print_config:

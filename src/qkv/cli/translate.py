@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.place import PICTURES, expect_place
 
 if TYPE_CHECKING:
     from qkv.tasks.translator import Translation
@@ -60,6 +61,7 @@ def translate(
     from qkv.tasks.translator import Translator
     from qkv.tasks.unknown import as_unknown
 
+    expect_place("--attention", attention, PICTURES)
     translator = Translator.load(runs, device, average=average)
     how = Decoding(
         beam,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.place import expect_place
 
 
 @guarded
@@ -25,6 +26,7 @@ def view(
     """
     from qkv.tasks.viewing import offered
 
+    expect_place("--export", export, (".html",))
     scene = offered(run, text, file, tokens, device)
     if export is not None:
         from qkv.tasks.showing import write_page

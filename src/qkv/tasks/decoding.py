@@ -32,6 +32,10 @@ def usual_limit(source_tokens: Count) -> Count:
     return 3 * source_tokens + 16
 
 
+_MOST = 1_000_000
+"""More hypotheses or tokens than anyone waits for."""
+
+
 @final
 @dataclass(frozen=True)
 class Decoding:
@@ -73,8 +77,9 @@ class Decoding:
 
     def __post_init__(self) -> None:
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
-            if number is not None and number < 1:
-                raise ConfigError(complaint(name, "at least 1", f"{number}", "Leave it out for the usual number."))
+            if number is not None and not 1 <= number <= _MOST:
+                expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
+                raise ConfigError(complaint(name, expected, f"{number}", "Leave it out for the usual number."))
         if self.sampling is not None and self.beam != 1:
             mend = "A beam searches, sampling draws: choose one."
             raise ConfigError(complaint("beam", "1 where tokens are drawn", f"{self.beam}", mend))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import nn
 
-from qkv.checkpoint.disk import replace_file, typed
+from qkv.checkpoint.disk import expect_writable, replace_file, typed
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
@@ -50,6 +50,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         raise ConfigError(complaint("--to", " or ".join(TARGETS), repr(to), nearest(to, TARGETS)))
     if os.path.lexists(out):
         raise ConfigError(complaint("--out", "a folder that does not exist yet", str(out), "Give another --out."))
+    expect_writable(out)
     trained: Loaded = load(run)
     with typed(out, "a folder that can be written to"):
         if to == "onnx":

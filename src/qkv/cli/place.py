@@ -1,0 +1,50 @@
+"""Whether a file that a command is to write can be written, looked at before any work is done."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkv.errors import ConfigError, complaint, nearest
+
+PICTURES = (".html", ".svg", ".png")
+
+
+def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+    """Look whether a file can be written; nothing is made.
+
+    Args:
+        flag: the option that named it, for messages.
+        path: the file, there or not; None where none is asked for.
+        suffixes: what its name may end in; anything where there are none.
+
+    Raises:
+        ConfigError: another suffix, a folder of that name, or no folder around it that can be written to.
+
+    Example:
+        >>> expect_place("--attention", Path("x.pdf"), PICTURES)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: --attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
+        Did you mean ".png"?
+    """
+    if path is None:
+        return
+    suffix = path.suffix.lower()
+    if suffixes and suffix not in suffixes:
+        expected = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        got = f"{suffix or 'no suffix'} in {str(path)!r}"
+        raise ConfigError(complaint(flag, f"a file name that ends in {expected}", got, nearest(suffix, suffixes)))
+    trouble = _trouble(path)
+    if trouble is not None:
+        mend = "Give a file in a folder that is there and may be written to."
+        raise ConfigError(complaint(flag, "a file that can be written", f"{path}: {trouble}", mend))
+
+
+def _trouble(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            return "a folder"
+        if not path.parent.is_dir():
+            return f"no folder {path.parent}"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"no right to write to {path.parent}"

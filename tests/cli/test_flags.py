@@ -1,0 +1,108 @@
+"""A message about a flag names the flag, and what is to be written is looked at before any work."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.cli.command import refused, run, succeeded
+
+from qkv.cli.main import app
+
+# Values that are out of the range of some number, and what else the command needs.
+BELOW = {"--coverage": ["--beam", "2"], "--head": ["--layer", "attention"]}
+DRAWN = ("--temperature", "--top-k", "--top-p")
+FREE = ("--seed",)
+"""Any whole number is a seed."""
+
+
+def numeric(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every option of every command that takes a number, as the command line knows it."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from numeric(inner, (*path, name))
+    for given in getattr(command, "params", ()):
+        kind = getattr(getattr(given, "type_descriptor", None), "annotation", None)
+        if kind in (int, float) and given.opts[0].startswith("--") and given.opts[0] not in FREE:
+            yield path, given.opts[0]
+
+
+NUMERIC = sorted(set(numeric(typer.main.get_command(app))))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of every kind, and two models that were hardly trained."""
+    made = tmp_path_factory.mktemp("flags")
+    lines = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
+    (made / "a.txt").write_text("".join(f"{line}\n" for line in lines))
+    (made / "l.tsv").write_text("".join(f"{line[0]}\t{line}\n" for line in lines))
+    (made / "t.conll").write_text("".join(f"{line} {line[0]}\n\n" for line in lines))
+    (made / "text").write_text("\n".join(lines) * 20)
+    both = ["--source", made / "a.txt", "--target", made / "a.txt"]
+    small = ["--model", "gru", "--tokenizer", "char", "--steps", "1"]
+    succeeded(run("train", "translate", *both, *small, "--out", made / "translate"))
+    sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--steps", "1"]
+    succeeded(run("train", "generate", "--text", made / "text", *sizes, "--out", made / "generate"))
+    return made
+
+
+def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
+    both: list[str | Path] = ["--source", folder / "a.txt", "--target", folder / "a.txt"]
+    return {
+        ("train", "translate"): [*both, "--out", folder / "never"],
+        ("train", "classify"): ["--data", folder / "l.tsv", "--out", folder / "never"],
+        ("train", "tag"): ["--data", folder / "t.conll", "--out", folder / "never"],
+        ("train", "generate"): ["--text", folder / "text", "--out", folder / "never"],
+        ("translate",): [folder / "translate"],
+        ("generate",): [folder / "generate"],
+        ("evaluate",): [folder / "translate", *both],
+        ("align",): [folder / "translate", *both],
+        ("view",): [folder / "translate", "--text", "ab"],
+        ("explain",): [],
+        ("demo",): ["--out", folder / "never"],
+    }[path]
+
+
+@pytest.mark.parametrize(("path", "flag"), NUMERIC, ids=lambda part: part if isinstance(part, str) else " ".join(part))
+def test_a_number_out_of_range_is_named_by_its_flag(path: tuple[str, ...], flag: str, folder: Path) -> None:
+    more = ["--sample"] if path == ("translate",) and flag in DRAWN else BELOW.get(flag, [])
+    refused(run(*path, *needed(path, folder), *more, flag, "-1", feed="ab\n"), flag)
+    assert not (folder / "never").exists() or not list((folder / "never").glob("step-*"))
+
+
+def test_the_vocabulary_is_called_by_its_flag(folder: Path) -> None:
+    for kind in ("translate", "classify", "tag", "generate"):
+        more = ["--tokens", "subwords"] if kind == "generate" else []
+        done = run("train", kind, *needed(("train", kind), folder), *more, "--vocabulary", "0")
+        refused(done, "qkv: --vocabulary (tokenizer.size): expected at least")
+
+
+@pytest.mark.parametrize("flag", ["--beam", "--max-tokens"])
+def test_numbers_that_no_tensor_takes_are_named(flag: str, folder: Path) -> None:
+    refused(run("translate", folder / "translate", flag, "9" * 23, feed="ab\n"), flag, "at most 1,000,000")
+
+
+OUTPUTS = [
+    ("translate", "--attention", "x.pdf", ".pdf"),
+    ("classify", "--attention", "x.pdf", ".pdf"),
+    ("view", "--export", "x.pdf", ".pdf"),
+    ("translate", "--attention", "none/x.png", "no folder"),
+    ("classify", "--attention", "none/x.png", "no folder"),
+    ("view", "--export", "none/x.html", "no folder"),
+    ("evaluate", "--out", "none/x", "no folder"),
+    ("evaluate", "--out", ".", "a folder"),
+]
+
+
+@pytest.mark.parametrize(("command", "flag", "name", "word"), OUTPUTS)
+def test_a_file_that_cannot_be_written_is_said_before_any_work(
+    command: str, flag: str, name: str, word: str, tmp_path: Path
+) -> None:
+    """The run is none: whoever looked at it first would complain of that."""
+    refused(run(command, tmp_path / "no run", flag, tmp_path / name, feed="ab\n"), f"qkv: {flag}: expected", word)
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_a_model_is_exported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(run("export", tmp_path / "no run", "--to", "onnx", "--out", tmp_path / "file" / "out"), "file", "folder")

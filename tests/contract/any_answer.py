@@ -170,13 +170,17 @@ class Trial:
 
     # -- the criterion -------------------------------------------------------------------------------------------
 
-    def judge_numbers(self, answers: Numbers, only: Tensor | None = None, mixed: bool = False) -> None:
+    def judge_numbers(
+        self, answers: Numbers, only: Tensor | None = None, mixed: bool = False, parts: bool = False
+    ) -> None:
         """Raise unless every number is exact.
 
         Args:
             answers: the numbers by name.
             only: rows (..., Q) that are judged, where not all are.
             mixed: whether the weights are made from a row state and scores that were rounded apart from each other.
+            parts: whether the output is merged: e^(lse of a part − lse) is off by the roundoff of lse, that is |lse|
+                roundoffs of what it weighs.
         """
         # Of all leaves where of any: what is 0 by symmetry is measured by the largest.
         slopes = any(name.startswith("gradient") for name in answers)
@@ -195,6 +199,9 @@ class Trial:
             if not r.numel():
                 continue
             scale = self.scale(name, r, largest)
+            if parts and name == "output" and self.call.normalizer.name.startswith("softmax"):
+                lse = truth["state"]
+                scale *= 1 + torch.where(lse.isfinite(), lse, 0).abs().max().item()
             draws = [x[name] for x in noisy]
             if not name.startswith("gradient"):
                 rows = self.settled if only is None else self.settled & only
@@ -432,7 +439,7 @@ def merged(trial: Trial) -> None:
         tensors = (given["query"], given["key"][..., start:stop, :], given["value"][..., start:stop, :])
         parts.append(attention_with_state(*tensors, **options, backend=call.backend))  # type: ignore[arg-type]
     output, found = merge(parts)
-    trial.judge_numbers({"output": output.detach(), "state": found.value.detach()})
+    trial.judge_numbers({"output": output.detach(), "state": found.value.detach()}, parts=True)
 
 
 def mapped(trial: Trial) -> None:
@@ -455,7 +462,8 @@ def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
     """Within so many roundoffs: every part is made from the same state, and from scores by sums of other orders.
 
     A score is a sum of D products: two orders differ by some √D roundoffs of what is summed, and a normalizer makes
-    relative errors of the weights of absolute ones of the scores. In float32 at least, since maps are made wide.
+    relative errors of the weights of absolute ones of the scores; a sum divides them by the total of its row. In
+    float32 at least, since maps are made wide.
     """
     r = Random(trial.call.seed)
     _, queries, keys = trial.whole[0], *trial.whole[-2:]
@@ -463,6 +471,9 @@ def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
     s = trial._scores(torch.float64)
     size = max(dense.nan_to_num().abs().max().item(), 1.0)
     limit = 16 * unit(wide) * size * (1 + s.abs().max().item()) * max(trial.call.sizes.width, 1) ** 0.5
+    if trial.call.normalizer.name == "sum":
+        total = trial.equation(torch.float64)["state"]
+        limit /= min(1.0, torch.where(total > 0, total, 1).min().item())
     rows, columns = (slice(*sorted((r.randrange(n + 1), r.randrange(n + 1)))) for n in (queries, keys))
     row, column, count = r.randrange(queries), r.randrange(keys), r.randint(1, keys)
     height, width = r.randint(1, queries), r.randint(1, keys)

@@ -18,7 +18,7 @@ from qkv.introspect.lazy_map import AttentionMap
 from qkv.states import RowState
 
 by_backend = pytest.mark.parametrize("backend", BACKENDS)
-CASES = 220
+CASES = 300
 
 
 def check(backend: str, cases: int, seed: int) -> None:

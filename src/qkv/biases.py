@@ -56,7 +56,12 @@ class Alibi(Bias):
         """A penalty that grows with the distance."""
         distance = (rows_Q1 + self.offset - columns_K).abs()
         slopes = spread(self.slopes)
-        return -slopes * distance.to(slopes.dtype if isinstance(slopes, Tensor) else torch.get_default_dtype())
+        if not isinstance(slopes, Tensor):
+            # A number has no type of its own, and the scores' is not known here: they round the product once.
+            return distance.to(torch.float64) * -slopes
+        # Half precision holds neither every distance nor its product.
+        wide = torch.promote_types(slopes.dtype, torch.float32)
+        return -slopes.to(wide) * distance.to(wide)
 
 
 @final
@@ -92,7 +97,7 @@ def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
 
     Example:
         >>> alibi(0.5).tile(torch.tensor([[2]]), torch.arange(4))
-        tensor([[-1.0000, -0.5000, -0.0000, -0.5000]])
+        tensor([[-1.0000, -0.5000, -0.0000, -0.5000]], dtype=torch.float64)
     """
     return Alibi(slopes, offset)
 

@@ -73,9 +73,10 @@ def bind(
     normalizer = _normalizer(given.normalizer, score)
     if isinstance(given.bias, Owner):
         given = given._replace(bias=given.bias.value())
-    query, key, value, bias = _recorded(query), _recorded(key), _recorded(value), _recorded(given.bias)
-    score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
-    given = given if bias is given.bias else given._replace(bias=bias)
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        query, key, value = _recorded(query), _recorded(key), _recorded(value)
+        given = given._replace(bias=_recorded(given.bias))
+        score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
     if isinstance(given.bias, Bias):
         return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state, backend)
     groups = _groups(query, key, value) if given.enable_gqa else None
@@ -111,8 +112,7 @@ def bind(
 
 def _recorded(x: T) -> T:
     """The same tensor, or a copy that autograd can save of one that was made in inference mode."""
-    made_there = isinstance(x, Tensor) and x.is_inference() and torch.is_grad_enabled()
-    return x.clone() if made_there else x  # type: ignore[attr-defined]
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x  # type: ignore[return-value]
 
 
 def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:

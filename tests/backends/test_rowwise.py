@@ -84,7 +84,7 @@ def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypa
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(products, "_favored", lambda: True)
     monkeypatch.setattr(products, "_LEAST_ITEM", 1)
-    monkeypatch.setattr(products, "_LONGEST", 4)
+    monkeypatch.setattr(products, "LONGEST", 4)
     torch.manual_seed(0)
     for score in (ScaledDot(), Gaussian(1.5)):
         same(inputs(torch.float32), backend=backend, mask=MASKS[mask], score=score, tolerance=1e-3)

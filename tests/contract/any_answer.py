@@ -230,8 +230,8 @@ class Trial:
     def _alpha(self) -> Tensor:
         """α of the sparse normalizers, beside (..., Q, K)."""
         given = self.call.arranged(self.call.leaves, laid=False)
-        alpha = given.get("alpha", torch.tensor(getattr(self.call.options(given)["normalizer"], "alpha", 2.0)))
-        return alpha.double()[..., None, None]
+        alpha = given.get("alpha", getattr(self.call.options(given)["normalizer"], "alpha", 2.0))
+        return torch.as_tensor(alpha, dtype=torch.float64)[..., None, None]
 
     def note(self, name: str, ratio: float) -> None:
         self.worst = max(self.worst, ratio)

@@ -11,7 +11,8 @@ from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.backends.registry import BACKENDS
-from qkv.functional import attention, attention_with_weights, explain
+from qkv.biases import alibi
+from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.masks.patterns import causal, lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax, Sum
@@ -168,3 +169,12 @@ def test_no_item_depends_on_its_batch(backend: str) -> None:
         alone = call.with_leaves(**{name: call.leaves[name][1:] for name in ("query", "key", "value")})
         assert near(alone.output(backend), call.output(backend)[1:]), call
     assert ran
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("backend", ["auto", "reference", "blocked"])
+def test_a_state_of_no_rows_is_float32_at_least(backend: str, dtype: torch.dtype) -> None:
+    query, key, value = (torch.randn(2, n, 8, dtype=dtype) for n in (0, 4, 4))
+    for bias in (None, alibi(0.3)):
+        _, state = attention_with_state(query, key, value, bias=bias, backend=backend)
+        assert state.value.dtype == torch.promote_types(dtype, torch.float32)

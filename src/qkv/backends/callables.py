@@ -98,4 +98,5 @@ def _nothing(problem: Problem, call: Call) -> tuple[Tensor, Tensor]:
     """Empty results that hang on the inputs as any other."""
     zero = 0 * (call.query.sum() + call.key.sum() + call.value.sum())
     rows = zero.new_zeros(*problem.leading, problem.queries)
-    return rows.unsqueeze(-1).expand(*rows.shape, problem.value_width) + zero, rows
+    state = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return rows.unsqueeze(-1).expand(*rows.shape, problem.value_width) + zero, state

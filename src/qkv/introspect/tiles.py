@@ -106,7 +106,8 @@ def _sigmoid(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
 def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
     """max(0, (α−1)s − τ)^(1/(α−1)); sparsemax is α = 2."""
     alpha = spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0
-    alpha = alpha if isinstance(alpha, Tensor) else torch.tensor(alpha, dtype=torch.float64, device=s.device)
+    # An exponent that half precision rounds moves every weight.
+    alpha = torch.as_tensor(alpha, dtype=torch.float64, device=s.device)
     return clamped_power(s * (alpha - 1) - threshold, 1 / (alpha - 1)).to(s.dtype)
 
 

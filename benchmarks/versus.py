@@ -1,0 +1,194 @@
+"""Two checkouts of qkv by turns: how many times as long a call takes in this one as in the other.
+
+    git worktree add ../before HEAD~20
+    python -m benchmarks.versus ../before                            every call, forward and with backward
+    python -m benchmarks.versus ../before --call gaussian_512 --write FILE
+
+Each checkout has a process of its own, which sleeps while the other computes. A figure is the median of the ratios of
+neighboring turns with its quartiles; a second pair of processes of this checkout alone shows the noise (`--noise`).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+TURN = 0.05
+"""Seconds of a turn."""
+PASSES = ("forward", "both")
+
+
+class Call(NamedTuple):
+    """What is timed: a mechanism of `CALLS` or of the engine's table, and its size."""
+
+    mechanism: str
+    leading: tuple[int, ...]
+    queries: int
+    keys: int
+    width: int = 64
+    dtype: str = "float32"
+
+
+def _heads(n: int, names: str, dtype: str = "float32", suffix: str = "") -> dict[str, Call]:
+    """Eight heads of `n` queries and keys."""
+    return {f"{name}{suffix}_{n}": Call(name, (1, 8), n, n, dtype=dtype) for name in names.split()}
+
+
+CALLS: dict[str, Call] = {
+    **_heads(12, "scaled_dot lengths"),
+    **_heads(16, "scaled_dot causal lengths dropout learned_bias sink gaussian boxcar additive concat mean"),
+    **_heads(256, "scaled_dot causal lengths window alibi dropout learned_bias softcap sink cosine bilinear additive"),
+    **_heads(256, "concat squared_distance gaussian boxcar epanechnikov triangular uniform mean causal_mean yours"),
+    **_heads(256, "sigmoid hard sparsemax entmax entmax_3"),
+    **_heads(256, "scaled_dot cosine bilinear additive", "bfloat16", "_half"),
+    **_heads(2048, "scaled_dot causal window dropout gaussian additive triangular entmax"),
+    "step": Call("scaled_dot", (64, 8), 1, 200),
+    "additive_step": Call("projected", (64,), 1, 50, 256),
+}
+
+
+def _given(call: Call) -> tuple[Callable[..., dict[str, Any]], Any]:
+    """What `qkv.attention` is given beside query, key and value, and what makes its tensors."""
+    import torch
+    from benchmarks.engine.mechanisms import MECHANISMS
+
+    import qkv
+
+    lengths = torch.arange(call.leading[0]) % call.keys + call.keys // 2 + 1
+    own: dict[str, dict[str, Any]] = {
+        "causal_mean": {"score": qkv.scores.Dot(), "normalizer": qkv.normalizers.Mean(), "mask": qkv.masks.causal()},
+        "entmax_3": {"normalizer": qkv.normalizers.Entmax(3.0)},
+        "triangular": {"score": qkv.scores.Epanechnikov(12.0, power=1)},
+        "lengths": {"mask": qkv.masks.lengths(lengths)},
+        "window": {"mask": qkv.masks.window(32, 32)},
+        "alibi": {"bias": qkv.biases.alibi(0.1)},
+        "yours": {"score": lambda q, k: (q @ k.mT).tanh()},
+    }
+    if call.mechanism in own:
+        return lambda: own[call.mechanism], lambda size: ()
+    found = MECHANISMS[call.mechanism]
+    return lambda *tensors: {**found.given(*tensors), "dropout": found.dropout}, found.parameters
+
+
+def _runs(call: Call) -> dict[str, Callable[[], object]]:
+    import torch
+    from benchmarks.engine.mechanisms import Size
+
+    import qkv
+
+    torch.manual_seed(0)
+    dtype = getattr(torch, call.dtype)
+    shapes = [(*call.leading, n, call.width) for n in (call.queries, call.keys, call.keys)]
+    tensors = [torch.randn(shape).to(dtype) for shape in shapes]
+    given, parameters = _given(call)
+    size = Size(call.leading, call.queries, call.keys, call.width, call.width)
+    own = [x.detach().to(dtype) for x in parameters(size)]
+    learned = [x.clone().requires_grad_() for x in tensors]
+    own_learned = [x.clone().requires_grad_() for x in own]
+    grad = torch.randn(*shapes[0][:-1], call.width).to(dtype)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return qkv.attention(*tensors, **given(*own))
+
+    def both() -> object:
+        output = qkv.attention(*learned, **given(*own_learned))
+        return torch.autograd.grad(output, [*learned, *own_learned], grad, allow_unused=True)
+
+    return {"forward": forward, "both": both}
+
+
+def serve(threads: int) -> None:
+    """Answer on standard output: a line of JSON for each line of standard input."""
+    import torch
+
+    torch.set_num_threads(threads)
+    run: Callable[[], object] = list
+    count = 1
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "call" in asked:
+            run = _runs(Call(*asked["call"]))[asked["what"]]
+            for _ in range(3):
+                run()
+            start = time.perf_counter()
+            run()
+            count = max(1, int(TURN / (time.perf_counter() - start)))
+        start = time.perf_counter()
+        for _ in range(count):
+            run()
+        print(json.dumps((time.perf_counter() - start) / count), flush=True)
+
+
+class Checkout:
+    """A process that times calls in one checkout."""
+
+    def __init__(self, root: Path, threads: int) -> None:
+        environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{ROOT}"}
+        command = [sys.executable, "-m", "benchmarks.versus", "--serve", str(threads)]
+        self._process = subprocess.Popen(
+            command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, question: dict[str, Any]) -> float:
+        """Seconds of one call."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{question}: the process ended with status {self._process.wait()}")
+        return float(json.loads(answer))
+
+
+def compare(ours: Checkout, theirs: Checkout, calls: dict[str, Call], turns: int) -> Iterator[dict[str, Any]]:
+    """Milliseconds of both, and the quartiles of their ratio."""
+    for name, call in calls.items():
+        for what in PASSES:
+            question = {"call": call, "what": what}
+            theirs.ask(question)
+            ours.ask(question)
+            pairs = [(theirs.ask({}), ours.ask({})) for _ in range(turns)]
+            low, middle, high = statistics.quantiles((mine / other for other, mine in pairs), n=4)
+            before, now = (statistics.median(side) * 1e3 for side in zip(*pairs, strict=True))
+            yield {"call": name, "pass": what, "before": before, "now": now, "ratio": [low, middle, high]}
+
+
+def main() -> None:
+    """Compare, print a row for each call, keep them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("other", type=Path, nargs="?", help="another checkout")
+    parser.add_argument("--call", action="append", choices=CALLS, help="these alone")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--noise", action="store_true", help="this checkout beside itself")
+    parser.add_argument("--write", type=Path, help="keep the rows here as JSON")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve)
+        return
+    if given.other is None and not given.noise:
+        parser.error("the other checkout is missing")
+    other = ROOT if given.noise else given.other.resolve()
+    ours, theirs = Checkout(ROOT, given.threads), Checkout(other, given.threads)
+    rows = []
+    for row in compare(ours, theirs, {name: CALLS[name] for name in given.call or CALLS}, given.turns):
+        low, middle, high = row["ratio"]
+        times = f"{row['before']:9.3f} {row['now']:9.3f} ms"
+        print(f"{row['call']:22} {row['pass']:8} {times}   {middle:.2f} [{low:.2f}, {high:.2f}]", flush=True)
+        rows.append(row)
+    if given.write is not None:
+        given.write.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

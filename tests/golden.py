@@ -1,0 +1,210 @@
+"""Whether a change of structure changed any number: record digests before it, compare after it.
+
+`python -m tests.golden record FILE` writes digests of outputs and gradients of the contract's cases at one and two
+threads, the algorithm chosen for some 200,000 problems, ids of greedy and beam decoding, and the weights of five models
+after 20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests hold on one
+machine only: bits may differ between processors.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from tests.contract.judge import Case, Trial, paired
+from tests.contract.mechanisms import ON_CPU, SCORES
+from tests.models.test_translators import batch, made
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.decode.beam import Beam, beam
+from qkv.decode.greedy import greedy
+from qkv.models.pointer import PointerConfig, PointerNetwork
+from qkv.models.reader import ReaderConfig, TextClassifier
+from qkv.planner import choose
+from qkv.problem import Problem
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+
+PROBLEMS = 200_000
+UPDATES = 20
+BATCH = [[3, 4, 5, 6], [7, 8], [9], [8, 9, 10, 11, 12]]
+
+
+def digest(*tensors: Tensor) -> str:
+    """One text for the bits, types and shapes of some tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        x = tensor.detach().contiguous()
+        found.update(f"{x.dtype}{tuple(x.shape)}".encode())
+        found.update(x.view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+    return found.hexdigest()[:16]
+
+
+def answers() -> Iterator[tuple[str, str]]:
+    """Output and gradients of each case by each backend, at one and two threads."""
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for score in SCORES:
+            for case in paired(score):
+                trial = Trial(case)
+                for backend in ON_CPU:
+                    if trial.refusal(backend) is None:
+                        yield f"{backend}: {case}, {threads} threads", _answer(trial, case, backend)
+    torch.set_num_threads(1)
+
+
+def _answer(trial: Trial, case: Case, backend: str) -> str:
+    output, leaves = trial.run(backend, case.dtype)
+    gradients = torch.autograd.grad(
+        output, list(leaves.values()), trial.cotangent(output.dtype), materialize_grads=True
+    )
+    return digest(output, *gradients)
+
+
+def choices() -> Iterator[tuple[str, str]]:
+    """The backend chosen for random problems."""
+    draw = random.Random(0)
+    for number in range(PROBLEMS):
+        yield f"problem {number}", choose(_problem(draw))
+
+
+def _problem(draw: random.Random) -> Problem:
+    pick = draw.choice
+    core = pick(["dot", "dot", "tanh_sum", "relu_sum", "distance", "tile"])
+    pointwise: dict[str, list[Pointwise]] = {
+        "dot": [Linear(), Linear(), Softcap(20.0)],
+        "relu_sum": [Leaky(0.0), Leaky(0.2)],
+        "distance": [Half(), Bell(), Box(), Bump(2), Bump(1)],
+    }
+    bent = pick(pointwise.get(core, [Linear()]))
+    kernel = isinstance(bent, Bell | Box | Bump)
+    dense = ["softmax", "softmax", "mean", "identity", "sigmoid", "hard", "sparsemax", "entmax"]
+    normalizer = pick(["sum", "sum", *dense] if kernel else dense)
+    lengths = [1, 2, 4, 5, 16, 17, 40, 64, 100, 256, 512, 1000, 2048, 4096, 16384]
+    queries = pick(lengths)
+    return Problem(
+        core=core,
+        pointwise=bent,
+        normalizer=normalizer,
+        sink=normalizer == "softmax" and pick([False, False, True]),
+        mask=pick(["all", "causal", "keys", "bounds", "dense", "predicate"]),
+        bias=pick(["none", "none", "fixed", "learned"]),
+        dropout=pick([False, False, True]),
+        gradient=pick([False, True]),
+        state=pick([False, False, True]),
+        leading=pick([(), (1,), (3,), (2, 4), (8, 8), (1, 8), (32, 1), (2, 2, 2)]),
+        queries=queries,
+        keys=pick([queries, pick(lengths)]),
+        width=1 if core in ("relu_sum",) else pick([1, 2, 16, 32, 64, 128, 512]),
+        value_width=pick([1, 16, 64, 128, 256, 1024]),
+        dtype=pick([torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+        device="cpu",
+    )
+
+
+KINDS = [
+    ("rnn", {"cell": "gru", "wiring": "bahdanau"}),
+    ("rnn", {"cell": "lstm", "wiring": "luong"}),
+    ("transformer", {"score": "scaled_dot"}),
+    ("transformer", {"score": "additive"}),
+]
+
+
+def decoded() -> Iterator[tuple[str, str]]:
+    """Ids of greedy and beam decoding."""
+    for kind in KINDS:
+        for dtype in (torch.float32, torch.float64):
+            model = made(kind, seed=1, dtype=dtype)
+            source, lengths = batch(BATCH * 4)
+            with torch.inference_mode():
+                one = greedy(model, source, lengths, bos=1, eos=2, limit=20)
+                many = beam(model, source, lengths, bos=1, eos=2, limit=20, search=Beam(width=5))
+            yield f"greedy {kind} {dtype}", str([found.ids for found in one])
+            yield f"beam {kind} {dtype}", str([[found.ids for found in row] for row in many])
+
+
+def trained() -> Iterator[tuple[str, str]]:
+    """Weights of five models after some updates."""
+    source, lengths = batch(BATCH * 8)
+    target = torch.randint(3, 13, (len(source), 6), generator=torch.Generator().manual_seed(2))
+    for kind in (KINDS[0], KINDS[1], KINDS[2]):
+        model = made(kind, dtype=torch.float32).train()
+        yield (
+            f"trained {kind}",
+            _updated(model, lambda model=model: _translation_loss(model, source, lengths, target)),
+        )
+    torch.manual_seed(0)
+    classifier = TextClassifier(ReaderConfig(size=13, labels=3)).train()
+    labels = torch.arange(len(source)) % 3
+    yield (
+        "trained classifier",
+        _updated(classifier, lambda: F.cross_entropy(_first(classifier(source, lengths)), labels)),
+    )
+    torch.manual_seed(0)
+    pointer = PointerNetwork(PointerConfig(features=1, hidden=32, attention=16)).train()
+    elements = torch.rand(16, 6, 1, generator=torch.Generator().manual_seed(3))
+    order = 1 + elements.squeeze(-1).argsort(-1)
+    whole = torch.full((16,), 6)
+    yield "trained pointer", _updated(pointer, lambda: _pointer_loss(pointer, elements, whole, order))
+
+
+def _first(x: Tensor | tuple[Tensor, ...]) -> Tensor:
+    return x if isinstance(x, Tensor) else x[0]
+
+
+def _translation_loss(model: nn.Module, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+    scores = model(source, lengths, target[:, :-1])
+    return F.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten())
+
+
+def _pointer_loss(model: nn.Module, elements: Tensor, lengths: Tensor, order: Tensor) -> Tensor:
+    before = F.pad(order[:, :-1], (1, 0))
+    return F.nll_loss(model(elements, lengths, before).flatten(0, 1), order.flatten())
+
+
+def _updated(model: nn.Module, loss: Callable[[], Tensor]) -> str:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(5)
+    for _ in range(UPDATES):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    return digest(*model.parameters())
+
+
+PARTS = {"answers": answers, "choices": choices, "decoded": decoded, "trained": trained}
+
+
+def main() -> None:
+    """Record, or compare and say what differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["record", "compare"])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--part", choices=PARTS, action="append", help="some of the parts only")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    parts = given.part or list(PARTS)
+    found = {part: dict(PARTS[part]()) for part in parts}
+    counts = ", ".join(f"{len(entries):,} {part}" for part, entries in found.items())
+    if given.what == "record":
+        given.file.write_text(json.dumps(found))
+        print(f"Recorded {counts}.")  # noqa: T201
+        return
+    before = json.loads(given.file.read_text())
+    differing = [
+        f"{name}: {before[part].get(name)} became {entries.get(name)}"
+        for part, entries in found.items()
+        for name in sorted({*before[part], *entries})
+        if before[part].get(name) != entries.get(name)
+    ]
+    print("\n".join(differing[:50]))  # noqa: T201
+    print(f"{len(differing):,} of {counts} differ.")  # noqa: T201
+    sys.exit(bool(differing))
+
+
+if __name__ == "__main__":
+    main()

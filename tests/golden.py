@@ -38,9 +38,8 @@ def digest(*tensors: Tensor) -> str:
     """One text for the bits, types and shapes of some tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
-        x = tensor.detach().contiguous()
-        found.update(f"{x.dtype}{tuple(x.shape)}".encode())
-        found.update(x.view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+        found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().flatten().clone().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
 
 

@@ -24,7 +24,7 @@ test-portable: $(READY) ## the fast suite as on a processor without AVX-512; emp
 coverage: $(READY)    ## lines and branches that the whole suite runs; the kernels through their Python form
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 2 --dist worksteal
-	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/kernels/test_plain.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest tests/compiled/test_plain.py
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -33,11 +33,11 @@ import torch
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
-from qkv.keeping import keeping
-from qkv.kernels.paneled import Paneled
+from qkv.linalg.matmul import linear
+from qkv.linalg.packed import Paneled
+from qkv.linalg.session import keeping
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
-from qkv.products import linear
 
 RESULTS = Path(__file__).parent / "results"
 SIZE, BATCH, SOURCE, STEPS, BEAM = 8000, 64, 16, 20, 5

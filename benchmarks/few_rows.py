@@ -11,7 +11,7 @@ import time
 import torch
 from torch.nn import functional as F
 
-from qkv.kernels.paneled import Paneled
+from qkv.linalg.packed import Paneled
 
 SIZES = ((16, 512, 1536), (28, 512, 1536), (128, 512, 1536), (16, 1024, 1536), (16, 1536, 512), (16, 1536, 1024))
 TURNS, CALLS = 15, 40

@@ -19,9 +19,9 @@ import numba
 import numpy as np
 import torch
 
-from qkv.kernels import pool
-from qkv.kernels.sight import see
-from qkv.kernels.tanh_sum import backward, factor, forward
+from qkv.algorithms.additive.factored import backward, factor, forward
+from qkv.compiled import thread_pool
+from qkv.engine.key_ranges import see
 
 BARE = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc", "arcp"}, "_nrt": False}
 
@@ -126,11 +126,11 @@ def floor(shape: Shape, draw: Callable[..., np.ndarray]) -> Callable[[], None]:
     value, out = draw(shape.keys, shape.columns), draw(rows, shape.columns)
 
     def work(chunk: int) -> None:
-        start, stop = pool.share(chunk, 8, rows)
+        start, stop = thread_pool.share(chunk, 8, rows)
         bare_scores(start, stop, left, right, vector, scores)
         bare_sum(start, stop, scores, value, out)
 
-    return lambda: pool.run(work, 8, rows * shape.keys * shape.width * 6e-5)
+    return lambda: thread_pool.run(work, 8, rows * shape.keys * shape.width * 6e-5)
 
 
 def measure(

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import qkv
-from qkv.backends import rowwise
+from qkv.algorithms.rowwise import rowwise
 from qkv.normalizers import Entmax, Sparsemax
 from qkv.scores import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 

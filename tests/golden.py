@@ -23,10 +23,10 @@ from torch.nn import functional as F
 
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
+from qkv.engine.problem import Problem
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
-from qkv.planner import choose
-from qkv.problem import Problem
+from qkv.planner.choice import choose
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
 
 PROBLEMS = 200_000

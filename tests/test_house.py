@@ -117,8 +117,9 @@ def test_no_noise(path: Path) -> None:
 
 
 def test_only_kernels_import_numba_and_triton() -> None:
+    """Everything else works where neither can be installed."""
     for path in FILES:
-        if "kernels" in path.parts:
+        if {"compiled", "linalg"} & set(path.parts) or path.stem.endswith(("_kernel", "row_softmax")):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import qkv
-from qkv.problem import Plan
+from qkv.engine.problem import Plan
 
 FORWARD, BOTH = "forward", "forward + backward"
 

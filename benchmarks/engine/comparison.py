@@ -11,9 +11,9 @@ from benchmarks.engine.mechanisms import Equation, Size
 from benchmarks.engine.rivals import FULL, offer
 from benchmarks.engine.timing import Patience, Run, Watch, by_turns, ratio
 
-from qkv.backends.registry import BACKENDS
 from qkv.errors import UnsupportedError
-from qkv.planner import QUADRATIC_LIMIT
+from qkv.planner.choice import QUADRATIC_LIMIT
+from qkv.planner.registry import BACKENDS
 
 OURS, FLOOR = "qkv", "floor"
 WARM = 256

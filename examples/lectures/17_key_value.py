@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import qkv
-from qkv.nn.lower import RecurrentSelfAttention
+from qkv.nn.recurrent.lower import RecurrentSelfAttention
 
 WIDTH, LENGTH = 8, 6
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
     from qkv.introspect.lazy_map import attention_map
+    from qkv.normalizers.row_state import RowState, merge
     from qkv.recording import record
-    from qkv.states import RowState, merge
     from qkv.tasks.load import load
 
 __all__ = [
@@ -44,7 +44,7 @@ __getattr__ = lazy(
     __name__,
     {
         "QkvError": "qkv.errors",
-        "RowState": "qkv.states",
+        "RowState": "qkv.normalizers.row_state",
         "attention": "qkv.functional",
         "attention_map": "qkv.introspect.lazy_map",
         "attention_with_state": "qkv.functional",
@@ -53,7 +53,7 @@ __getattr__ = lazy(
         "explain": "qkv.functional",
         "load": "qkv.tasks.load",
         "masks": "qkv.masks",
-        "merge": "qkv.states",
+        "merge": "qkv.normalizers.row_state",
         "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
         "record": "qkv.recording",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, complaint
-from qkv.parameters import Parameter, spread
-from qkv.pytree import value
+from qkv.values.parameters import Parameter, spread
+from qkv.values.pytree import value
 
 
 class Bias(ABC):

@@ -6,22 +6,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qkv.backends import reference
-from qkv.backends.registry import BACKENDS
+from qkv.algorithms.matrix import reference
 from qkv.biases import Bias
-from qkv.bind import Arguments, bind
+from qkv.engine.describe import Arguments, bind
+from qkv.engine.hidden_keys import without_hidden
+from qkv.engine.problem import Call, Plan
 from qkv.errors import UnsupportedError, complaint
-from qkv.familiar import FAMILIAR, look, remember
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
-from qkv.planner import choose, plan
-from qkv.problem import Plan
-from qkv.room import within_memory
+from qkv.normalizers.row_state import RowState
+from qkv.planner.choice import choose, plan
+from qkv.planner.out_of_memory import within_memory
+from qkv.planner.plan_cache import FAMILIAR, look, remember
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape
-from qkv.states import RowState
 
 _SCALED_DOT = ScaledDot()
 
@@ -89,8 +90,9 @@ def attention(
         if known is not None:
             return known.attend(query, key, value, score, normalizer, bias)
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given, backend=backend)
+    problem, call, leading = bind(query, key, value, given)
     name = choose(problem, backend)
+    call = _zeroed(call, name)
     if mark is not None:
         remember(mark, problem, call, normalizer is None, name)
     result = BACKENDS[name].run(problem, call)
@@ -117,11 +119,10 @@ def again(
         >>> again(query, key, value, ScaledDot(), None, None) is None
         True
     """
-    problem, call, _ = bind(
-        query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False), backend="auto"
-    )
-    repeats = BACKENDS[choose(problem, "auto")].repeats
-    return None if repeats is None else repeats(problem, call)
+    problem, call, _ = bind(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
+    name = choose(problem, "auto")
+    repeats = BACKENDS[name].repeats
+    return None if repeats is None else repeats(problem, _zeroed(call, name))
 
 
 @within_memory
@@ -161,7 +162,7 @@ def attention_with_weights(
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = bind(query, key, value, given)
-    name = choose(problem, backend)
+    name, call = choose(problem, backend), without_hidden(call)
     weights = reference.weights(problem, call)
     if name == reference.BACKEND.name:
         output = reference.output(problem, call, weights)
@@ -207,11 +208,12 @@ def attention_with_state(
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094])
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given, True, backend)
+    problem, call, leading = bind(query, key, value, given, True)
     if problem.normalizer not in KNOWN:
         mend = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
         raise UnsupportedError(complaint("normalizer", "a value of qkv.normalizers", problem.normalizer, mend))
-    output, state = BACKENDS[choose(problem, backend)].run(problem, call)
+    name = choose(problem, backend)
+    output, state = BACKENDS[name].run(problem, _zeroed(call, name))
     assert state is not None
     if enable_gqa:
         output, state = _laid_out(output, leading, 2), _laid_out(state, leading, 1)
@@ -254,7 +256,12 @@ def explain(
     problem, call, _ = bind(query, key, value, given)
     found = plan(problem, backend)
     tells = BACKENDS[found.backend].tells
-    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, call)}")
+    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, without_hidden(call))}")
+
+
+def _zeroed(call: Call, name: str) -> Call:
+    """Zero the keys that no query may see, unless the backend reads only what is seen."""
+    return call if BACKENDS[name].shields else without_hidden(call)
 
 
 def _laid_out(x: Tensor, leading: Shape, own: int) -> Tensor:

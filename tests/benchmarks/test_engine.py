@@ -15,7 +15,7 @@ from benchmarks.engine.growth import exponent
 from benchmarks.engine.mechanisms import MECHANISMS, Size
 from benchmarks.engine.timing import Patience, Ratio, Watch, by_turns, ratio
 
-from qkv.backends.registry import BACKENDS
+from qkv.planner.registry import BACKENDS
 
 SMALL = Size((1, 2), 12, 14, 8, 6)
 

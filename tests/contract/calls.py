@@ -10,10 +10,10 @@ from tests.contract.judge import legal
 from tests.contract.mechanisms import NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
-from qkv.bind import Arguments, bind
+from qkv.engine.describe import Arguments, bind
 from qkv.functional import attention, attention_with_state, attention_with_weights
-from qkv.states import RowState
+from qkv.normalizers.row_state import RowState
+from qkv.planner.registry import BACKENDS
 
 MECHANISMS = (
     *((score, NORMALIZER["sum" if legal(score, NORMALIZER["sum"]) else "softmax"]) for score in SCORES),

@@ -38,11 +38,11 @@ from tests.contract.mechanisms import (
 )
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
-from qkv.bind import Arguments, bind
+from qkv.engine.describe import Arguments, bind
 from qkv.functional import attention
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
+from qkv.planner.registry import BACKENDS
 
 REPORTED = {("sdpa", torch.float32): 2.0, ("rowwise", torch.float32): 2.0}
 """Gradients that PyTorch's own kernel cannot keep within the limit, and how much of it they take at most.

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, documents, lengths, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, squared_distance
@@ -23,7 +23,7 @@ from qkv.scores.sums import Additive, Concat
 
 ON_CPU = tuple(name for name in BACKENDS if name not in ("flex", "gpu", "toeplitz"))
 """The backends that this suite can run anywhere; the others refuse every problem that is not on a GPU, or that has no
-bias from positions (`tests/backends/test_toeplitz.py` holds `toeplitz` to the criterion)."""
+bias from positions (`tests/algorithms/sdpa/test_toeplitz.py` holds `toeplitz` to the criterion)."""
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BATCH, HEADS, QUERIES, VALUE_WIDTH = 2, 2, 32, 32  # 4,096 outputs

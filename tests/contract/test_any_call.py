@@ -13,9 +13,9 @@ from tests.contract.any_call import ALL_SCORES, ASPECTS, BACKENDS, LAYOUTS, camp
 from tests.contract.mechanisms import NORMALIZERS
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS as REGISTERED
 from qkv.introspect.lazy_map import AttentionMap
-from qkv.states import RowState
+from qkv.normalizers.row_state import RowState
+from qkv.planner.registry import BACKENDS as REGISTERED
 
 by_backend = pytest.mark.parametrize("backend", BACKENDS)
 CASES = 300

@@ -6,11 +6,11 @@ from tests.contract.calls import MECHANISMS, Call, near, same_bits
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.backends.dropout import kept, mix
-from qkv.backends.registry import BACKENDS
+from qkv.engine.dropout import kept, mix
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, lengths
+from qkv.planner.registry import BACKENDS
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 

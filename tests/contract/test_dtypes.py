@@ -6,12 +6,12 @@ from tests.contract.calls import MECHANISMS, Call, near
 from tests.contract.mechanisms import ON_CPU
 from torch.nn import functional as F
 
-from qkv.backends.registry import BACKENDS
 from qkv.errors import DtypeError
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.planner.registry import BACKENDS
 from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, ScaledDot
 from qkv.scores.sums import Additive, Concat

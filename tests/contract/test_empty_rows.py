@@ -5,9 +5,9 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, a_third, by_part
 from tests.contract.mechanisms import ON_CPU
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.masks.patterns import lengths
+from qkv.planner.registry import BACKENDS
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)

@@ -11,8 +11,8 @@ from tests.contract import oracle
 from tests.contract.judge import Case, Trial, cross_product, paired, sample
 from tests.contract.mechanisms import BATCH, DTYPES, KEYS, MASK, NORMALIZER, ON_CPU, QUERIES, SCORE, SCORES
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import attention_with_weights
+from qkv.planner.registry import BACKENDS
 
 NAMES = {case.name: case for case in SCORES}
 by_score = pytest.mark.parametrize("score", NAMES)

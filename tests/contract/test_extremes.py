@@ -8,12 +8,12 @@ from tests.contract.judge import unit
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_state, explain
 from qkv.introspect.lazy_map import attention_map
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Cosine, Dot, ScaledDot

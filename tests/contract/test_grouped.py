@@ -8,13 +8,13 @@ from tests.contract.calls import near
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, documents, lengths, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance

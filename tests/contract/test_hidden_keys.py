@@ -111,7 +111,7 @@ SMOOTH = ("softmax", "softmax_sink", "mean", "identity", "sigmoid", "sigmoid_bia
 def test_visible_nan_stays_visible(backend: str) -> None:
     """A NaN in the value of a key that a row weighs, or in the row's own query, shows in the row's output."""
     if backend == "lookup":
-        pytest.skip("a hard row weighs one key alone: tests/backends/test_lookup.py")
+        pytest.skip("a hard row weighs one key alone: tests/algorithms/tiled/test_lookup.py")
     ran = 0
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, mask=lengths(torch.tensor([4, 6])))

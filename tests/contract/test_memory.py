@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import explain
 from qkv.masks.patterns import causal, lengths, window
-from qkv.planner import QUADRATIC_LIMIT
+from qkv.planner.choice import QUADRATIC_LIMIT
+from qkv.planner.registry import BACKENDS
 
 N = 2100  # a mask of fewer pairs than 2²² may be written out for the fused kernel
 LARGEST = N * N // 4

@@ -10,12 +10,12 @@ from tests.contract.calls import MECHANISMS, Call, near
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.biases import alibi
 from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.masks.patterns import causal, lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax, Sum
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.kernels import Epanechnikov, Gaussian
 from qkv.scores.products import Bilinear, ScaledDot

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from qkv.biases import alibi
 from qkv.errors import UnsupportedError
-from qkv.familiar import FAMILIAR
 from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.masks.patterns import causal, lengths, window
+from qkv.planner.plan_cache import FAMILIAR
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "toeplitz", "auto"])
 

@@ -8,7 +8,7 @@ import torch
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.models.decoder import DecoderConfig, DecoderState, LanguageModel
-from qkv.nn.cache import Memory
+from qkv.nn.decoding.cache import Memory
 
 SMALL = DecoderConfig(size=23, width=24, heads=4, feed_forward=32, layers=2, context=32, dropout=0.0)
 KINDS: list[dict[str, Any]] = [

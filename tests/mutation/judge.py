@@ -20,7 +20,7 @@ from tests.mutation.reach import COMPILED, OPTIONS, Reach
 
 PATIENCE = 900.0
 """Seconds after which a mutant counts as killed by time, whatever its processor time is."""
-PLAIN, PLAIN_SECONDS = "tests/kernels/test_plain.py", 120.0
+PLAIN, PLAIN_SECONDS = "tests/compiled/test_plain.py", 120.0
 """A test of the compiled kernels that runs them as plain Python too, without minutes of compiling; and its patience."""
 
 

@@ -16,8 +16,7 @@ ROOMS = {
     ),
     "normalizers": ("tests/normalizers", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
     "masks": ("tests/masks", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
-    "states.py": ("tests/test_states.py",),
-    "backends": ("tests/backends", "tests/contract/test_exact.py", "tests/contract/test_derivatives.py"),
+    "algorithms": ("tests/algorithms", "tests/contract/test_exact.py", "tests/contract/test_derivatives.py"),
     "decode": ("tests/decode",),
     "checkpoint": ("tests/checkpoint",),
 }

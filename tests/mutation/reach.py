@@ -11,8 +11,8 @@ import coverage
 import pytest
 from tests.mutation.mutants import Mutant
 
-COMPILED = "kernels"
-"""A folder of functions that Numba compiles: no line of theirs is seen to run, so that all tests of the room may."""
+COMPILED = "_kernel"
+"""In the names of files that Numba compiles: no line of theirs is seen to run, so that all tests of the room may."""
 
 # What is imported before the processes are forked is not rewritten by pytest, which warns of it.
 OPTIONS = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
@@ -33,7 +33,7 @@ class Reach:
     def of(self, mutant: Mutant, room: tuple[str, ...]) -> dict[str, float]:
         """The tests of a room that run a mutant's function, the fastest first, with their seconds."""
         mine = {name: taken for name, taken in self.seconds.items() if name.startswith((*room, mutant.path))}
-        if f"/{COMPILED}/" not in mutant.path:
+        if COMPILED not in mutant.path:
             lines = self.tests.get(mutant.path, {})
             reached = {name for line in range(mutant.first, mutant.last + 1) for name in lines.get(line, [])}
             mine = {name: taken for name, taken in mine.items() if name in reached}

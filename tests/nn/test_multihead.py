@@ -10,7 +10,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.functional import attention
 from qkv.masks.patterns import causal, lengths
 from qkv.nn.biases import AlibiBias, RelativeBias
-from qkv.nn.cache import Memory
+from qkv.nn.decoding.cache import Memory
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
 from qkv.nn.positions import Rotary

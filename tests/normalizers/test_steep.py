@@ -5,11 +5,11 @@ import torch
 from mpmath import mp, mpf
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.introspect.lazy_map import attention_map
 from qkv.normalizers.sparse import Entmax
+from qkv.planner.registry import BACKENDS
 from qkv.scores.products import ScaledDot
 
 ALPHAS = (1 + 1e-6, 1.00001, 1.001, 1.1, 2.5, 4.0, 10.0, 30.0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.contract.mechanisms import ON_CPU
 
-from qkv.backends.registry import BACKENDS
 from qkv.functional import attention, explain
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, squared_distance
 

@@ -15,7 +15,7 @@ from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, QkvError, complaint
-from qkv.keeping import keeping
+from qkv.linalg.session import keeping
 
 Stop = Literal["proved", "filled"]
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from qkv.parameters import readable
+from qkv.values.parameters import readable
 
 _MANY = 1 << 18
 """Scores from which on a compiled pass serves; a process that decodes little needs no Numba."""
@@ -101,7 +101,7 @@ def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor
 def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None:
     """The search by a compiled pass, where Numba runs."""
     try:
-        from qkv.kernels.best import best
+        from qkv.decode.top_tokens import best
     except (ImportError, OSError, RuntimeError):
         return None
 

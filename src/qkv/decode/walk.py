@@ -9,7 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
 from qkv.errors import ConfigError, ShapeError, complaint
-from qkv.keeping import keeping
+from qkv.linalg.session import keeping
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""

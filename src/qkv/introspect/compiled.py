@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.backends.stripes import full_rank
-from qkv.backends.tanh_operators import trouble
-from qkv.problem import Call
+from qkv.compiled.available import trouble
+from qkv.engine.mechanism import full_rank
+from qkv.engine.problem import Call
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
 
@@ -82,7 +82,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
 
 
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: Sums) -> None:
-    from qkv.kernels.weight_sums import Rows, add_tile
+    from qkv.introspect.weight_statistics import Rows, add_tile
 
     room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.backends.unchanged import Reads, tensors_of
+from qkv.engine.problem import Call
+from qkv.engine.unchanged import Reads, tensors_of
 from qkv.introspect.statistics import Whole
 from qkv.introspect.sweep import WEIGHTS
 from qkv.introspect.tiles import whole_rows
-from qkv.problem import Call
 
 
 def wanted(call: Call) -> list[Tensor]:

@@ -8,9 +8,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.backends.registry import BACKENDS
 from qkv.biases import Bias
-from qkv.bind import Arguments, Bound, bind
+from qkv.engine.describe import Arguments, Bound, bind
+from qkv.engine.hidden_keys import without_hidden
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint
 from qkv.introspect import gradients
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
@@ -18,12 +18,13 @@ from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
-from qkv.planner import choose
-from qkv.positions import DIGITS, read, spell
+from qkv.normalizers.row_state import RowState
+from qkv.planner.choice import choose
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
-from qkv.states import RowState
+from qkv.values.positions import DIGITS, read, spell
 
 DENSE_LIMIT = 1 << 26
 """The most weights that `dense()` makes without being told to: 256 MiB of float32."""
@@ -320,6 +321,7 @@ def attention_map(
     given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
     places = _positions(key)
     bound = bind(query, key, places, given, state=True)
+    bound = bound._replace(call=without_hidden(bound.call))
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
         wide = torch.promote_types(query.dtype, torch.float32)

@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
+from qkv.engine.problem import Call
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.parameters import finite, spread
-from qkv.problem import Call
 from qkv.shapes import Shape, show
+from qkv.values.parameters import finite, spread
 
 NAMES = ("received", "entropy", "peak", "total")
 

@@ -8,8 +8,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from qkv.engine.problem import Call
 from qkv.introspect.tiles import tile
-from qkv.problem import Call
 from qkv.shapes import Shape
 
 WEIGHTS = 1 << 20

@@ -6,15 +6,15 @@ from math import prod
 import torch
 from torch import Tensor
 
-from qkv.backends.reference import divides_exponentials, scores, seen_by, shares
+from qkv.algorithms.matrix.reference import divides_exponentials, scores, seen_by, shares
+from qkv.engine.problem import Call
 from qkv.masks.lower import part
 from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, clamped_power
 from qkv.normalizers.steep import steep
-from qkv.parameters import spread
-from qkv.problem import Call
+from qkv.values.parameters import spread
 
 LARGEST = 1 << 24
 """The most numbers that a tile's scores may take while they are made (a hidden layer counts for each pair)."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import MaskError, complaint
-from qkv.pytree import value
 from qkv.shapes import Shape
+from qkv.values.pytree import value
 
 
 class Grid(NamedTuple):

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from qkv.errors import MaskError, complaint
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import Causal
-from qkv.parameters import regroup
-from qkv.pytree import tensors_in
 from qkv.shapes import Shape, broadcast, show
+from qkv.values.parameters import regroup
+from qkv.values.pytree import tensors_in
 
 Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
 

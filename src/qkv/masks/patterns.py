@@ -8,8 +8,8 @@ from torch import Tensor
 
 from qkv.errors import MaskError, ShapeError, complaint
 from qkv.masks.base import Bounds, Dense, Grid, Mask
-from qkv.pytree import value
 from qkv.shapes import align_left, show
+from qkv.values.pytree import value
 
 FAR = 1 << 62
 """Farther than any position, and so near that a position can be added in int64."""

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from qkv.nn.gated import gated
+from qkv.nn.recurrent.gated import gated
 
 Hidden = tuple[Tensor, ...]
 """The state of a cell: (B, M); the LSTM's is hidden and cell state."""

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
+from qkv.linalg.matmul import Linear
 from qkv.models.checks import check_config, check_target
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
-from qkv.nn.cache import Memory, Rows
 from qkv.nn.causal import CausalBlock
+from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import PositionEmbedding, Rotary
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.products import Linear
 
 _FARTHEST = 128
 """Relative positions tell distances apart up to here."""

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ShapeError, complaint
+from qkv.linalg.matmul import Linear
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config
-from qkv.nn.cache import Rows
+from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.pointer import Pointer
-from qkv.nn.repeated import Repeated
+from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.scores import xavier_uniform
-from qkv.products import Linear
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""

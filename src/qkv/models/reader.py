@@ -11,7 +11,7 @@ from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import check_config, clean_source, padding_of
 from qkv.nn.blocks import EncoderBlock
-from qkv.nn.cache import Rows
+from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.pooling import Pool
 from qkv.nn.positions import sinusoidal

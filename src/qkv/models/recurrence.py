@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from qkv.linalg.matmul import linear
 from qkv.models.cells import STEPS, hidden_of
-from qkv.nn.gated_steps import gated_steps, served
-from qkv.nn.repeated import Repeated
-from qkv.products import linear
+from qkv.nn.recurrent.gated_sequence import gated_steps, served
+from qkv.nn.recurrent.repeated import Repeated
 
 
 def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

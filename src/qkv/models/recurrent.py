@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
+from qkv.linalg.matmul import Linear
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.attention import Attention
-from qkv.nn.cache import Rows
+from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
-from qkv.nn.repeated import Repeated
-from qkv.nn.repeated_attention import RepeatedAttention
+from qkv.nn.recurrent.repeated import Repeated
+from qkv.nn.recurrent.repeated_attention import RepeatedAttention
 from qkv.nn.scores import build_score
-from qkv.products import Linear
 
 
 @final

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint
+from qkv.linalg.matmul import Linear
 from qkv.masks.patterns import Lengths
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
-from qkv.nn.cache import Rows
+from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
-from qkv.nn.stepping import steps
-from qkv.products import Linear
 
 
 @final

@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from qkv.nn.attention import Attention
     from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias, build_bias
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
-    from qkv.nn.cache import Memory, Rows
     from qkv.nn.causal import CausalBlock
     from qkv.nn.copy import Copyable, CopyHead
+    from qkv.nn.decoding.cache import Memory, Rows
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
-    from qkv.nn.lower import RecurrentSelfAttention
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
     from qkv.nn.pointer import Pointer
     from qkv.nn.pooling import Pool
     from qkv.nn.positions import PositionEmbedding, Rotary, rotary, sinusoidal
+    from qkv.nn.recurrent.lower import RecurrentSelfAttention
     from qkv.nn.scores import (
         AdditiveScore,
         BilinearScore,
@@ -93,18 +93,18 @@ __getattr__ = lazy(
         "KernelScore": "qkv.nn.distance_scores",
         "LearnedEntmax": "qkv.nn.normalizers",
         "LearnedSigmoid": "qkv.nn.normalizers",
-        "Memory": "qkv.nn.cache",
+        "Memory": "qkv.nn.decoding.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
         "NormalizerModule": "qkv.nn.normalizers",
         "Pointer": "qkv.nn.pointer",
         "Pool": "qkv.nn.pooling",
         "PositionEmbedding": "qkv.nn.positions",
-        "RecurrentSelfAttention": "qkv.nn.lower",
+        "RecurrentSelfAttention": "qkv.nn.recurrent.lower",
         "RelativeBias": "qkv.nn.biases",
         "Residual": "qkv.nn.blocks",
         "Rotary": "qkv.nn.positions",
-        "Rows": "qkv.nn.cache",
+        "Rows": "qkv.nn.decoding.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "SinkSoftmax": "qkv.nn.normalizers",

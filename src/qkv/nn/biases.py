@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, complaint, nearest
-from qkv.parameters import Owner
+from qkv.values.parameters import Owner
 
 BIASES = ("alibi", "relative")
 

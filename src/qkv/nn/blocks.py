@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, complaint, nearest
+from qkv.linalg.matmul import Linear
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
-from qkv.nn.cache import Memory
+from qkv.nn.decoding.cache import Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.scores import xavier_uniform
-from qkv.products import Linear
 
 Activation = Literal["relu", "gelu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

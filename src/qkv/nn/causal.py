@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.nn.blocks import Activation, FeedForward, Residual
-from qkv.nn.cache import Memory
+from qkv.nn.decoding.cache import Memory
 from qkv.nn.multihead import MultiHeadAttention
 
 

@@ -9,7 +9,7 @@ from qkv.errors import ConfigError, complaint, nearest
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.scores import build_score, xavier_uniform
-from qkv.states import RowState
+from qkv.normalizers.row_state import RowState
 
 Mixing = Literal["joint", "mixture"]
 MIXINGS = ("joint", "mixture")

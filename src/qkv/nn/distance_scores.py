@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint, nearest
 from qkv.nn.scores import ScoreModule, xavier_uniform
-from qkv.parameters import above
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.sums import Concat
+from qkv.values.parameters import above
 
 KERNELS: Mapping[str, Callable[[Tensor], Score]] = MappingProxyType(
     {"boxcar": Boxcar, "epanechnikov": Epanechnikov, "gaussian": Gaussian, "squared_distance": SquaredDistance}

@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
+from qkv.linalg.matmul import Linear, linear
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.biases import BiasModule
-from qkv.nn.cache import Memory
+from qkv.nn.decoding.cache import Memory
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
-from qkv.products import Linear, linear
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 

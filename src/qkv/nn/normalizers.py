@@ -11,7 +11,7 @@ from qkv.errors import ConfigError, complaint
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
-from qkv.parameters import Owner
+from qkv.values.parameters import Owner
 
 
 class NormalizerModule(nn.Module, Owner):

@@ -4,8 +4,8 @@ from typing import final
 
 from torch import Tensor, nn
 
+from qkv.linalg.matmul import Linear, linear
 from qkv.nn.scores import xavier_uniform
-from qkv.products import Linear, linear
 
 
 @final

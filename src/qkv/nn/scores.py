@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, complaint, nearest
-from qkv.nn.repeated import Repeated
-from qkv.parameters import Owner
+from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import Bilinear, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
+from qkv.values.parameters import Owner
 
 SCORES = ("additive", "bilinear", "dot", "scaled_dot")
 

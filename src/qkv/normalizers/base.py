@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter, readable
+from qkv.values.parameters import Parameter, readable
 
 
 class Normalizer(ABC):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.normalizers.base import Normalizer, count, divide, hide
-from qkv.parameters import Parameter, finite, readable, spread
-from qkv.pytree import value
 from qkv.shapes import broadcast
+from qkv.values.parameters import Parameter, finite, readable, spread
+from qkv.values.pytree import value
 
 
 @final

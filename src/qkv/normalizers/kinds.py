@@ -4,7 +4,7 @@ from qkv.errors import ConfigError, complaint
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.parameters import Owner
+from qkv.values.parameters import Owner
 
 _OURS: tuple[type[Normalizer], ...] = (Softmax, Sum, Mean, Identity, Sigmoid, Hard, Sparsemax, Entmax)
 KINDS = {kind: kind.__name__.lower() for kind in _OURS}

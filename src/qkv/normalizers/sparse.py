@@ -9,8 +9,8 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import Normalizer, hide
-from qkv.parameters import Parameter, above, readable, spread
-from qkv.pytree import value
+from qkv.values.parameters import Parameter, above, readable, spread
+from qkv.values.pytree import value
 
 
 @final
@@ -183,3 +183,12 @@ def clamped_power(base: Tensor, exponent: float | Tensor) -> Tensor:
     """max(0, base)^exponent, 0 with zero gradient outside."""
     inside = base > 0
     return torch.where(inside, torch.where(inside, base, torch.ones_like(base)) ** exponent, torch.zeros_like(base))
+
+
+def threshold(s: Tensor, w: Tensor, alpha: float | Tensor) -> Tensor:
+    """τ from w = max(0, (α−1)s − τ)^(1/(α−1)), read off each row's largest weight; +inf where the row sees nothing."""
+    if not s.shape[-1]:
+        return s.new_full(s.shape[:-1], torch.inf)
+    largest, place = w.max(-1, keepdim=True)
+    tau = s.gather(-1, place) * (alpha - 1) - largest ** (alpha - 1)
+    return torch.where(largest > 0, tau, torch.full_like(tau, torch.inf)).squeeze(-1)

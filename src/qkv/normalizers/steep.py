@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.parameters import forward_mode, readable, transformed
+from qkv.values.parameters import forward_mode, readable, transformed
 
 MIDDLE = 1.25, 2.0
 """The α between which τ in the scores' own type is exact: a power of 4 at most, and no root."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.errors import UnsupportedError, complaint
 from qkv.functional import attention_with_weights
-from qkv.states import RowState
+from qkv.normalizers.row_state import RowState
 
 
 class Given(NamedTuple):

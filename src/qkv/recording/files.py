@@ -10,16 +10,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.bind import Arguments, bind
 from qkv.checkpoint.disk import replace_file
+from qkv.engine.describe import Arguments, bind
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, complaint
+from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.trace import Trace
 from qkv.recording.values import Reader, Writer, brief
 from qkv.scores.products import ScaledDot
-from qkv.states import RowState
 from qkv.view.scene import OPTIONS
 
 KEY = "qkv.trace"

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
 from qkv.nn.attention import Attention
-from qkv.nn.cache import Rows
+from qkv.nn.decoding.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.normalizers.row_state import RowState
 from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage
 from qkv.recording.trace import Trace
-from qkv.states import RowState
 
 
 @contextmanager

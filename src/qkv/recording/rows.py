@@ -11,10 +11,10 @@ from qkv.errors import ShapeError, UnsupportedError, complaint
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask, as_mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.row_state import RowState
 from qkv.recording.calls import Call
 from qkv.scores.base import Score
 from qkv.shapes import show
-from qkv.states import RowState
 
 _PER_ITEM = (Causal, Lengths, Window, Documents)
 Owner = TypeVar("Owner", bound=Score | Normalizer | Bias)

@@ -13,10 +13,10 @@ from qkv.errors import ShapeError, UnsupportedError, complaint
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Lengths, causal, dense
+from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around
 from qkv.recording.calls import Call
 from qkv.recording.rows import Item, item_of
-from qkv.states import RowState
 from qkv.view.scene import Inputs, Layer, Scene
 
 

@@ -13,12 +13,12 @@ from qkv.errors import DataError, QkvError, UnsupportedError, complaint, nearest
 from qkv.masks.base import Both, Dense, Either, Inverse
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.row_state import RowState
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.free import Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
-from qkv.states import RowState
 
 _CLASSES: tuple[type, ...] = (
     *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, SquaredDistance, Gaussian, Boxcar, Epanechnikov, Uniform),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, complaint
-from qkv.parameters import Parameter
 from qkv.scores.pointwise import Linear, Pointwise
 from qkv.shapes import Shape, show
+from qkv.values.parameters import Parameter
 
 Core = Literal["dot", "tanh_sum", "relu_sum", "distance", "tile"]
 

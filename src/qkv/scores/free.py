@@ -7,10 +7,10 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from qkv.errors import ConfigError, ShapeError, complaint
-from qkv.parameters import Owner
-from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
+from qkv.values.parameters import Owner
+from qkv.values.pytree import value
 
 
 @final

@@ -7,11 +7,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter, above, readable, spread
-from qkv.pytree import value
 from qkv.scores.base import Core, Operands, Score
 from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
 from qkv.scores.widened import wide
+from qkv.values.parameters import Parameter, above, readable, spread
+from qkv.values.pytree import value
 
 _BANDWIDTH = (Parameter("bandwidth", 0),)
 _LEARNED = "To learn it, keep its logarithm as the parameter and pass log_bandwidth.exp()."

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, complaint
-from qkv.positions import DIGITS, read, spell
 from qkv.scores.base import Score
 from qkv.scores.widened import equation
 from qkv.shapes import broadcast, show
+from qkv.values.positions import DIGITS, read, spell
 
 
 def with_positions(x: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.parameters import Parameter, above, forward_mode, readable, spread
-from qkv.products import linear
-from qkv.pytree import value
+from qkv.linalg.matmul import linear
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.scores.widened import HALVES, prepared_wide
 from qkv.shapes import Shape
+from qkv.values.parameters import Parameter, above, forward_mode, readable, spread
+from qkv.values.pytree import value
 
 
 @final

@@ -14,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, complaint
-from qkv.keeping import keeping
+from qkv.linalg.session import keeping
 from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device

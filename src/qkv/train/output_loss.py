@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.products import product, served
+from qkv.linalg.matmul import product, served
 
 _ROWS = 512
 """Tokens whose scores are held at a time: enough for products at full speed, few enough to be written over in place."""

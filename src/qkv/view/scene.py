@@ -8,8 +8,8 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, DtypeError, ShapeError, complaint, nearest
 from qkv.introspect.lazy_map import AttentionMap, attention_map
+from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
-from qkv.states import RowState
 
 OPTIONS = ("score", "normalizer", "mask", "bias", "enable_gqa")
 """What of a mechanism a layer may name, as `qkv.attention` does."""

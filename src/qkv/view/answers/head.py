@@ -13,10 +13,10 @@ from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Bounds, Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
+from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import ScaledDot
-from qkv.states import RowState
 from qkv.view.answers.parts import Cut, MaskPart, bias_of, part_of
 from qkv.view.scene import Layer
 

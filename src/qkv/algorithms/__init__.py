@@ -1,0 +1,1 @@
+"""The ways to compute attention, a folder for each family; import them from their modules."""

@@ -1,0 +1,1 @@
+"""Additive attention without the (Q, K, A) tensor."""

@@ -1,0 +1,359 @@
+"""Additive attention, backward: gradients of both projections, value, vector and bias from recomputed scores.
+
+The derivation is in `qkv.algorithms.additive.factored`. Four rows at a time meet a tile of keys: their weights p and
+score gradients g are made again, then each feature is passed once, where t = tanh(a + b) is recomputed from its
+factors: Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector.
+What `tanh_forward` has too is the same text, because Numba's cache notices changes of this file and those it names.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.algorithms.additive import scores_kernel
+from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
+from qkv.compiled import registers, tanh
+from qkv.compiled.kernels import estimated, helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.tanh import expm1, tanh_in_double
+from qkv.linalg import multiply_add
+from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
+
+SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
+BLOCK = 32
+LOW32 = 0xFFFFFFFF
+# Exact in both float types; a Python number would lift float32 to float64.
+ONE, ZERO = np.float32(1), np.float32(0)
+
+
+@helper
+def _seen(sight, n, q, edge, size):
+    """Give the part of a tile of keys, from `edge` on, that lies within the bounds of a row."""
+    first, last, _, _, owner = sight
+    start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
+    return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
+
+
+@helper
+def _hide(s, sight, n, q, at, hidden):
+    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    _, _, mask, _, owner = sight
+    if mask.size:
+        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
+        for k in range(s.size):
+            s[k] = s[k] if seen[k] else hidden
+
+
+@stage
+def _beside(sight, n, q, at, hidden, s):
+    """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
+    bias, owner = sight[3], sight[4]
+    if bias.size:
+        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
+        for k in range(s.size):
+            s[k] += added[k]
+    _hide(s, sight, n, q, at, hidden)
+
+
+@helper
+def _exponentials(s, base):
+    """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
+    for k in range(s.size):
+        x = np.float64(s[k] - base)
+        _, e = expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x < -708.0 else e
+
+
+@helper
+def _logistic(s, shift):
+    """s ← σ(s + shift)."""
+    wide_registers()
+    for k in range(s.size):
+        x = -np.float64(s[k] + shift)
+        x = 700.0 if x > 700.0 else x
+        _, e = expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
+
+
+@helper
+def _mix(x):
+    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`."""
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
+    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
+    return x ^ (x >> np.uint64(16))
+
+
+@helper
+def _row_bits(seed, row):
+    low = np.uint64(LOW32)
+    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
+    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
+    return _mix((both + _mix(row & low) + high_row) & low)
+
+
+@helper
+def _keep_factor(c, bits, start, threshold, scale):
+    """c ← the factor that dropout puts on each weight: 0 or `scale`."""
+    low = np.uint64(LOW32)
+    for k in range(c.size):
+        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
+        c[k] = scale if _mix((bits + key) & low) >= threshold else ZERO
+
+
+@helper
+def _score_gradients(p, g, keep, dropped, rule, total, delta):
+    """Turn g from the gradients of the weights p into those of the scores, and p into what met the values."""
+    if rule == SOFTMAX:
+        share = ONE / total if total != 0 else ZERO * total
+        for k in range(p.size):
+            p[k] *= share
+    if dropped:
+        for k in range(p.size):
+            g[k] *= keep[k]
+    for k in range(p.size):
+        if rule == SOFTMAX:
+            g[k] = p[k] * (g[k] - delta)
+        elif rule == SIGMOID:
+            g[k] = g[k] * (p[k] * (ONE - p[k]))
+    if dropped:
+        for k in range(p.size):
+            p[k] *= keep[k]
+
+
+@estimated
+def _tanh_of(y):
+    """tanh(x) of y = e^2x, which is finite."""
+    return (y - ONE) / (ONE + y)
+
+
+@reduction
+def _factored_feature(left, i, right, grads, start, stop, into, sums):
+    """Pass one factored feature for four rows."""
+    wide_registers()
+    e0, e1, e2, e3 = left[0, i], left[1, i], left[2, i], left[3, i]
+    f, to = right[i, start:stop], into[i, start:stop]
+    g0, g1, g2, g3 = grads[0, start:stop], grads[1, start:stop], grads[2, start:stop], grads[3, start:stop]
+    s0 = s1 = s2 = s3 = along = ZERO * e0
+    for k in range(f.size):
+        t0, t1, t2, t3 = _tanh_of(e0 * f[k]), _tanh_of(e1 * f[k]), _tanh_of(e2 * f[k]), _tanh_of(e3 * f[k])
+        u0, u1, u2, u3 = g0[k] * t0, g1[k] * t1, g2[k] * t2, g3[k] * t3
+        x0, x1, x2, x3 = g0[k] - u0 * t0, g1[k] - u1 * t1, g2[k] - u2 * t2, g3[k] - u3 * t3
+        to[k] += (x0 + x1) + (x2 + x3)
+        along += (u0 + u1) + (u2 + u3)
+        s0 += x0
+        s1 += x1
+        s2 += x2
+        s3 += x3
+    sums[0], sums[1], sums[2], sums[3], sums[4] = s0, s1, s2, s3, along
+
+
+@reduction
+def _other_feature(left, i, right, grads, start, stop, into, sums, small):
+    """Pass one small or direct feature for four rows; the direct tanh is taken in float64."""
+    f, to = right[i, start:stop], into[i, start:stop]
+    sums[4] = 0
+    for j in range(4):
+        g, a = grads[j, start:stop], left[j, i]
+        across = along = ZERO * a
+        for k in range(f.size):
+            t = small_tanh(a + f[k]) if small else into.dtype.type(tanh_in_double(np.float64(a) + np.float64(f[k])))
+            u = g[k] * t
+            x = g[k] - u * t
+            to[k] += x
+            along += u
+            across += x
+        sums[j] = across
+        sums[4] += along
+
+
+@stage
+def _features(left, right, part, into, sums, across, along):
+    """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
+    grads, count, start, stop = part
+    small, direct = count[0] + count[1], count[0] + count[1] + count[2]
+    for i in range(direct + count[3]):
+        if i < small:
+            _factored_feature(left, i, right, grads, start, stop, into, sums)
+        else:
+            _other_feature(left, i, right, grads, start, stop, into, sums, i < direct)
+        for j in range(across.shape[0]):
+            across[j, i] += sums[j]
+        along[i] += sums[4]
+
+
+@helper
+def _add(into, x):
+    for i in range(into.shape[0]):
+        to, row = into[i], x[i]
+        for k in range(to.size):
+            to[k] += row[k]
+
+
+@helper
+def _copy(x, to):
+    for i in range(x.size):
+        to[i] = x[i]
+
+
+@stage
+def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
+    """Turn the scores of one row with its part of a tile into weights, and the products beside them into slopes."""
+    n, tile, start, stop = box[0], box[3], part[0], part[1]
+    top, total, out, grad, grad_lse, shift, drop = state
+    at = tile * weights.shape[1] + start
+    p, g, keep = weights[j, start:stop], rows[1][j, start:stop], rows[2][: stop - start]
+    _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
+    if rule == SOFTMAX:
+        _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+    elif rule == SIGMOID:
+        _logistic(p, shift[n, q])
+    if drop.size:
+        _keep_factor(keep, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+    # Taken like the products of gradient and values: a row that sees one key then has gradients of exactly zero.
+    delta, width = rows[3][:1], out.shape[2]
+    delta[0] = 0
+    first = (n * out.shape[1] + q) * width
+    add_one(IN_FOURS, delta, 0, 0, grad, first, 0, 1, out, first, 1, width, 1)
+    if grad_lse.size:
+        delta[0] -= grad_lse[n, q]
+    _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta[0])
+    if rule == IDENTITY:
+        _hide(g, sight, n, q, at, 0.0)
+    _collect(g, n, q, at, rule, sight, wanted)
+
+
+@helper
+def _collect(g, n, q, at, rule, sight, wanted):
+    """Add the score gradients to those of the bias and of the sigmoid's shift, where they are wanted."""
+    _, _, d_bias, d_shift = wanted
+    if d_bias.size:
+        to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, at : at + g.size]
+        for k in range(g.size):
+            to[k] += g[k]
+    if rule == SIGMOID:
+        for k in range(g.size):
+            d_shift[n, q] += g[k]
+
+
+@stage
+def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, weights, rows, wanted):
+    """Let a block of rows meet a tile of keys, four at a time; fills `key_tile` with gradients of the keys.
+
+    Returns:
+        The part of the tile that any of the rows sees.
+    """
+    n, begin, end, tile = box
+    size, parts, low, high = values.shape[1], rows[4], values.shape[1], 0
+    key_tile[:] = 0
+    weights[:] = 0
+    for four in range(begin, end, 4):
+        start, stop = size, 0
+        for j in range(4):
+            parts[j] = 0
+            if four + j < end:
+                parts[j, 0], parts[j, 1] = _seen(sight, n, four + j, tile * size, min(size, keys - tile * size))
+            if parts[j, 0] < parts[j, 1]:
+                start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
+        if start < stop:
+            start, stop = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, size)
+            low, high = min(low, start), max(high, stop)
+            of_four = weights[four - begin : four - begin + 4]
+            _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, of_four, rows, wanted)
+            across = wanted[0][four : min(four + 4, end)]
+            part = rows[1], factors[3][n], start, stop
+            _features(rows[0], factors[1][n, tile], part, key_tile, rows[3], across, wanted[1])
+    return low, high
+
+
+@stage
+def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
+    """Compute weights and slopes of four rows with a part of a tile; of what a row does not see, zero."""
+    n, _, end, tile = box
+    slopes, parts, grads = rows[1], rows[4], rows[5]
+    scores(factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights)
+    slopes[:, start:stop] = 0
+    size, width = values.shape[1], grads.shape[1]
+    first = (four - box[1]) * width
+    add_four(IN_FOURS, slopes, start, size, grads, first, width, 1, values, start, size, width, stop - start)
+    for j in range(4):
+        # What a row does not see may have scores and products.
+        before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
+        weights[j, start:before] = 0
+        slopes[j, start:before] = 0
+        weights[j, after:stop] = 0
+        slopes[j, after:stop] = 0
+        if parts[j, 0] < parts[j, 1]:
+            _copy(factors[0][n, four + j], rows[0][j])
+            _row(box, four + j, parts[j], rule, scale, sight, state, weights, rows, j, wanted)
+
+
+@helper
+def _take(box, grad, sight, size, edge, grads):
+    """Copy the output's gradients of a block of rows; of those that see nothing of the tile they may be anything."""
+    n, begin, end, tile = box
+    for i in range(grads.shape[0]):
+        start, stop = 0, 0
+        if begin + i < end:
+            start, stop = _seen(sight, n, begin + i, tile * edge, size)
+        if start < stop:
+            _copy(grad[n, begin + i], grads[i])
+        else:
+            grads[i] = 0
+
+
+@helper
+def _add_value_gradients(to, grads, weights, low, high):
+    """Add Σ over a block's rows of grad_v p_k to the gradients of a tile whose rows are value columns."""
+    (rows, width), size, wide = grads.shape, weights.shape[1], high - low
+    for v in range(0, width - width % 4, 4):
+        add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
+    for v in range(width - width % 4, width):
+        add_one(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
+
+
+@kernel(
+    "void(i8, i8, i8, i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,:,::1], i4[:,::1], i4[:,::1],"
+    " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
+    " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
+    " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1], F[::1], i8[:,::1], F[:,::1])",
+    tanh,
+    scores_kernel,
+    registers,
+    multiply_add,
+)
+def backward(
+    n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,
+    top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
+    key_tile, weights, lefts, slopes, kept, sums, parts, grads,
+):  # fmt: skip
+    """Sum the gradients that the rows q0 to q1 of the items n0 to n1 give.
+
+    Args:
+        n0, n1, q0, q1, part: the box of rows, and where in the first axis of the sums it writes.
+        rule, left, ..., out: as in `factors` and `forward`, with what they computed.
+        values: (N, tiles, V in fours, keys per tile), as `lay_out` makes them.
+        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
+        keys: K.
+        left_sums, right_sums, value_sums, along: added to: sums over keys (N, Q, R), over queries (parts, N, tiles,
+            rows, keys per tile), over both (parts, N, R).
+        d_bias: added to, (parts or 1, S, 1 or Q, K), of size zero where it is not wanted.
+        d_shift: added to, (N, Q), for a sigmoid.
+        key_tile, weights, lefts, slopes, kept, sums, parts, grads: scratch of this thread, zeros: (R, keys per tile),
+            (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).
+    """
+    factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
+    state = (top, total, out, grad, grad_lse, shift, drop)
+    rows = (lefts, slopes, kept, sums, parts, grads)
+    for n in range(n0, n1):
+        wanted = (left_sums[n], along[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
+        for begin in range(q0, q1, BLOCK):
+            for tile in range(right.shape[1]):
+                box = (n, begin, min(q1, begin + BLOCK), tile)
+                _take(box, grad, sight, min(right.shape[3], keys - tile * right.shape[3]), right.shape[3], grads)
+                low, high = _meet_tile(
+                    box, rule, scale, factors, sight, state, values[n, tile], keys, key_tile, weights, rows, wanted
+                )
+                if low < high:
+                    _add(right_sums[part, n, tile], key_tile)
+                    _add_value_gradients(value_sums[part, n, tile], grads, weights, low, high)

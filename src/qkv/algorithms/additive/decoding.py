@@ -1,0 +1,85 @@
+"""Additive attention of one query after another over the same keys and values, as in a decoder's loop over time.
+
+Sizes are checked, bounds found and arrays made once for the loop: a step is left with its kernel.
+"""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.additive import operators
+from qkv.engine.autograd import second_derivative
+
+
+@final
+class Steps:
+    """Softmax over additive scores, for queries of one shape.
+
+    Args:
+        items: of the first query; gradients of keys and values are another's affair. Few queries.
+    """
+
+    def __init__(self, items: operators.Items) -> None:
+        self._shape, self._vector = items.query.shape, items.vector
+        self.memory = items.key, items.value
+        self._memory = tuple(x.detach().contiguous().numpy() for x in (items.key, items.vector, items.value))
+        self._sight = operators.sight(items)
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """Attend with queries (N, Q, A), which get a gradient, as the vector does."""
+        assert query.shape == self._shape
+        if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
+            found: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
+            return found
+        return torch.from_numpy(self.forward(query)[0])
+
+    def forward(self, query: Tensor) -> tuple[Any, ...]:
+        """Output, largest scores and sums, as arrays."""
+        from qkv.algorithms.additive import direct
+
+        return direct.forward(self._given(query), self._sight, 0, None, None)
+
+    def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of query and vector."""
+        from qkv.algorithms.additive import direct
+
+        wanted = (grad.contiguous().numpy(), None, False, False)
+        found = direct.backward(self._given(query), self._sight, 0, None, None, rows, wanted)
+        return torch.from_numpy(found[0]), torch.from_numpy(found[3])
+
+    def _given(self, query: Tensor) -> Any:
+        key, vector, value = self._memory
+        return query.detach().contiguous().numpy(), key, vector, value
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
+        rows = steps.forward(query)
+        output = torch.from_numpy(rows[0])
+        # All that the backward pass reads, so that PyTorch sees when one was changed.
+        ctx.save_for_backward(query, output, vector, *steps.memory)
+        ctx.steps, ctx.rows = steps, rows[1:]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, output, *_ = ctx.saved_tensors
+        given = ctx.steps, ctx.rows, query, output, grad
+        # Whoever differentiates once more is told by a function of its own.
+        return *(_StepBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)), None  # type: ignore[no-untyped-call]
+
+
+def _pulled(steps: Steps, rows: tuple[Any, ...], query: Tensor, output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return steps.backward(query, (output.detach().numpy(), *rows), grad.detach())
+
+
+class _StepBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        return _pulled(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("fused")

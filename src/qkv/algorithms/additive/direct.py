@@ -1,0 +1,112 @@
+"""Additive attention of few queries: shares the rows of `qkv.algorithms.additive.direct_kernel` among threads."""
+
+from math import prod
+
+import numpy as np
+
+from qkv.algorithms.additive.direct_kernel import backward as _backward
+from qkv.algorithms.additive.direct_kernel import forward as _forward
+from qkv.compiled import thread_pool
+from qkv.compiled.kernels import WIDE
+from qkv.engine.key_ranges import Array, Drop, Sight, arguments, summed
+from qkv.linalg.session import Reused
+
+_TOGETHER = 32
+"""Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
+
+_REUSED = Reused(1 << 26)
+"""Gradients of earlier steps: of a step's own time, touching new pages takes more than half."""
+
+_SMALL = 1 << 17
+"""Bytes below which glibc has memory at hand."""
+
+Inputs = tuple[Array, Array, Array, Array]
+"""query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
+
+
+def forward(
+    inputs: Inputs, sight: Sight, rule: int, shift: Array | None, drop: Drop | None
+) -> tuple[Array, Array, Array]:
+    """Compute output, largest score and sum of each row.
+
+    Args:
+        inputs: query, key, vector and value.
+        sight: what each row may see, and the bias.
+        rule: the number of the rule.
+        shift: (N, Q), added to the scores of a sigmoid.
+        drop: dropout on the weights.
+
+    Returns:
+        As the fields of `qkv.algorithms.additive.factored.Rows`.
+
+    Example:
+        >>> from qkv.engine.key_ranges import see
+        >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
+        >>> value = np.arange(3.0).reshape(1, 3, 1)
+        >>> forward((a, b, v, value), see(a.dtype, 1, 1, 3), 0, None, None)[0]
+        array([[[1.]]])
+    """
+    query, key, _, value = inputs
+    (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
+    out = np.empty((items, queries, value.shape[2]), dtype)
+    top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
+    rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
+    given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
+    # The backward pass makes scores again from tanhs that lie in a line, and divides by this pass's sum: of scores that
+    # were added up in another order, the weights would not sum to 1. Without a line the order is the same in wide
+    # registers of float32 alone.
+    direct = WIDE and dtype == np.float32
+    scratch = ((0 if direct else 1, width), dtype), ((keys + 64,), dtype)
+    thread_pool.share_out(_forward, dtype, rows, time, given, scratch)
+    return out, top, total
+
+
+def backward(
+    inputs: Inputs,
+    sight: Sight,
+    rule: int,
+    shift: Array | None,
+    drop: Drop | None,
+    rows: tuple[Array, ...],
+    wanted: tuple[Array, Array | None, bool, bool],
+) -> tuple[Array, Array | None, Array | None, Array, Array | None, Array]:
+    """Compute the gradients.
+
+    Args:
+        inputs, sight, rule, shift, drop: as given to `forward`.
+        rows: what `forward` gave.
+        wanted: gradients of output and lse, and whether those of the bias, and of keys and values, are wanted.
+
+    Returns:
+        As the fields of `qkv.algorithms.additive.factored.Gradients`.
+
+    Example:
+        >>> from qkv.engine.key_ranges import see
+        >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
+        >>> inputs, sight = (a, b, v, np.arange(3.0).reshape(1, 3, 1)), see(a.dtype, 1, 1, 3)
+        >>> rows = forward(inputs, sight, 0, None, None)
+        >>> backward(inputs, sight, 0, None, None, rows, (np.ones((1, 1, 1)), None, False, True))[2].ravel()
+        array([0.33333333, 0.33333333, 0.33333333])
+    """
+    query, key, vector, value = inputs
+    (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
+    (out, top, total), (grad, grad_lse, bias_gradient, memory_gradient) = rows, wanted
+    grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
+    d_query = _room(query.shape, dtype)
+    d_key, d_value = (_room(x.shape, dtype) if memory_gradient else np.empty((0, 0, 0), dtype) for x in (key, value))
+    along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
+    d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
+    grads = d_query, d_key, d_value, along, d_bias, d_shift
+    given = rule, *inputs, *arguments(sight, shift, drop, dtype), top, total, out, grad, grad_lse, *grads
+    time = items * queries * keys * (width * 1.2e-3 + value.shape[2] * 1e-4)
+    # Items that share a bias would write to its gradient at once.
+    alone = bias_gradient and len(np.unique(sight.owner[:, 3])) < items
+    scratch = ((_TOGETHER, width), dtype), ((_TOGETHER,), dtype)
+    thread_pool.share_out(_backward, dtype, items, 0.0 if alone else time, given, scratch)
+    d_vector = summed(along, sight.owner[:, 0], len(vector))
+    memory = (d_key, d_value) if memory_gradient else (None, None)
+    return d_query, *memory, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
+    return np.empty(shape, dtype) if prod(shape) * dtype.itemsize < _SMALL else _REUSED.array(shape, dtype)

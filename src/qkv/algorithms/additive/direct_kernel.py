@@ -1,0 +1,350 @@
+"""Additive attention where queries are few: a decoder's step, forward and backward, without factors.
+
+With one query, or a few, exponentials of every key would cost more than they save: here each tanh is taken of the sum
+itself (`qkv.compiled.tanh`), and keys are read as they lie. What `tanh_forward` has too is the same text, because
+Numba's cache notices changes of this file only.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled import tanh
+from qkv.compiled.kernels import fetch, helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.tanh import dot, expm1, features, score
+
+SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
+LOW32 = 0xFFFFFFFF
+# Exact in both float types; a Python number would lift float32 to float64.
+ONE, ZERO = np.float32(1), np.float32(0)
+
+
+@helper
+def _hide(s, sight, n, q, at, hidden):
+    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    _, _, mask, _, owner = sight
+    if mask.size:
+        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
+        for k in range(s.size):
+            s[k] = s[k] if seen[k] else hidden
+
+
+@helper
+def _largest(s, least, columns):
+    """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
+    wide_registers()
+    columns[:] = least
+    whole = s.size - s.size % 64
+    for start in range(0, whole, 64):
+        part = s[start : start + 64]
+        for k in range(64):
+            columns[k] = part[k] if part[k] > columns[k] else columns[k]
+    for k in range(whole, s.size):
+        columns[0] = s[k] if s[k] > columns[0] else columns[0]
+    top = columns[0]
+    for k in range(64):
+        top = columns[k] if columns[k] > top else top
+    return top
+
+
+@helper
+def _exponentials(s, base):
+    """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
+    for k in range(s.size):
+        x = np.float64(s[k] - base)
+        _, e = expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x < -708.0 else e
+
+
+@helper
+def _logistic(s, shift):
+    """s ← σ(s + shift)."""
+    wide_registers()
+    for k in range(s.size):
+        x = -np.float64(s[k] + shift)
+        x = 700.0 if x > 700.0 else x
+        _, e = expm1(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
+
+
+@reduction
+def _total(s):
+    total = ZERO * s[0]
+    for k in range(s.size):
+        total += s[k]
+    return total
+
+
+@helper
+def _mix(x):
+    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`."""
+    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
+    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
+    return x ^ (x >> np.uint64(16))
+
+
+@helper
+def _row_bits(seed, row):
+    low = np.uint64(LOW32)
+    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
+    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
+    return _mix((both + _mix(row & low) + high_row) & low)
+
+
+@helper
+def _drop(s, bits, start, threshold, scale):
+    """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
+    low = np.uint64(LOW32)
+    for k in range(s.size):
+        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
+        s[k] = s[k] * scale if _mix((bits + key) & low) >= threshold else ZERO
+
+
+@helper
+def _add_values(out, s, value):
+    """out += Σ s_k value_k, eight keys at a time."""
+    wide_registers()
+    width = out.size
+    whole = s.size - s.size % 8
+    for k in range(0, whole, 8):
+        p0, p1, p2, p3 = s[k], s[k + 1], s[k + 2], s[k + 3]
+        p4, p5, p6, p7 = s[k + 4], s[k + 5], s[k + 6], s[k + 7]
+        v0, v1, v2, v3 = value[k], value[k + 1], value[k + 2], value[k + 3]
+        v4, v5, v6, v7 = value[k + 4], value[k + 5], value[k + 6], value[k + 7]
+        for c in range(width):
+            one = (p0 * v0[c] + p1 * v1[c]) + (p2 * v2[c] + p3 * v3[c])
+            out[c] += one + ((p4 * v4[c] + p5 * v5[c]) + (p6 * v6[c] + p7 * v7[c]))
+    for k in range(whole, s.size):
+        p, v = s[k], value[k]
+        for c in range(width):
+            out[c] += p * v[c]
+
+
+@helper
+def _finish(out, total):
+    """Divide by the sum of a softmax row; a row without weight gives 0."""
+    if total == 0:
+        out[:] = 0
+    else:
+        for c in range(out.size):
+            out[c] /= total
+
+
+@helper
+def _bounds(sight, n, q, keys):
+    first, last, _, _, owner = sight
+    return max(np.int64(first[owner[n, 1], q]), 0), min(np.int64(last[owner[n, 1], q]), keys)
+
+
+@stage
+def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s):
+    """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; tanhs stay in the lines, of
+    which there may be one for all, or none."""
+    _, _, _, bias, owner = sight
+    v = vector[owner[n, 0]]
+    for k in range(s.size):
+        fetch(value[n, start + k])
+        if lines.shape[0]:
+            line = lines[min(k, lines.shape[0] - 1)]
+            features(query[n, q], key[n, start + k], line)
+            s[k] = dot(line, v)
+        else:
+            s[k] = score(query[n, q], key[n, start + k], v)
+    if bias.size:
+        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, start : start + s.size]
+        for k in range(s.size):
+            s[k] += added[k]
+    _hide(s, sight, n, q, start, hidden)
+
+
+@kernel(
+    "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
+    " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
+    tanh,
+)
+def forward(
+    start, stop, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total,
+    lines, scratch,
+):  # fmt: skip
+    """Compute the rows start to stop, counted over (N, Q).
+
+    Args:
+        start, stop: the range of rows.
+        query, key, vector: (N, Q, A), (N, K, A), (C, A).
+        rule, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total: as in `tanh_forward`.
+        lines, scratch: of this thread: (0 or 1, A), and K + 64 numbers.
+    """
+    sight, queries, keys = (first, last, mask, bias, owner), query.shape[1], value.shape[1]
+    columns = scratch[keys : keys + 64]
+    hidden = 0.0 if rule == IDENTITY else -np.inf
+    for row in range(start, stop):
+        n, q = row // queries, row % queries
+        out[n, q] = 0
+        top[n, q] = -np.inf
+        total[n, q] = 0
+        begin, end = _bounds(sight, n, q, keys)
+        if begin >= end:
+            continue
+        s = scratch[: end - begin]
+        _row_scores(n, q, begin, query, key, vector, value, sight, hidden, lines, s)
+        if rule == SOFTMAX:
+            top[n, q] = _largest(s, top[n, q], columns)
+            _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+            total[n, q] = _total(s)
+        elif rule == SIGMOID:
+            _logistic(s, shift[n, q])
+        if drop.size:
+            _drop(s, _row_bits(drop[0], np.uint64(row)), begin, drop[1], scale)
+        _add_values(out[n, q], s, value[n, begin:end])
+        if rule == SOFTMAX:
+            _finish(out[n, q], total[n, q])
+
+
+@helper
+def _pull(t, v):
+    """t ← the slope of the score by a + b, from t = tanh(a + b)."""
+    wide_registers()
+    for c in range(t.size):
+        t[c] = (ONE - t[c] * t[c]) * v[c]
+
+
+@helper
+def _add_products(to, g, lines):
+    """to += Σ g_k lines_k in float64, four at a time."""
+    wide_registers()
+    whole = g.size - g.size % 4
+    for k in range(0, whole, 4):
+        g0, g1, g2, g3 = np.float64(g[k]), np.float64(g[k + 1]), np.float64(g[k + 2]), np.float64(g[k + 3])
+        t0, t1, t2, t3 = lines[k], lines[k + 1], lines[k + 2], lines[k + 3]
+        for c in range(to.size):
+            to[c] += (g0 * t0[c] + g1 * t1[c]) + (g2 * t2[c] + g3 * t3[c])
+    for k in range(whole, g.size):
+        by, t = np.float64(g[k]), lines[k]
+        for c in range(to.size):
+            to[c] += by * t[c]
+
+
+@helper
+def _give(first, by, x, to):
+    """to = by·x for the first row, which writes, and to += by·x for the others."""
+    wide_registers()
+    if first:
+        for c in range(x.size):
+            to[c] = by * x[c]
+    else:
+        for c in range(x.size):
+            to[c] += by * x[c]
+
+
+@helper
+def _slope(rule, p, g, delta):
+    """Give the gradient of a score from its weight p and the weight's gradient."""
+    if rule == SOFTMAX:
+        return p * (g - delta)
+    return g * (p * (ONE - p)) if rule == SIGMOID else g
+
+
+@stage
+def _weights(n, q, start, rule, inputs, sight, state, lines, s):
+    """Make the weights of one row again, from key `start` on."""
+    query, key, vector, value = inputs
+    top, total, _, _, _, shift, _ = state
+    _row_scores(n, q, start, query, key, vector, value, sight, 0.0 if rule == IDENTITY else -np.inf, lines, s)
+    if rule == SOFTMAX:
+        _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+        share = ONE / total[n, q] if total[n, q] != 0 else ZERO * total[n, q]
+        for k in range(s.size):
+            s[k] *= share
+    elif rule == SIGMOID:
+        _logistic(s, shift[n, q])
+
+
+@helper
+def _clear(d_query, d_key, d_value, sight, n):
+    """Zero what the first row does not write; gradients of keys and values only where they are wanted."""
+    d_query[:] = 0
+    if d_value.shape[0] == 0:
+        return
+    begin = end = 0
+    if d_query.shape[0]:
+        begin, end = _bounds(sight, n, 0, d_value.shape[1])
+    end = max(begin, end)
+    d_key[n, :begin] = 0
+    d_key[n, end:] = 0
+    d_value[n, :begin] = 0
+    d_value[n, end:] = 0
+
+
+@stage
+def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
+    """Add what one row and its keys from `start` on give to every gradient; the first row writes those of keys."""
+    _, _, vector, value = inputs
+    _, _, out, grad, grad_lse, _, drop = state
+    d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
+    _, _, mask, _, owner = sight
+    memory = d_value.shape[0] > 0
+    _weights(n, q, start, rule, inputs, sight, state, lines, s)
+    # Taken like the products below: a row that sees one key then has gradients of exactly zero.
+    delta = dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
+    bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
+    for k in range(s.size):
+        at = start + k
+        if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
+            s[k] = 0
+            lines[k] = 0
+            if memory and q == 0:
+                d_value[n, at] = 0
+            continue
+        kept = ONE * scale
+        if drop.size and _mix((bits + _mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
+            kept = ZERO * scale
+        p = s[k]
+        s[k] = _slope(rule, p, kept * dot(grad[n, q], value[n, at]), delta)
+        if memory:
+            _give(q == 0, p * kept, grad[n, q], d_value[n, at])
+        if d_bias.size:
+            d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at] += s[k]
+        if rule == SIGMOID:
+            d_shift[n, q] += s[k]
+    _add_products(d_vector[n], s, lines)
+    for k in range(s.size):
+        _pull(lines[k], vector[owner[n, 0]])
+        if memory:
+            _give(q == 0, s[k], lines[k], d_key[n, start + k])
+    _add_values(d_query[n, q], s, lines)
+
+
+@kernel(
+    "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
+    " i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
+    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])",
+    tanh,
+)
+def backward(
+    n0, n1, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, top, total, out, grad,
+    grad_lse, d_query, d_key, d_value, d_vector, d_bias, d_shift, lines, scratch,
+):  # fmt: skip
+    """Compute the gradients of the items n0 to n1.
+
+    Args:
+        n0, n1: the range of items.
+        rule, query, ..., out: as in `forward`, with what it computed.
+        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
+        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V); the last two of no items where not wanted.
+        d_vector: added to, (N, A), float64.
+        d_bias: added to, as the bias, of size zero where it is not wanted.
+        d_shift: added to, (N, Q), for a sigmoid.
+        lines, scratch: of this thread: keys that are taken together, at most, times A; and as many numbers.
+    """
+    inputs, sight = (query, key, vector, value), (first, last, mask, bias, owner)
+    state = (top, total, out, grad, grad_lse, shift, drop)
+    grads = (d_query, d_key, d_value, d_vector, d_bias, d_shift)
+    for n in range(n0, n1):
+        _clear(d_query[n], d_key, d_value, sight, n)
+        for q in range(query.shape[1]):
+            begin, end = _bounds(sight, n, q, value.shape[1])
+            for start in range(begin, end, scratch.size):
+                s = scratch[: min(scratch.size, end - start)]
+                _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s)

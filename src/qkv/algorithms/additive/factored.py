@@ -1,0 +1,355 @@
+"""Additive attention on the CPU: scores vᵀ tanh(a + b), normalizer and weighted sum, without the (Q, K, A) tensor.
+
+**The factored tanh.** With E = e^{2a} and F = e^{2b},
+
+    tanh(a + b) = 1 − 2/(1 + EF) = (EF − 1)/(EF + 1),
+
+so that both exponentials are taken once per row, and a pair (query, key) costs one multiply-add and a quarter of a
+division for each hidden feature: w₀/d₀ + w₁/d₁ = (w₀d₁ + w₁d₀)/(d₀d₁), and so on for four. Why the result is as exact
+as a tanh of each sum, per item and hidden feature, over the entries that some row sees:
+
+1. *Range.* Let R be half the spread of the narrower side, m its middle, N = round(2m·log₂e). Keys narrower, say: F =
+   2^(2b·log₂e − N) and E = 2^(2a·log₂e + N); the shift by N moves powers of two from one factor to the other and
+   changes no product. |log₂F| ≤ 2R·log₂e + ½. (Queries narrower: the same with N = −round(2m·log₂e).)
+2. *Clamping.* tanh(x) rounds to ±1 from X₀ = 9.02 on (float64: 19.1). The exponent of the wider side is clamped to
+   ±(2(X₀ + R)·log₂e + ½); where that changes E, |a + b| ≥ X₀ for every key of the narrower side, and tanh is ±1
+   before and after. The narrower side never reaches the clamp.
+3. *No infinity, no zero.* Then |log₂(EF)| ≤ 2(X₀ + 2R)·log₂e + 1, which stays below 127 (float64: 1023) while R + ½ +
+   X₀ ≤ 26.7 (186). Both factors and the product are finite and normal: neither ∞·0 nor ∞/∞ can occur.
+4. *Rounding.* The exponentials are computed in float64 (Cody and Waite's reduction: 2x − n·ln 2 in two exact pieces)
+   and rounded once. With u the unit roundoff, EF is known within a relative 2u, so that x = a + b moves by at most u,
+   where rounding the sum a + b moves it by u|a + b|; then come one multiply-add, one division for four features, and
+   the sum over features, taken in fours around zero: Σ(v − 2v/(1 + EF)), never Σ2v/(1 + EF) alone, which would be as
+   large as Σ|v|. Four denominators multiply to a finite number because each is at most 2^30 (float64: 2^60): where
+   max a + max b = 10.3 (20.7) may be passed they are capped, which moves tanh by 2^-29 (2^-59) at most; |v| > 2^30
+   takes the direct form.
+5. *Small activations.* Where max|a| + max|b| < ½ an absolute error of u in x is not small beside x. There tanh is an
+   odd polynomial of a + b (relative error 2^-27; in float64 always the direct form).
+6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) takes tanh of a + b in float64, so that
+   what is NaN or infinite stays visible as such.
+
+7. *Few queries.* Below QK/(Q + K) = 4 the factors would cost more than they save:
+   `qkv.algorithms.additive.direct_kernel` takes each tanh by itself, as under 6, which is what a decoder's step does.
+
+**Backward.** t = (EF − 1)/(EF + 1) is made again; with g the gradient of the scores, v·Σg(1 − t²) over keys and
+queries are the gradients of a and b, Σgt that of v. 1 − t² is the derivative of what was computed, also where it was
+clamped: never autograd through the clamp. Scores come from the same loop as in the forward pass, hence the same bits.
+
+**Sums.** Keys come in tiles whose size depends on A alone. Every row of the forward pass is computed by the same
+operations whichever rows are beside it, so its bits depend neither on the number of threads nor on other rows; those of
+the backward pass depend on the number of threads.
+
+Measured on two AVX-512 cores, B 4, Q = K = 512, A 128, V 64, against the bare loop of its divisions and
+multiply-adds: `benchmarks/kernels_tanh_sum.py`.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.algorithms.additive import direct
+from qkv.algorithms.additive.backward_kernel import BLOCK
+from qkv.algorithms.additive.backward_kernel import backward as _backward
+from qkv.algorithms.additive.factors_kernel import factors as _factors
+from qkv.algorithms.additive.few_queries import few
+from qkv.algorithms.additive.forward_kernel import forward as _forward
+from qkv.algorithms.additive.layout_kernel import collect as _collect
+from qkv.algorithms.additive.layout_kernel import lay_out as _lay_out
+from qkv.compiled import thread_pool
+from qkv.engine.key_ranges import Array, Drop, Sight, arguments, summed
+
+Rule = Literal["softmax", "identity", "sigmoid"]
+_RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
+# X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough, and the
+# largest a + b that is calm: 1 + e^{2(a+b)} stays below 2^30 (float64: 2^60).
+_LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0, 10.3]), 8: np.array([19.1, 186.0, 0.5, 0.0, 20.7])}
+_MOST_PARTS = 8
+
+
+@final
+@dataclass(frozen=True)
+class Factors:
+    """What a score needs of queries and keys, once per row; see `qkv.algorithms.additive.factors_kernel`.
+
+    Where queries are few nothing is made: left, right and weight are query, key and vector themselves.
+
+    Attributes:
+        left: (N, Q, R); few queries: (N, Q, A).
+        right: (N, tiles, R, keys per tile); few queries: (N, 1, K, A).
+        weight: (N, R); few queries: (C, A).
+        count: (N, 4); few queries: (N, 0).
+        place: (N, R); few queries: (N, 0).
+    """
+
+    left: Array
+    right: Array
+    weight: Array
+    count: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    @property
+    def few(self) -> bool:
+        """Whether queries are so few that each tanh is taken by itself."""
+        return bool(self.count.shape[1] == 0)
+
+
+class Rows(NamedTuple):
+    """What the forward pass gives.
+
+    Attributes:
+        out: (N, Q, V); 0 in a row that sees nothing.
+        top: (N, Q), the largest score of a softmax row, −inf where it sees nothing.
+        total: (N, Q), Σ exp(s − top) of a softmax row; lse = top + log(total).
+    """
+
+    out: Array
+    top: Array
+    total: Array
+
+
+class Gradients(NamedTuple):
+    """What the backward pass gives.
+
+    Attributes:
+        query: (N, Q, A).
+        key: (N, K, A); None where queries are few and it was not asked for.
+        value: (N, K, V), likewise.
+        vector: (C, A).
+        bias: as the bias; None where it was not asked for.
+        shift: (N, Q), for a sigmoid.
+    """
+
+    query: Array
+    key: Array | None
+    value: Array | None
+    vector: Array
+    bias: Array | None
+    shift: Array
+
+
+def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
+    """Take both exponentials of each row, and decide per hidden feature how its tanh is computed.
+
+    Args:
+        query: a, projected queries (N, Q, A), C-contiguous.
+        key: b, projected keys (N, K, A).
+        vector: (C, A).
+        sight: what each row may see.
+
+    Returns:
+        The factors, about as large as query and key.
+
+    Source: the module's docstring.
+
+    Example:
+        >>> from qkv.engine.key_ranges import see
+        >>> a, b = np.zeros((1, 40, 8), np.float32), np.ones((1, 30, 8), np.float32)
+        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 40, 30)).right.shape
+        (1, 1, 20, 32)
+    """
+    (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
+    if few(queries, keys):
+        nothing = np.empty((items, 0), np.int64)
+        return Factors(query, key.reshape(items, 1, keys, width), vector, nothing, nothing)
+    room, size = (width + 12) // 4 * 4, tile_size(keys, width)
+    shapes = (items, queries, room), (items, -(-keys // size), room, size), (items, room)
+    left, right, weight = (np.empty(shape, dtype) for shape in shapes)
+    count, place = np.empty((items, 4), np.int64), np.empty((items, room), np.int64)
+    bounds = sight.first, sight.last, sight.mask, sight.owner
+    given = _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, place
+    scratch = (
+        ((queries + keys,), np.bool_),
+        ((width + keys + 1,), np.int64),
+        ((9, room), np.float64),
+        ((16, room), dtype),
+    )
+    thread_pool.share_out(_factors, dtype, items, items * (queries + keys) * width * 0.001, given, scratch)
+    return Factors(left, right, weight, count, place)
+
+
+def tile_size(keys: int, width: int) -> int:
+    """How many keys a tile holds, so that it stays in a core's second cache; a function of K and A alone.
+
+    Args:
+        keys: K.
+        width: A.
+
+    Returns:
+        A multiple of 16.
+
+    Example:
+        >>> tile_size(4096, 128), tile_size(20, 128)
+        (512, 32)
+    """
+    return min(max(64, min(512, 65536 // max(width, 1) // 16 * 16)), max(16, (keys + 15) // 16 * 16))
+
+
+def forward(
+    factors: Factors,
+    value: Array,
+    sight: Sight,
+    rule: Rule = "softmax",
+    shift: Array | None = None,
+    drop: Drop | None = None,
+) -> Rows:
+    """Compute additive attention from its factors.
+
+    Args:
+        factors: of queries and keys.
+        value: (N, K, V), C-contiguous.
+        sight: what each row may see, and the bias.
+        rule: how scores become weights: `softmax`, `identity` (also for the mean, divided afterwards), `sigmoid`.
+        shift: (N, Q), added to the scores of a sigmoid.
+        drop: dropout on the weights.
+
+    Returns:
+        Output and row state.
+
+    Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", appendix
+        A.1.2; rescaling over tiles: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax".
+
+    Example:
+        >>> from qkv.engine.key_ranges import see
+        >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
+        >>> sight = see(a.dtype, 1, 2, 3)
+        >>> forward(factor(a, b, v, sight), np.arange(3.0).reshape(1, 3, 1), sight).out.ravel()
+        array([1., 1.])
+    """
+    if factors.few:
+        return Rows(*direct.forward(_raw(factors, value), sight, _RULES[rule], shift, drop))
+    (items, queries, _), dtype = factors.left.shape, value.dtype
+    out = np.empty((items, queries, value.shape[2]), dtype)
+    top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
+    rows, size = items * queries, factors.right.shape[3]
+    made = factors.left, factors.right, factors.weight, factors.count
+    given = _RULES[rule], *made, value, *arguments(sight, shift, drop, dtype), out, top, total
+    time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
+    thread_pool.share_out(_forward, dtype, rows, time, given, (((4, size), dtype), ((64,), dtype)))
+    return Rows(out, top, total)
+
+
+def backward(
+    factors: Factors,
+    vector: Array,
+    value: Array,
+    sight: Sight,
+    rows: Rows,
+    grad: Array,
+    *,
+    rule: Rule = "softmax",
+    shift: Array | None = None,
+    drop: Drop | None = None,
+    grad_lse: Array | None = None,
+    bias_gradient: bool = False,
+    memory_gradient: bool = True,
+) -> Gradients:
+    """Compute the gradients of additive attention, in memory linear in Q and K.
+
+    Args:
+        factors, value, sight, rule, shift, drop: as given to `forward`.
+        vector: as given to `factor`.
+        rows: what `forward` gave.
+        grad: the gradient of the output, (N, Q, V), C-contiguous.
+        grad_lse: the gradient of the lse (N, Q), for a softmax.
+        bias_gradient: whether the gradient of the bias is wanted.
+        memory_gradient: whether those of keys and values are; where queries are many they come with the others.
+
+    Returns:
+        The gradients.
+
+    Example:
+        >>> from qkv.engine.key_ranges import see
+        >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
+        >>> sight, value = see(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
+        >>> made = factor(a, b, v, sight)
+        >>> backward(made, v, value, sight, forward(made, value, sight), np.ones((1, 2, 1))).value.ravel()
+        array([0.66666667, 0.66666667, 0.66666667])
+    """
+    if factors.few:
+        wanted = (grad, grad_lse, bias_gradient, memory_gradient)
+        found = direct.backward(_raw(factors, value), sight, _RULES[rule], shift, drop, tuple(rows), wanted)
+        return Gradients(*found)
+    (items, queries, room), dtype = factors.left.shape, value.dtype
+    keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]
+    time = items * queries * keys * (room + width / 2) * 1.5e-4
+    boxes, parts, bias_parts = _boxes(items, queries, time, sight if bias_gradient else None)
+    tiles = np.empty((items, factors.right.shape[1], (width + 3) // 4 * 4, size), dtype)
+    sums = (
+        np.zeros((items, queries, room), dtype),
+        np.zeros((parts, *factors.right.shape), dtype),
+        np.zeros((parts, *tiles.shape), dtype),
+        np.zeros((parts, items, room)),
+    )
+    d_bias = np.zeros((bias_parts, *(sight.bias.shape if bias_gradient else (0, 0, 0))), dtype)
+    d_shift = np.zeros((items, queries), dtype)
+    none = np.zeros((0, 0), dtype)
+    given = factors.left, factors.right, factors.weight, factors.count, tiles, *arguments(sight, shift, drop, dtype)
+    state = rows.top, rows.total, rows.out, grad, none if grad_lse is None else grad_lse, keys
+    code, lay_out = _backward.at(dtype), _lay_out.at(dtype)
+
+    def lay(chunk: int) -> None:
+        lay_out(*thread_pool.share(chunk, items, items), value, tiles)
+
+    def work(chunk: int) -> None:
+        scratch = [
+            np.zeros(shape, dtype) for shape in ((room, size), (BLOCK, size), (4, room), (4, size), (size,), (5,))
+        ]
+        ends, grads = np.empty((4, 2), np.int64), np.zeros((BLOCK, width), dtype)
+        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends, grads)
+
+    thread_pool.run(lay, items, tiles.size * 1e-3)
+    thread_pool.run(work, len(boxes), time)
+    return _gradients(factors, vector, sight, value.shape, sums, d_bias.sum(0) if bias_gradient else None, d_shift)
+
+
+def _gradients(
+    factors: Factors,
+    vector: Array,
+    sight: Sight,
+    shape: tuple[int, ...],
+    sums: tuple[Array, ...],
+    d_bias: Array | None,
+    d_shift: Array,
+) -> Gradients:
+    (items, queries, _), (_, keys, width), hidden = factors.left.shape, shape, vector.shape[1]
+    dtype = vector.dtype
+    d_query, d_key, d_value = (np.empty((items, *s), dtype) for s in ((queries, hidden), (keys, hidden), (keys, width)))
+    along, ones = np.empty((items, hidden)), np.ones(width, dtype)
+    code = _collect.at(dtype)
+
+    def work(chunk: int) -> None:
+        n0, n1 = thread_pool.share(chunk, items, items)
+        code(n0, n1, factors.place, vector, sight.owner, *sums, d_query, d_key, d_value, along, np.arange(width), ones)
+
+    thread_pool.run(work, items, (d_query.size + d_key.size + d_value.size) * 1e-3)
+    d_vector = summed(along, sight.owner[:, 0], len(vector))
+    return Gradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
+
+
+def _raw(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
+    """Query, key, vector and value, where queries are few."""
+    return factors.left, factors.right[:, 0], factors.weight, value
+
+
+def _boxes(
+    items: int, queries: int, time: float, bias: Sight | None
+) -> tuple[list[tuple[int, int, int, int, int]], int, int]:
+    """Cut the rows into boxes (n0, n1, q0, q1, part) that may run side by side.
+
+    Items share nothing but the bias, so a box is an item; where there are too few, or they share a bias whose gradient
+    is wanted, queries are cut too, and each cut sums the gradients of keys and values for itself.
+    """
+    threads = 1 if time < thread_pool.ALONE_BELOW else thread_pool.threads()
+    shared = bias is not None and len(np.unique(bias.owner[:, 3])) < items
+    cuts = min(threads if shared else -(-threads // max(items, 1)), _MOST_PARTS, max(1, queries // 32))
+    edges = [round(queries * cut / cuts / 4) * 4 for cut in range(cuts)] + [queries]
+    ranges = [(q0, q1, part) for part, (q0, q1) in enumerate(pairwise(edges))]
+    if shared:
+        boxes = [(0, items, *cut) for cut in ranges]
+    else:
+        boxes = [(n, n + 1, *cut) for n in range(items) for cut in ranges]
+    one_row = bias is not None and bias.bias.size > 0 and bias.bias.shape[1] == 1
+    return boxes, cuts, cuts if one_row else 1

@@ -1,0 +1,220 @@
+"""Both factors of e^{2(a+b)}, once per row, and for each hidden feature the way its tanh is to be computed.
+
+The derivation is in `qkv.algorithms.additive.factored`. Keys come out in tiles whose features are rows, so that the
+loops over keys that follow read one after the other. Features are reordered by the way they are computed:
+
+| way | stored in `left` and `right` | a term of the score |
+|---|---|---|
+| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF), and EF is small by itself |
+| factored | the same | the same with 1 + EF capped |
+| small | a, b | v · odd polynomial of a + b |
+| direct | a, b | v · tanh(a + b), computed in float64 |
+
+The first three ways come in fours, filled up with features of weight zero.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.kernels import helper, kernel, wide_registers
+
+LOG2E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01  # the first 33 bits of ln 2, so that n · LN2_HIGH is exact for |n| < 2^20
+LN2_LOW = 1.90821492927058770002e-10
+LN2 = LN2_HIGH + LN2_LOW
+CENTER_LIMIT = 131072.0
+VECTOR_LIMIT = 1073741824.0
+CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
+
+
+@helper
+def _exp_times_power(x, power):
+    """e^x · 2^power for |x| < 2^18, in float64."""
+    n = np.rint(x * LOG2E)
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    r2 = r * r
+    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
+    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
+    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
+    r4 = r2 * r2
+    scale = np.int64((np.int64(n + power) + 1023) << 52).view(np.float64)
+    return scale * (r + r2 * (low + r4 * (middle + r4 * high))) + scale
+
+
+@helper
+def _visible_rows(n, first, last, mask, owner, queries, keys, change):
+    """Mark the queries that see any key, and the keys that any query sees."""
+    place, layer = owner[n, 1], owner[n, 2]
+    queries[:] = False
+    keys[:] = False
+    change[:] = 0
+    for q in range(queries.size):
+        start, stop = max(np.int64(first[place, q]), 0), min(np.int64(last[place, q]), keys.size)
+        queries[q] = start < stop
+        if mask.size and start < stop:
+            row = mask[layer, q if mask.shape[1] > 1 else 0]
+            queries[q] = False
+            for k in range(start, stop):
+                queries[q] |= row[k]
+                keys[k] |= row[k]
+        elif start < stop:
+            change[start] += 1
+            change[stop] -= 1
+    seen = 0
+    for k in range(keys.size):
+        seen += change[k]
+        keys[k] |= seen > 0
+
+
+@helper
+def _spread(x, visible, low, high, bad):
+    """The least and largest entry of each feature over visible rows; `bad` becomes NaN where one is not finite."""
+    wide_registers()
+    low[:] = np.inf
+    high[:] = -np.inf
+    for i in range(x.shape[0]):
+        if visible[i]:
+            row = x[i]
+            for c in range(row.size):
+                value = row[c]
+                low[c] = value if value < low[c] else low[c]
+                high[c] = value if value > high[c] else high[c]
+                bad[c] += value - value
+
+
+@helper
+def _choose(stats, bad, vector, limits, way, center, reach):
+    """Decide per feature how its tanh is computed, and where its factors are centered and clamped."""
+    saturation, limit, small, has_polynomial, calm = limits[0], limits[1], limits[2], limits[3], limits[4]
+    for c in range(way.size):
+        way[c], center[c], reach[c] = DIRECT, 0.0, 0.0
+        if bad[c] != 0 or stats[0, c] > stats[1, c] or stats[2, c] > stats[3, c]:
+            continue
+        if not abs(vector[c]) <= VECTOR_LIMIT:
+            continue
+        highest = stats[1, c] + stats[3, c]
+        if max(-stats[0, c], stats[1, c]) + max(-stats[2, c], stats[3, c]) < small:
+            way[c] = SMALL if has_polynomial else DIRECT
+            continue
+        half_queries, half_keys = 0.5 * (stats[1, c] - stats[0, c]), 0.5 * (stats[3, c] - stats[2, c])
+        half = min(half_queries, half_keys)
+        middle = stats[2, c] + half_keys if half_keys <= half_queries else -(stats[0, c] + half_queries)
+        if half + 0.5 + saturation <= limit and abs(middle) <= CENTER_LIMIT:
+            way[c] = CALM if highest <= calm else FACTORED
+            center[c] = np.rint(2 * middle * LOG2E)
+            reach[c] = 2 * (saturation + half) + 0.5 * LN2
+
+
+@helper
+def _arrange(way, count, place):
+    """Order features by the way they are computed; all but the last are filled up to fours with -1."""
+    place[:] = -1
+    at = 0
+    for kind in range(4):
+        start = at
+        for c in range(way.size):
+            if way[c] == kind:
+                place[at] = c
+                at += 1
+        if kind != DIRECT:
+            at = start + (at - start + 3) // 4 * 4
+        count[kind] = at - start
+
+
+@helper
+def _factor(row, stop, center, reach, sign):
+    """Replace the first `stop` entries of a row in place order by e^{2x} · 2^{sign·N}, clamped."""
+    wide_registers()
+    for i in range(stop):
+        middle = -sign * center[i] * LN2
+        x = 2.0 * np.float64(row[i])
+        x = middle - reach[i] if x < middle - reach[i] else x
+        x = middle + reach[i] if x > middle + reach[i] else x
+        row[i] = _exp_times_power(x, sign * center[i])
+
+
+@helper
+def _take(x, place, ordered, row):
+    """Put the features of a row where they belong; in one sweep where they keep their order."""
+    if ordered:
+        for i in range(x.size):
+            row[i] = x[i]
+    else:
+        for i in range(place.size):
+            row[i] = x[place[i]] if place[i] >= 0 else 0
+
+
+@helper
+def _fill_left(a, visible, place, ordered, stop, center, reach, left):
+    for q in range(a.shape[0]):
+        row = left[q]
+        row[:] = 0
+        if visible[q]:
+            _take(a[q], place, ordered, row)
+            _factor(row, stop, center, reach, 1.0)
+
+
+@helper
+def _fill_right(b, visible, place, ordered, stop, center, reach, block, right):
+    size = right.shape[2]
+    for start in range(0, right.shape[0] * size, 16):
+        block[:] = 0
+        for j in range(min(16, b.shape[0] - start)):
+            if visible[start + j]:
+                _take(b[start + j], place, ordered, block[j])
+                _factor(block[j], stop, center, reach, -1.0)
+        tile = right[start // size]
+        for i in range(place.size):
+            to = tile[i, start % size : start % size + 16]
+            for j in range(16):
+                to[j] = block[j, i]
+
+
+@kernel(
+    "void(i8, i8, f8[::1], F[:,:,::1], F[:,:,::1], F[:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], i8[:,::1],"
+    " F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], i8[:,::1], b1[::1], i8[::1], f8[:,::1], F[:,::1])"
+)
+def factors(
+    n0, n1, limits, a, b, vector, first, last, mask, owner, left, right, weight, count, place,
+    flags, counts, floats, block,
+):  # fmt: skip
+    """Fill `left`, `right`, `weight`, `count` and `place` for the items n0 to n1.
+
+    Args:
+        n0, n1: the range of items.
+        limits: X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough,
+            the largest a + b that is calm.
+        a, b: projected queries (N, Q, A) and keys (N, K, A).
+        vector: (C, A).
+        first, last: bounds per row (P, Q).
+        mask: (M, 1 or Q, K), of size zero where there is none.
+        owner: (N, 4): which row of vector, bounds, mask and bias belongs to an item.
+        left: out, (N, Q, R) with R at least A + 9.
+        right: out, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
+        weight: out, (N, R): −2v for factored features, v for others.
+        count: out, (N, 4): how many features go each way.
+        place: out, (N, R): which feature stands where, -1 for none.
+        flags, counts, floats, block: scratch of this thread: Q + K, A + K + 1, (9, R) and (16, R).
+    """
+    queries, keys = flags[: a.shape[1]], flags[a.shape[1] :]
+    features, room = a.shape[2], left.shape[2]
+    stats, bad = floats[:4, :features], floats[4, :features]
+    center, reach, centers, reaches = floats[5, :features], floats[6, :features], floats[7], floats[8]
+    way, change = counts[:features], counts[features:]
+    for n in range(n0, n1):
+        _visible_rows(n, first, last, mask, owner, queries, keys, change)
+        bad[:] = 0
+        _spread(a[n], queries, stats[0], stats[1], bad)
+        _spread(b[n], keys, stats[2], stats[3], bad)
+        _choose(stats, bad, vector[owner[n, 0]], limits, way, center, reach)
+        _arrange(way, count[n], place[n])
+        ordered = True
+        for i in range(room):
+            c = place[n, i]
+            ordered = ordered and c == (i if i < features else -1)
+            weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c] * (-2 if way[c] <= FACTORED else 1)
+            centers[i], reaches[i] = (0.0, 0.0) if c < 0 else (center[c], reach[c])
+        _fill_left(a[n], queries, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, left[n])
+        _fill_right(b[n], keys, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, block, right[n])

@@ -1,0 +1,235 @@
+"""Backend `fused`: additive attention on the CPU by compiled loops, without the (Q, K, A) tensor.
+
+What the kernels know is a flat list of items, (N, Q, A), and how scores become weights by `softmax`, `identity` or
+`sigmoid`; the rest is composed here in PyTorch: a sink rescales the rows by their lse, a mean divides by the keys that
+a row may see.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.additive import decoding, operators
+from qkv.algorithms.additive.few_queries import few
+from qkv.compiled import available
+from qkv.engine.backend import Backend, Direct, Result
+from qkv.engine.hidden_keys import without_hidden
+from qkv.engine.mechanism import full_rank
+from qkv.engine.problem import Call, Cost, Problem
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.scores.base import Score
+from qkv.scores.pointwise import Linear
+from qkv.shapes import Shape, broadcast
+from qkv.values.parameters import finite, spread
+
+_RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
+
+DENSE_LIMIT = 1 << 24
+"""The most numbers, over all leading indices, for which a mask that is no interval may be written out."""
+
+
+def refuses(problem: Problem) -> str | None:
+    """Additive scores on the CPU, where Numba runs."""
+    if problem.core != "tanh_sum" or not isinstance(problem.pointwise, Linear):
+        return f"the core is {problem.core}, not tanh_sum"
+    if problem.normalizer not in _RULES:
+        return f"the normalizer is {problem.normalizer}: its rows need an order"
+    return _refuses_call(problem) or available.trouble()
+
+
+def _refuses_call(problem: Problem) -> str | None:
+    if problem.device != "cpu":
+        return "the kernels run on the CPU"
+    if problem.transformed:
+        return "the kernels have no rule for vmap"
+    if problem.mask == "predicate" and problem.rows * problem.queries * problem.keys > DENSE_LIMIT:
+        return f"the mask would be written out as a matrix of more than {DENSE_LIMIT} numbers"
+    if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
+        return "an axis is empty"
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """One multiply-add and a quarter of a division for each pair and hidden feature, three passes with gradients.
+
+    Factors are two exponentials a row and feature; where queries are few there are none, and a tanh a pair and feature.
+    Fitted to processor time of one thread.
+    """
+    pairs = problem.rows * problem.queries * problem.keys
+    work = pairs * (problem.width + problem.value_width / 2)
+    linear = problem.rows * (problem.queries + problem.keys) * problem.width
+    wide = 2 if problem.dtype == torch.float64 else 1
+    if few(problem.queries, problem.keys):
+        start, hidden, summed = (330, 4e-4, 1e-3) if problem.gradient else (150, 2.5e-4, 5e-5)
+        time = start + wide * pairs * (problem.width * hidden + problem.value_width * summed)
+    else:
+        start, each = (450, 2.2e-4) if problem.gradient else (180, 5e-5)
+        time = start + wide * (linear / 1000 + work * each)
+    passes = 3 if problem.gradient else 1
+    return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
+    leading, dtype = problem.leading, call.query.dtype
+    count = None
+    if problem.normalizer in ("mean", "sigmoid"):
+        count = call.visibility.count()
+    items = _items(problem, call, count)
+    stated = problem.state or problem.sink
+    output, lse = operators.apply(items, _RULES[problem.normalizer], call.dropout, stated)
+    if len(leading) != 1:
+        output = output.view(*leading, *output.shape[-2:])
+    if problem.normalizer == "mean" and count is not None:
+        output = output / count.clamp(min=1).unsqueeze(-1)
+    if problem.normalizer == "softmax" and stated:
+        output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
+    state = _state(problem, lse, count) if problem.state else None
+    return Result(output.to(dtype), state)
+
+
+def _items(problem: Problem, call: Call, count: Tensor | None) -> operators.Items:
+    call, leading = without_hidden(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
+    query, key, _, vector = call.score.prepare(call.query, call.key)
+    assert vector is not None
+    wide = _wide(problem.dtype)
+    return operators.Items(
+        _flat(query.to(wide), leading),
+        _flat(key.to(wide), leading),
+        _flat(call.value.to(wide), leading),
+        *_shared(vector.to(wide), leading, 1),  # type: ignore[arg-type]
+        *_bounds(problem, call),
+        *_shared(_dense(problem, call), leading, 2),
+        *_shared(_bias(problem, call, wide), leading, 2),
+        _shift(problem, call, count, wide),
+        call.seed,
+    )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
+    """A plain softmax of few queries over keys that are projected already, of one leading dimension."""
+    plain = problem.mask in ("all", "keys", "bounds") and problem.normalizer == "softmax" and problem.bias == "none"
+    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
+    projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
+    if not plain or more or projects or len(problem.leading) != 1 or not few(problem.queries, problem.keys):
+        return None
+    steps, wide = decoding.Steps(_items(problem, call, None)), _wide(problem.dtype)
+    return lambda query: steps(query.to(wide)).to(problem.dtype)
+
+
+def direct(problem: Problem) -> Direct | None:
+    """A plain softmax over one leading dimension: nothing to flatten, nothing to compose."""
+    plain = problem.mask == "all" and problem.normalizer == "softmax" and problem.bias == "none"
+    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
+    flat = len(problem.leading) == 1 and problem.dtype in (torch.float32, torch.float64)
+    return partial(_plain, problem.leading) if plain and flat and not more else None
+
+
+def _plain(leading: Shape, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
+    query, key, _, vector = score.prepare(query, key)
+    assert vector is not None
+    items = operators.Items(query, key, value, *_shared(vector, leading, 1), *(None,) * 9)  # type: ignore[arg-type]
+    return operators.apply(items, "softmax", 0.0, False)[0]
+
+
+def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
+    """Few queries under bounds: the kernels read each row's own keys alone, as they lie, and nothing reads them before.
+
+    Elsewhere a tile of keys is read at once, and the gradient of a projection is a sum over all keys.
+    """
+    projected = any(p.of_key and getattr(call.score, p.name) is not None for p in call.score.parameters)
+    return not (
+        projected
+        or torch.compiler.is_compiling()
+        or problem.mask not in ("causal", "keys", "bounds")
+        or not few(problem.queries, problem.keys)
+    )
+
+
+def _flat(x: Tensor, leading: Shape) -> Tensor:
+    """(..., N, F) to (items, N, F)."""
+    if x.ndim == 3 and x.shape[:-2] == leading:
+        # A view takes its time in the backward pass too.
+        return x
+    return x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+
+
+def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, Tensor | None]:
+    """What several items share, once, (C, *own); and for each item its place there; no place where all share one."""
+    if x is None:
+        return None, None
+    x = full_rank(x, len(leading) + own)
+    lead = x.shape[: len(leading)]
+    flat = x.reshape(-1, *x.shape[len(leading) :]) if len(leading) != 1 else x
+    if flat.shape[0] == 1:
+        return flat, None
+    places = torch.arange(flat.shape[0], device=x.device).view(lead)
+    return flat, places.expand(leading).reshape(-1)
+
+
+def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """First and last visible key of each row, and the place of each item among them."""
+    first, last = call.visibility.bounds or (None, None)
+    if first is None and last is None:
+        return None, None, None
+    first = torch.zeros_like(last) if first is None else first  # type: ignore[arg-type]
+    last = torch.full_like(first, problem.keys) if last is None else last
+    shape = broadcast(first.shape, last.shape) or ()
+    first, last = (x.expand(*shape[:-1], problem.queries) for x in (first, last))
+    flat_first, places = _shared(first, problem.leading, 1)
+    return flat_first, _shared(last, problem.leading, 1)[0], places
+
+
+def _dense(problem: Problem, call: Call) -> Tensor | None:
+    dense = call.visibility.matrix() if problem.mask == "predicate" else call.visibility.dense
+    return None if dense is None else _over_keys(dense, problem)
+
+
+def _bias(problem: Problem, call: Call, wide: torch.dtype) -> Tensor | None:
+    return None if call.bias is None else _over_keys(call.bias.to(wide), problem)
+
+
+def _over_keys(table: Tensor, problem: Problem) -> Tensor:
+    """(..., 1 or Q, K): the kernels want every key written out."""
+    table = full_rank(table, max(table.ndim, 2))
+    return table.expand(*table.shape[:-1], problem.keys)
+
+
+def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype) -> Tensor | None:
+    """What a sigmoid adds to its scores, (items, Q)."""
+    if not isinstance(call.normalizer, Sigmoid):
+        return None
+    bias = call.normalizer.bias
+    if bias is None:
+        assert count is not None
+        shift = -count.clamp(min=1).to(wide).log()
+    else:
+        shift = torch.as_tensor(spread(bias, by=1), dtype=wide, device="cpu")
+    return shift.expand(*problem.leading, problem.queries).reshape(-1, problem.queries)
+
+
+def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """A sink is one more key without a value: it shrinks the row to the share σ(lse − sink)."""
+    sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
+    if sink is None:
+        return output, lse
+    sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
+    return output * torch.sigmoid(lse - finite(sink)).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+
+
+def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
+    if problem.normalizer == "softmax":
+        return lse
+    rows = (*problem.leading, problem.queries)
+    return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
+
+
+BACKEND = Backend(
+    "fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True, direct=direct, repeats=repeats
+)

@@ -1,0 +1,85 @@
+"""Additive attention: values into tiles for the backward pass, and its sums back into gradients.
+
+The backward pass reads and writes tiles of keys, each with one row per feature or value column; here they are made from
+values (N, K, V), and their sums become gradients in the order and layout of the inputs.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+from qkv.compiled.kernels import helper, kernel
+
+# Keys that are moved together: a cache line of them is written or read whole; the keys per tile are a multiple of it.
+BLOCK = 16
+
+
+@kernel("void(i8, i8, F[:,:,::1], F[:,:,:,::1])")
+def lay_out(n0, n1, value, tiles):
+    """Lay values out in tiles of keys.
+
+    Args:
+        n0, n1: the range of items.
+        value: (N, K, V).
+        tiles: out, (N, tiles, V or more, keys per tile); what no value fills becomes 0.
+    """
+    size, keys = tiles.shape[3], value.shape[1]
+    for n in range(n0, n1):
+        tiles[n] = 0
+        for begin in range(0, keys, BLOCK):
+            tile, at, rows = tiles[n, begin // size], begin % size, value[n, begin : begin + BLOCK]
+            for v in range(value.shape[2]):
+                for j in range(rows.shape[0]):
+                    tile[v, at + j] = rows[j, v]
+
+
+@helper
+def _back(tiles, place, factor, out):
+    """Sum the parts of tiles of keys into rows of keys: column place[i] is row i times its factor."""
+    size, keys = tiles.shape[3], out.shape[0]
+    for begin in range(0, keys, BLOCK):
+        tile, at, rows = begin // size, begin % size, out[begin : begin + BLOCK]
+        for i in range(place.size):
+            c = place[i]
+            if c >= 0:
+                for j in range(rows.shape[0]):
+                    rows[j, c] = tiles[0, tile, i, at + j] * factor[c]
+                for part in range(1, tiles.shape[0]):
+                    for j in range(rows.shape[0]):
+                        rows[j, c] += tiles[part, tile, i, at + j] * factor[c]
+
+
+@kernel(
+    "void(i8, i8, i8[:,::1], F[:,::1], i8[:,::1], F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1],"
+    " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], i8[::1], F[::1])"
+)
+def collect(
+    n0, n1, place, vector, owner, left, right, values, along, d_query, d_key, d_value, d_vector,
+    columns, ones,
+):  # fmt: skip
+    """Turn the sums of the backward pass into gradients, for the items n0 to n1.
+
+    Args:
+        n0, n1: the range of items.
+        place, vector, owner: as in `factors`.
+        left: sums for queries, (N, Q, R).
+        right, values: sums for keys and values, (parts, N, tiles, rows, keys per tile).
+        along: sums for the vector, (parts, N, R).
+        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V).
+        d_vector: out, (N, A), float64.
+        columns, ones: 0 to V − 1, and as many ones.
+    """
+    for n in range(n0, n1):
+        v = vector[owner[n, 0]]
+        _back(right[:, n], place[n], v, d_key[n])
+        _back(values[:, n], columns, ones, d_value[n])
+        for q in range(d_query.shape[1]):
+            sums, row = left[n, q], d_query[n, q]
+            for i in range(place.shape[1]):
+                if place[n, i] >= 0:
+                    row[place[n, i]] = sums[i] * v[place[n, i]]
+        for i in range(place.shape[1]):
+            c = place[n, i]
+            if c >= 0:
+                d_vector[n, c] = 0
+                for part in range(along.shape[0]):
+                    d_vector[n, c] += along[part, n, i]

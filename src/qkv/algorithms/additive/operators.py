@@ -1,0 +1,328 @@
+"""The additive kernels as functions that PyTorch differentiates: eager, and as registered operators under tracing."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.engine.autograd import second_derivative
+from qkv.values.parameters import transformed
+
+if TYPE_CHECKING:
+    from qkv.algorithms.additive.factored import Factors
+    from qkv.engine.key_ranges import Drop, Sight
+
+
+class Items(NamedTuple):
+    """The tensors, flat over leading dimensions; a place tells for each item its row of shared data, None for row 0.
+
+    Attributes:
+        query, key, value: (N, Q, A), (N, K, A), (N, K, V).
+        vector: (C, A); vector_place (N).
+        first, last: int32 (P, Q), the bounds of each row; bounds_place (N).
+        dense: bool (M, 1 or Q, K); dense_place (N).
+        bias: (S, 1 or Q, K); bias_place (N).
+        shift: (N, Q), added to the scores of a sigmoid.
+        seed: int64, of dropout.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    vector: Tensor
+    vector_place: Tensor | None
+    first: Tensor | None
+    last: Tensor | None
+    bounds_place: Tensor | None
+    dense: Tensor | None
+    dense_place: Tensor | None
+    bias: Tensor | None
+    bias_place: Tensor | None
+    shift: Tensor | None
+    seed: Tensor | None
+
+
+_LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
+_VECTOR_PLACE, _SHIFT = (Items._fields.index(name) for name in ("vector_place", "shift"))
+_KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
+
+
+def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[Tensor, Tensor]:
+    """Output (N, Q, V) and lse (N, Q), which is empty but for a softmax, and where its state is not asked for."""
+    if torch.compiler.is_compiling():
+        output, lse, _, _ = tanh_forward(*items, rule, dropout)
+        return output, lse
+    learned = (items[place] for place in _LEARNED)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
+    if not learns and not transformed():
+        return _forward(items, rule, state, _known(items, dropout))[:2]
+    output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
+    return output, lse
+
+
+class _Known(NamedTuple):
+    """What a forward pass leaves to its backward pass."""
+
+    factors: "Factors"
+    sight: "Sight"
+    drop: "Drop | None"
+
+
+def _array(x: Tensor | None) -> Any:
+    return None if x is None else x.detach().contiguous().numpy()
+
+
+def _known(items: Items, dropout: float) -> _Known:
+    from qkv.algorithms.additive import factored
+    from qkv.engine.key_ranges import Drop
+
+    seen = sight(items)
+    factors = factored.factor(_array(items.query), _array(items.key), _array(items.vector), seen)
+    drop = None if items.seed is None else Drop(int(items.seed), dropout)
+    return _Known(factors, seen, drop)
+
+
+@lru_cache(maxsize=64)
+def _open(count: int, queries: int, keys: int, dtype: Any) -> "Sight":
+    """Where everything is seen, and every item has the same vector."""
+    from qkv.engine.key_ranges import see
+
+    return see(dtype, count, queries, keys)
+
+
+def sight(items: Items) -> "Sight":
+    """What each row may see, as the kernels take it."""
+    import numpy as np
+
+    from qkv.engine.key_ranges import Sight
+
+    (count, queries, _), keys = items.query.shape, items.key.shape[1]
+    dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
+    if all(x is None for x in items[_VECTOR_PLACE:_SHIFT]):
+        return _open(count, queries, keys, dtype)
+    owner = np.zeros((count, 4), np.int64)
+    for column, place in enumerate((items.vector_place, items.bounds_place, items.dense_place, items.bias_place)):
+        if place is not None:
+            owner[:, column] = _array(place)
+    return Sight(
+        np.zeros((1, queries), np.int32) if items.first is None else _array(items.first),
+        np.full((1, queries), keys, np.int32) if items.last is None else _array(items.last),
+        owner,
+        np.zeros((0, 0, 0), np.bool_) if items.dense is None else _array(items.dense),
+        np.zeros((0, 0, 0), dtype) if items.bias is None else _array(items.bias),
+    )
+
+
+def _forward(items: Items, rule: Any, state: bool, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, lse, and the two parts of the lse that the backward pass wants."""
+    from qkv.algorithms.additive import factored
+
+    rows = factored.forward(
+        known.factors, _array(items.value), known.sight, rule, shift=_array(items.shift), drop=known.drop
+    )
+    output, top, total = (torch.from_numpy(x) for x in rows)
+    if rule != "softmax" or not state:
+        return output, output.new_empty(output.shape[0], 0), top, total
+    return output, torch.where(top == -torch.inf, top, top + total.log()), top, total
+
+
+def _backward(
+    items: Items,
+    rule: Any,
+    known: _Known,
+    rows: tuple[Tensor, ...],
+    g_output: Tensor,
+    g_lse: Tensor | None,
+    learns: tuple[bool, bool],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of query, key, value, vector, bias and shift."""
+    from qkv.algorithms.additive import factored
+
+    found = factored.backward(
+        known.factors,
+        _array(items.vector),
+        _array(items.value),
+        known.sight,
+        factored.Rows(*(_array(x) for x in rows)),
+        _array(g_output),
+        rule=rule,
+        shift=_array(items.shift),
+        drop=known.drop,
+        grad_lse=None if rule != "softmax" else _array(g_lse),
+        bias_gradient=learns[0],
+        memory_gradient=learns[1],
+    )
+    return tuple(None if x is None else torch.from_numpy(x) for x in found)
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        items = Items(*tensors)  # type: ignore[arg-type]
+        known = _known(items, dropout)
+        output, lse, top, total = _forward(items, rule, state, known)
+        ctx.rule, ctx.known = rule, known
+        ctx.save_for_backward(*tensors, output, top, total)
+        ctx.set_materialize_grads(False)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+        wanted = ctx.needs_input_grad[3:]
+        learns = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
+        given = ctx.rule, ctx.known, learns, g_output, g_lse, *ctx.saved_tensors
+        # Whoever differentiates once more is told by a function of its own.
+        found = _FusedBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)  # type: ignore[no-untyped-call]
+        gradients = dict(zip(_LEARNED, found, strict=True))
+        return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
+
+
+def _pulled(
+    rule: str,
+    known: _Known,
+    learns: tuple[bool, bool],
+    g_output: Tensor | None,
+    g_lse: Tensor | None,
+    *tensors: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    items, rows = Items(*tensors[:-3]), tensors[-3:]  # type: ignore[arg-type]
+    g_output = torch.zeros_like(rows[0]) if g_output is None else g_output  # type: ignore[arg-type]
+    return _backward(items, rule, known, rows, g_output, g_lse, learns)  # type: ignore[arg-type]
+
+
+class _FusedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
+        return _pulled(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("fused")
+
+
+@torch.library.custom_op("qkv::tanh_sum", mutates_args=())
+def tanh_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    vector_place: Tensor | None,
+    first: Tensor | None,
+    last: Tensor | None,
+    bounds_place: Tensor | None,
+    dense: Tensor | None,
+    dense_place: Tensor | None,
+    bias: Tensor | None,
+    bias_place: Tensor | None,
+    shift: Tensor | None,
+    seed: Tensor | None,
+    rule: str,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (N, Q, V), lse (N, Q), and its two parts for the backward pass."""
+    items = Items(
+        query,
+        key,
+        value,
+        vector,
+        vector_place,
+        first,
+        last,
+        bounds_place,
+        dense,
+        dense_place,
+        bias,
+        bias_place,
+        shift,
+        seed,
+    )
+    return _forward(items, rule, True, _known(items, dropout))
+
+
+@tanh_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    items, queries, _ = query.shape
+    top = query.new_empty(items, queries)
+    lse = top if rest[-2] == "softmax" else query.new_empty(items, 0)
+    return query.new_empty(items, queries, value.shape[-1]), torch.empty_like(lse), top, torch.empty_like(top)
+
+
+@torch.library.custom_op("qkv::tanh_sum_backward", mutates_args=())
+def tanh_backward(
+    g_output: Tensor,
+    g_lse: Tensor | None,
+    output: Tensor,
+    top: Tensor,
+    total: Tensor,
+    learns_bias: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    vector_place: Tensor | None,
+    first: Tensor | None,
+    last: Tensor | None,
+    bounds_place: Tensor | None,
+    dense: Tensor | None,
+    dense_place: Tensor | None,
+    bias: Tensor | None,
+    bias_place: Tensor | None,
+    shift: Tensor | None,
+    seed: Tensor | None,
+    rule: str,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of query, key, value, vector, bias and shift; empty where there is none."""
+    items = Items(
+        query,
+        key,
+        value,
+        vector,
+        vector_place,
+        first,
+        last,
+        bounds_place,
+        dense,
+        dense_place,
+        bias,
+        bias_place,
+        shift,
+        seed,
+    )
+    found = _backward(items, rule, _known(items, dropout), (output, top, total), g_output, g_lse, (learns_bias, True))
+    return tuple(query.new_empty(0) if x is None else x for x in found)  # type: ignore[return-value]
+
+
+@tanh_backward.register_fake
+def _(*args: Any) -> tuple[Tensor, ...]:
+    learns_bias, items = args[5], Items(*args[6:-2])
+    query, bias = items.query, items.bias
+    d_bias = query.new_empty(0) if bias is None or not learns_bias else bias.new_empty(bias.shape)
+    like = [x.new_empty(x.shape) for x in (query, items.key, items.value, items.vector)]
+    return (*like, d_bias, query.new_empty(query.shape[:2]))
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    out, _, top, total = output
+    ctx.save_for_backward(*inputs[:-2], out, top, total)
+    ctx.rest = inputs[-2:]
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    *tensors, out, top, total = ctx.saved_tensors
+    g_output = torch.zeros_like(out) if g_output is None else g_output
+    wanted = ctx.needs_input_grad[:-2]
+    learns_bias = wanted[Items._fields.index("bias")]
+    found = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
+    gradients = dict(zip(_LEARNED, found, strict=True))
+    return (*(gradients.get(i) if want else None for i, want in enumerate(wanted)), None, None)
+
+
+def _no_gradients(ctx: Any, *_: Any) -> Any:
+    raise second_derivative("fused")
+
+
+tanh_forward.register_autograd(_gradients, setup_context=_remember)
+tanh_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)

@@ -1,0 +1,192 @@
+"""Scores of additive attention, four rows at a time: Σ v tanh(a + b) of the factors that `tanh_factors` made.
+
+Four features are summed by one division, Σ v − 2v/(1 + EF), and four rows share what is read of the keys; sums stay in
+registers from the first feature to the last. Every score is computed by the same operations wherever its row and its
+key lie, so that no bit depends on how rows are put together.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic, overload
+
+from qkv.compiled import registers
+from qkv.compiled.kernels import WIDE, helper, wide_registers
+from qkv.compiled.tanh import tanh_in_double
+
+ROUND = 16
+"""Keys of one register; in float64 of two."""
+# Exact in both float types; a Python number would lift float32 to float64.
+CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
+C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
+C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
+_FLAGS = ("contract", "nsz")
+_ESTIMATED = (*_FLAGS, "arcp", "ninf")
+"""Of a division whose operands are finite: LLVM may take an estimated reciprocal and one step of Newton's, within a
+unit of the last place or two, in a quarter of the time."""
+
+
+@helper
+def small_tanh(x):
+    """Compute tanh for |x| < ½ by an odd polynomial, within 2^-27 of its value."""
+    y = x * x
+    return x + x * (y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * C5)))))
+
+
+def _factored(left, q, most, right, weight, calm, stop, low, high, s):
+    """s ← Σ v − 2v/(1 + EF) over the features 0 to `stop` in fours, for four rows and the keys low to high."""
+    cap = CAP if s.itemsize == 4 else WIDE_CAP
+    for j in range(4):
+        e, sums = left[min(q + j, most)], s[j, low:high]
+        sums[:] = 0
+        for i in range(0, stop, 4):
+            d = [1 + e[i + n] * right[i + n, low:high] for n in range(4)]
+            if i >= calm:
+                d = [np.minimum(x, cap) for x in d]
+            w0, w1, w2, w3 = weight[i : i + 4]
+            pair, other = d[0] * d[1], d[2] * d[3]
+            upper = (w0 * d[1] + w1 * d[0]) * other + (w2 * d[3] + w3 * d[2]) * pair
+            sums += upper / (pair * other) - ((w0 + w1) + (w2 + w3)) / 2
+
+
+@overload(_factored, inline="always")
+def _factored_compiled(left, q, most, right, weight, calm, stop, low, high, s):
+    def sums(left, q, most, right, weight, calm, stop, low, high, s):
+        _four_rows(left, q, most, right, weight, calm, stop, low, high, s)
+
+    return sums
+
+
+@intrinsic
+def _four_rows(_, left, q, most, right, weight, calm, stop, low, high, s):
+    """`_factored` in registers."""
+
+    def make(context, builder, signature, given):
+        arrays = {i: context.make_array(signature.args[i])(context, builder, given[i]) for i in (0, 3, 4, 9)}
+        number = context.get_value_type(signature.args[4].dtype)
+        q, most, calm, stop, low, high = (given[i] for i in (1, 2, 5, 6, 7, 8))
+        of_left, of_right, of_s = (_width(builder, arrays[i]) for i in (0, 3, 9))
+        rows = []
+        for j in range(4):
+            own = builder.add(q, registers.WORD(j))
+            own = builder.select(builder.icmp_signed("<", own, most), own, most)
+            rows.append(builder.gep(arrays[0].data, [builder.mul(own, of_left)]))
+        sides = _Sides(rows, arrays[3].data, of_right, arrays[4].data, calm, stop, number)
+
+        def turn(k, _):
+            for j, total in enumerate(_sums(builder, sides, k)):
+                at = builder.add(builder.mul(of_s, registers.WORD(j)), k)
+                registers.store(builder, total, builder.gep(arrays[9].data, [at]))
+            return []
+
+        registers.loop(builder, low, high, ROUND, [], turn)
+        return context.get_dummy_value()
+
+    return types.void(left, q, most, right, weight, calm, stop, low, high, s), make
+
+
+def _width(builder, array):
+    return builder.extract_value(array.shape, 1)
+
+
+class _Sides:
+    """Where the factors of four rows, of a tile of keys, and their weights lie."""
+
+    def __init__(self, rows, right, of_right, weight, calm, stop, number):
+        self.rows, self.right, self.of_right, self.weight = rows, right, of_right, weight
+        self.calm, self.stop = calm, stop
+        self.register = ir.VectorType(number, ROUND)
+
+    def every(self, number):
+        return ir.Constant(self.register, [float(np.float32(number))] * ROUND)
+
+
+def _sums(builder, sides, k):
+    """The scores of four rows and a register of keys from k on."""
+    none = [sides.every(0.0)] * 4
+
+    def turn(capped):
+        return lambda i, sums: _add_four(builder, sides, i, k, sums, capped)
+
+    sums = registers.loop(builder, registers.WORD(0), sides.calm, 4, none, turn(False))
+    return registers.loop(builder, sides.calm, sides.stop, 4, sums, turn(True))
+
+
+def _add_four(builder, sides, i, k, sums, capped):
+    """Add the features i to i + 3."""
+    places = [builder.add(i, registers.WORD(n)) for n in range(4)]
+    numbers = [builder.load(builder.gep(sides.weight, [at])) for at in places]
+    weights = [registers.spread(builder, number, sides.register) for number in numbers]
+    # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
+    halves = [builder.fadd(numbers[n], numbers[n + 1], flags=_FLAGS) for n in (0, 2)]
+    minus = ir.Constant(numbers[0].type, -0.5)
+    whole = registers.spread(
+        builder, builder.fmul(minus, builder.fadd(*halves, flags=_FLAGS), flags=_FLAGS), sides.register
+    )
+    starts = [builder.gep(sides.right, [builder.add(builder.mul(n, sides.of_right), k)]) for n in places]
+    keys = [registers.load(builder, start, sides.register) for start in starts]
+    found = []
+    for row, total in zip(sides.rows, sums, strict=True):
+        factors = [registers.spread(builder, builder.load(builder.gep(row, [n])), sides.register) for n in places]
+        d = [_denominator(builder, sides, e, f, capped) for e, f in zip(factors, keys, strict=True)]
+        share = builder.fadd(_fractions(builder, d, weights), whole, flags=_FLAGS)
+        found.append(builder.fadd(share, total, flags=_FLAGS))
+    return found
+
+
+def _denominator(builder, sides, e, f, capped):
+    """1 + EF; where asked so small that four of them multiply to a finite number."""
+    d = builder.fadd(builder.fmul(e, f, flags=_FLAGS), sides.every(1.0), flags=_FLAGS)
+    if not capped:
+        return d
+    cap = sides.every(CAP if isinstance(sides.register.element, ir.FloatType) else WIDE_CAP)
+    return builder.select(builder.fcmp_ordered("<", d, cap), d, cap)
+
+
+def _fractions(builder, d, w):
+    """Σ w/d of four by one division."""
+
+    def product(x, y):
+        return builder.fmul(x, y, flags=_FLAGS)
+
+    def both(x, y, u, v):
+        return builder.fadd(product(x, y), product(u, v), flags=_FLAGS)
+
+    pair, other = product(d[0], d[1]), product(d[2], d[3])
+    upper = both(both(w[0], d[1], w[1], d[0]), other, both(w[2], d[3], w[3], d[2]), pair)
+    estimated = WIDE and isinstance(upper.type.element, ir.FloatType)
+    return builder.fdiv(upper, product(pair, other), flags=_ESTIMATED if estimated else _FLAGS)
+
+
+@helper
+def scores(left, q, most, right, weight, count, start, stop, s):
+    """Score four rows and a part of a tile of keys, in whole registers around it.
+
+    Args:
+        left: factors of the queries, (rows, R).
+        q, most: the first row, and the last there is; beyond it the last one is scored again.
+        right: factors of the keys, (R, keys per tile).
+        weight, count: of the features.
+        start, stop: the part of the tile.
+        s: written, (4, keys per tile).
+    """
+    wide_registers()
+    low, high = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, right.shape[1])
+    calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
+    _factored(left, q, most, right, weight, calm, small, low, high, s)
+    for j in range(4):
+        e, sums = left[min(q + j, most)], s[j, low:high]
+        for i in range(small, direct, 4):
+            e0, e1, e2, e3 = e[i], e[i + 1], e[i + 2], e[i + 3]
+            w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]
+            f0, f1, f2, f3 = right[i, low:high], right[i + 1, low:high], right[i + 2, low:high], right[i + 3, low:high]
+            for k in range(sums.size):
+                pair = w0 * small_tanh(e0 + f0[k]) + w1 * small_tanh(e1 + f1[k])
+                sums[k] += pair + (w2 * small_tanh(e2 + f2[k]) + w3 * small_tanh(e3 + f3[k]))
+        for i in range(direct, direct + count[3]):
+            a, v, b = np.float64(e[i]), np.float64(weight[i]), right[i, low:high]
+            for k in range(sums.size):
+                sums[k] += v * tanh_in_double(a + b[k])

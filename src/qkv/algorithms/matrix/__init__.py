@@ -1,0 +1,1 @@
+"""The full matrix, and products that need none."""

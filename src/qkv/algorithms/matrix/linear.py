@@ -1,0 +1,109 @@
+"""Backend `linear`: weights that are plain dot products need no matrix, since (QKᵀ)V = Q(KᵀV).
+
+A head of N keys, width F and value width V then takes 2N·F·V operations for KᵀV and as many for the product with Q,
+instead of 2N²(F + V). Causal attention keeps a running KᵀV, chunk by chunk: inside a chunk the matrix is small.
+
+Source: Katharopoulos et al. 2020, "Transformers are RNNs", eq. 5 and section 3.2; Wang et al. 2018, "Non-local Neural
+Networks", section 3.2 (dot product).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.engine.backend import Backend, Result
+from qkv.engine.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Linear
+from qkv.scores.widened import as_it_is, wide
+
+CHUNK = 128
+"""Rows of a causal chunk: its matrix costs as much as the running sum at about the width of a head."""
+
+
+def refuses(problem: Problem) -> str | None:
+    """Only dot products that are weights themselves, and scores that are all the same."""
+    reasons = (
+        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        (not isinstance(problem.pointwise, Linear), f"scores pass through {problem.pointwise}"),
+        (
+            problem.normalizer not in ("mean", "identity") and not _evens_out(problem),
+            f"the normalizer is {problem.normalizer}: weights need a matrix",
+        ),
+        (problem.bias != "none", "a bias is added to the scores"),
+        (problem.dropout, "dropout draws for each weight"),
+        (problem.mask not in ("all", "causal", "keys"), f"a mask of the kind {problem.mask} differs by row"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def _evens_out(problem: Problem) -> bool:
+    """Scores that are all 1 give every visible key the same weight, as a mean does."""
+    return problem.constant and problem.normalizer in ("sum", "softmax") and not problem.sink
+
+
+def cost(problem: Problem) -> Cost:
+    """Linear in queries and keys."""
+    span = problem.queries + problem.keys
+    state = problem.value_width if problem.constant else problem.width * problem.value_width
+    causal = problem.mask == "causal"
+    inside = CHUNK * (problem.width + problem.value_width) * problem.queries if causal else 0
+    operations = problem.rows * 2 * (span * state + inside) * (3 if problem.gradient else 1)
+    chunks = -(-max(problem.queries, 1) // CHUNK) if causal else 1
+    memory = problem.rows * (chunks * state * 12 + (4 * CHUNK * problem.queries if causal else 0))
+    return Cost(operations, memory, (60 if problem.gradient else 25) + operations / 60_000)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Values summed by their keys first, then read by the queries."""
+    with as_it_is(call.query):
+        return _run(problem, call)
+
+
+def _run(problem: Problem, call: Call) -> Result:
+    query, key, scale, _ = call.score.prepare(call.query, call.key)
+    dtype = call.query.dtype
+    query, key, value = wide(query), wide(key), wide(call.value)
+    count = call.visibility.count()
+    share = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
+    if problem.mask == "causal":
+        parts = (x.expand(*problem.leading, *x.shape[-2:]) for x in (query, key, value))
+        output = _causal(*parts) * share
+    else:
+        # Every row sees the same keys: what all of them read is scaled once.
+        output = query @ ((key.mT @ value) * share)
+    output = output.to(dtype).expand(*problem.leading, problem.queries, problem.value_width)
+    return Result(output, _state(problem, count, output) if problem.state else None)
+
+
+def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    whole = (*problem.leading, problem.queries)
+    if problem.normalizer == "identity":
+        return output.new_zeros(whole, dtype=wide)
+    state = count.to(wide).expand(whole)
+    return 1 + state.log() if problem.normalizer == "softmax" else state
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Each row sees the chunks before its own through their running sum, its own chunk through a small matrix."""
+    queries = query.shape[-2]
+    chunks = -(-queries // CHUNK)
+    q, k, v = (_chunked(x, chunks) for x in (query, key, value))
+    # Only chunks that came before are added, never a whole sum less the chunk itself: 1e20 or Inf in a chunk would
+    # not cancel. The running sum is taken in float64: what many chunks add up must not round what a few rows read.
+    sums = k[..., :-1, :, :].mT @ v[..., :-1, :, :]
+    before = F.pad(sums.cumsum(-3, dtype=torch.float64).to(sums.dtype), (0, 0, 0, 0, 1, 0))
+    # tril() puts zeros, whatever the product of a later key holds.
+    within = (q @ k.mT).tril()
+    output = q @ before + within @ v
+    return output.flatten(-3, -2)[..., :queries, :]
+
+
+def _chunked(x: Tensor, chunks: int) -> Tensor:
+    """(..., N, F) to (..., chunks, CHUNK, F), cut off or filled up with zeros."""
+    x = x[..., : chunks * CHUNK, :]
+    x = F.pad(x, (0, 0, 0, chunks * CHUNK - x.shape[-2]))
+    return x.reshape(*x.shape[:-2], chunks, CHUNK, x.shape[-1])
+
+
+BACKEND = Backend("linear", "values summed by key, then read by query", refuses, cost, run)

@@ -1,0 +1,192 @@
+"""Backend `reference`: the equation, full matrix, any dtype. It judges all others and serves small problems."""
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.matrix import dot_scores
+from qkv.engine.backend import Backend, Result
+from qkv.engine.dropout import kept
+from qkv.engine.problem import Call, Cost, Problem
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, threshold
+from qkv.scores.kernels import Gaussian
+from qkv.scores.widened import as_it_is, equation, wide
+from qkv.values.parameters import spread
+
+IN_CACHE = 1 << 20
+"""How many numbers may pass from one operation to the next without a way through memory."""
+
+
+def refuses(problem: Problem) -> str | None:
+    """Serves everything."""
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """The full matrix, several times over; additive and distance scores hold it once per hidden feature.
+
+    Fitted to processor time of one thread: a number that has left the cache costs five times one that has not.
+    """
+    pairs = problem.rows * problem.queries * problem.keys
+    depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
+    passes = 3 if problem.gradient else 1
+    operations = 2 * pairs * (problem.width + problem.value_width) * passes
+    numbers = pairs * (depth if problem.mask == "all" else depth + 2)
+    each = passes * (1.5 if numbers > IN_CACHE else 0.6 if problem.core == "distance" else 0.3)
+    if problem.core == "dot" and numbers > IN_CACHE:
+        each = 12 if problem.gradient else 7
+        numbers = pairs + (numbers - pairs) // 4
+    if problem.core == "tanh_sum":
+        each += (3.6 if problem.gradient else 3) if numbers > IN_CACHE else (5.6 if problem.gradient else 3.1)
+    if problem.normalizer in ("sparsemax", "entmax"):
+        each += 45 if problem.gradient else 15
+    if problem.positioned is not None:
+        each += 65 if problem.gradient else 35
+    if problem.dropout:
+        each += 2.5 if problem.gradient else 5
+    if problem.normalizer == "hard":
+        each += 6
+    if problem.sink:
+        each += 0.3 if problem.gradient else 0.6
+    # Sorting rows is some thirty operations, however short they are.
+    start = {"sparsemax": 80.0, "entmax": 300.0}.get(problem.normalizer, 0.0) if not problem.gradient else 0.0
+    # Gradients of keys and values are written whole, however few the queries.
+    start += problem.rows * problem.keys * problem.width // 500 if problem.gradient and problem.core == "dot" else 0
+    if problem.core == "tanh_sum" and problem.mask != "all":
+        # What no one sees is zeroed first, a copy of keys and values; compiled loops leave it unread.
+        copied = problem.rows * problem.keys * (problem.width + problem.value_width)
+        start += copied * (2 if problem.gradient else 0.8) / 1000
+    time = start + (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
+    return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """scores, bias, mask, normalizer, dropout, weights times values; half precision is computed in float32."""
+    state = row_state(problem, call) if problem.state else None
+    return Result(output(problem, call, weights(problem, call)), state)
+
+
+def weights(problem: Problem, call: Call) -> Tensor:
+    """The weights that are applied to the values, (..., Q, K)."""
+    visible = seen_by(call, call.visibility.matrix())
+    if divides_exponentials(call):
+        w_QK = shares(call, visible)
+        return w_QK if call.seed is None else dropped(problem, call, w_QK)
+    shifted = isinstance(call.normalizer, Sigmoid)
+    s_QK = dot_scores.scores(problem, call) if visible is None or not shifted else None
+    if s_QK is not None and shifted:
+        w_QK = torch.sigmoid(s_QK) if s_QK.requires_grad else s_QK.sigmoid_()
+    else:
+        w_QK = call.normalizer(scores(call) if s_QK is None else s_QK, visible)
+    return w_QK if call.seed is None else dropped(problem, call, w_QK)
+
+
+def divides_exponentials(call: Call) -> bool:
+    """Whether Gaussians are divided by their sum: a softmax, which does not underflow where they do."""
+    return isinstance(call.score, Gaussian) and isinstance(call.normalizer, Sum) and call.bias is None
+
+
+def shares(call: Call, visible: Tensor | None) -> Tensor:
+    """Gaussians divided by their sum, (..., Q, K)."""
+    assert isinstance(call.score, Gaussian)
+    query, key = wide(call.query), wide(call.key)
+    with as_it_is(query):
+        return Sum.of_exponents(call.score.exponents(query, key), visible)
+
+
+def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
+    """What the normalizer hears of visibility: a bias or a function may hide a whole row by −inf, as a mask does."""
+    if visible is None and (call.bias is not None or call.score.core == "tile"):
+        return torch.ones((1, 1), dtype=torch.bool, device=call.query.device)
+    return visible
+
+
+def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
+    """Weights times values, (..., Q, V)."""
+    value = wide(call.value)
+    with as_it_is(value):
+        out_QV = w_QK.to(value.dtype) @ value
+    return out_QV.to(call.value.dtype).expand(*problem.leading, *out_QV.shape[-2:])
+
+
+def scores(call: Call) -> Tensor:
+    """The scores with their bias, (..., Q, K)."""
+    s_QK = equation(call.score, call.query, call.key)
+    return s_QK if call.bias is None else s_QK + call.bias
+
+
+def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
+    """Drop weights, and scale up those that are kept."""
+    assert call.seed is not None
+    rows = torch.arange(problem.rows * problem.queries, device=w_QK.device)
+    keep = kept(
+        call.seed,
+        rows.view(*problem.leading, problem.queries),
+        torch.arange(problem.keys, device=w_QK.device),
+        call.dropout,
+    )
+    return torch.where(keep, w_QK / (1 - call.dropout), torch.zeros_like(w_QK[..., :1, :1]))
+
+
+def row_state(problem: Problem, call: Call) -> Tensor:
+    """The value of the row state, (..., Q)."""
+    state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
+    state = state if problem.dtype == torch.float64 else state.float()
+    return state.expand(*problem.leading, problem.queries)
+
+
+def state_of(kind: str, normalizer: Normalizer, s: Tensor, visible: Tensor | None) -> Tensor:
+    """What a normalizer remembers of rows of scores (..., Q, K), at least in float32."""
+    s = s if s.dtype == torch.float64 else s.float()
+    seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
+    return _STATES[kind](normalizer, torch.where(seen, s, _HIDDEN.get(kind, 0.0)), seen)
+
+
+def _softmax(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+    sink = normalizer.sink if isinstance(normalizer, Softmax) else None
+    if sink is None:
+        return lse
+    sink = (
+        sink[..., None].to(s.dtype)
+        if isinstance(sink, Tensor)
+        else torch.as_tensor(sink, dtype=s.dtype, device=s.device)
+    )
+    return torch.logaddexp(lse, sink.to(s.device))
+
+
+def _total(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    return s.sum(-1)
+
+
+def _count(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    return seen.expand_as(s).sum(-1).to(s.dtype)
+
+
+def _largest(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+
+
+def _nothing(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    return s.new_zeros(s.shape[:-1])
+
+
+def _threshold(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
+    alpha = normalizer.alpha if isinstance(normalizer, Entmax) else 2.0
+    return threshold(s, normalizer(s, seen), spread(alpha))
+
+
+_HIDDEN: dict[str, float] = dict.fromkeys(("softmax", "hard", "sparsemax", "entmax"), -torch.inf)
+_STATES = {
+    "softmax": _softmax,
+    "sum": _total,
+    "mean": _count,
+    "sigmoid": _count,
+    "identity": _nothing,
+    "hard": _largest,
+    "sparsemax": _threshold,
+    "entmax": _threshold,
+}
+
+BACKEND = Backend("reference", "the equation on the full matrix", refuses, cost, run, quadratic=True)

@@ -1,0 +1,1 @@
+"""Matrix products with one compiled pass over each row between them."""

@@ -1,0 +1,254 @@
+"""Values weighted by kernels of squared distances between near points, in compiled tiles that stay in the first caches.
+
+Backend `rowwise` comes here where its guard lets products in the operands' own type serve and each row's kernel values
+are divided by their sum: no matrix passes through memory (`qkv.algorithms.rowwise.distance_tiles_kernel`). A softmax
+over −‖q−k‖²/2h² is a Gaussian divided by its sum, where no row's nearest key is far.
+
+A boxcar's weights have no slope, and the gradient of the values is the transposed sum. Its weights are kept as bits,
+where these take no more than queries, keys and values together: memory stays linear in both lengths. Beyond, keys take
+the place of queries, and the gradients of the output, divided by their rows' sums, that of values; products have the
+same bits either way, so that the same pairs are within the support. Gradients of other kernels need each weight's
+slope, of the very weights of the forward pass: they are left to others.
+"""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.rowwise import near_points
+from qkv.compiled.available import registers
+from qkv.engine.autograd import second_derivative
+from qkv.engine.mechanism import Inputs, Recipe
+from qkv.engine.problem import Problem
+from qkv.masks.lower import Visibility
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+from qkv.scores.widened import as_it_is
+
+DEPTH = 12.0
+"""The largest exponent of a Gaussian whose sums are divided at the end: products with values stay normal numbers."""
+_FLATTEST = 1e-30
+"""The least 1/h²: float32 ends at 1e-38, and there 0 times infinity is no number."""
+_LEAST, _MOST = 1e-20, 1e30
+"""The largest of all values lies between these, or it is 0: sums over a hundred million keys are below 3e38."""
+
+_GROUP, _TILE = 128, 512
+"""Rows and keys at a time: of 64 numbers each, their tables fill half of a second cache of one MiB."""
+_EACH = 1.5e-5
+"""Microseconds of one thread for a pair and a number of its query, key or value."""
+
+
+def fits(problem: Problem) -> bool:
+    """Whether these tiles may serve a problem, which its numbers decide; only for its cost."""
+    return (
+        problem.core == "distance"
+        and _kind(problem.pointwise, problem.normalizer) is not None
+        and problem.mask == "all"
+        and problem.bias == "none"
+        and not (problem.state or problem.dropout or problem.sink)
+        and problem.dtype == torch.float32
+        and (isinstance(problem.pointwise, Box) or not problem.gradient)
+        and registers()
+    )
+
+
+def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
+    """Whether near points are a problem for these tiles: no mask, no bias, nothing per head, no dropout, no row state.
+
+    Args:
+        recipe, inputs, visibility: of squared distances.
+        gradient: whether a backward pass may follow.
+    """
+    return (
+        visibility.kind == "all"
+        and (isinstance(recipe.pointwise, Box) or not gradient)
+        and _kind(recipe.pointwise, recipe.normalizer) is not None
+        and not recipe.state
+        and inputs.scale is None
+        and inputs.bias is None
+        and inputs.seed is None
+        and inputs.parameter is None
+        and inputs.query.dtype == torch.float32
+        and inputs.key.shape[:-2] == inputs.value.shape[:-2] == recipe.leading
+        and registers()
+    )
+
+
+def summable(recipe: Recipe, far: tuple[float, float], value: Tensor) -> bool:
+    """Whether no sum that is divided at the end leaves float32, by small weights or by values of any size.
+
+    Args:
+        recipe: of a problem that these tiles serve.
+        far: max‖q‖² and max‖k‖².
+        value: (..., K, V); False where one is no number.
+
+    Example:
+        >>> recipe, ones = Recipe("distance", Bell(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
+        >>> summable(recipe, (8.0, 8.0), ones), summable(recipe, (8.0, 8e4), ones)
+        (True, False)
+        >>> summable(recipe, (8.0, 8.0), 1e37 * ones)
+        False
+    """
+    least, largest = (float(x) for x in value.detach().aminmax())
+    magnitude = max(-least, largest)
+    gaussian = isinstance(recipe.pointwise, (Half, Bell))
+    near_enough = not gaussian or (far[0] ** 0.5 + far[1] ** 0.5) ** 2 * recipe.factor / 2 <= DEPTH
+    return near_enough and recipe.factor >= _FLATTEST and (magnitude == 0 or _LEAST <= magnitude <= _MOST)
+
+
+def attend(recipe: Recipe, inputs: Inputs, norms: near_points.Norms, gradient: bool) -> Tensor:
+    """Attend.
+
+    Args:
+        recipe, inputs: of a problem that these tiles serve.
+        norms: of query and key, without gradients.
+        gradient: whether a backward pass may follow.
+
+    Returns:
+        The output (..., Q, V), differentiable once.
+    """
+    query, key, value = inputs[:3]
+    if not gradient:
+        return _sums(recipe, query, key, value, norms, divided=True).output
+    output: Tensor = _Tiles.apply(recipe, norms, query, key, value)  # type: ignore[no-untyped-call]
+    return output
+
+
+def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
+    """The number of the compiled kernel, None where there is none."""
+    if isinstance(pointwise, Half):
+        return 0 if normalizer in ("softmax", "gaussian") else None
+    if normalizer != "sum":
+        return None
+    if isinstance(pointwise, Bump):
+        return 2 if pointwise.power == 2 else None
+    return {Bell: 0, Box: 1}.get(type(pointwise))
+
+
+class _Sums(NamedTuple):
+    """What the compiled tiles give.
+
+    Attributes:
+        output: Σ f(‖q−k‖²/h²) v, divided by Σ f where asked, (..., Q, V).
+        totals: Σ f (..., Q, 1).
+        seen: which f are not 0, as 16 bits of a word, flat; None where not wanted.
+    """
+
+    output: Tensor
+    totals: Tensor
+    seen: Tensor | None
+
+
+def _sums(
+    recipe: Recipe,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    norms: near_points.Norms,
+    divided: bool,
+    keep: bool = False,
+) -> _Sums:
+    import numpy as np
+
+    from qkv.algorithms.rowwise.distance_tiles_kernel import sums
+    from qkv.compiled import thread_pool
+
+    kind = _kind(recipe.pointwise, recipe.normalizer)
+    queries, keys, (width, wide) = query.shape[-2], key.shape[-2], (query.shape[-1], value.shape[-1])
+    output = query.new_empty(*recipe.leading, queries, wide)
+    totals = query.new_empty(*recipe.leading, queries, 1)
+    seen = torch.empty(keep * prod(recipe.leading) * queries * _words(keys), dtype=torch.uint16, device="cpu")
+    flat = [_flat(x) for x in (query, norms.query, key, norms.key, value, output, totals, seen)]
+    sizes = np.array((queries, keys, width, wide, _GROUP, _TILE), np.uint64)
+    rows, lanes, deep, broad = (_whole(x) for x in (min(queries, _GROUP), min(keys, _TILE), width, wide))
+    tables = rows * deep, lanes * deep, deep * lanes, lanes * broad, 8 * lanes, 8 * broad, rows * broad, lanes, rows
+    scratch = *(((max(size, thread_pool.APART),), np.float32) for size in tables), ((rows // 8, 2), np.uint64)
+    groups = prod(recipe.leading) * -(-queries // _GROUP)
+    time = _EACH * prod(recipe.leading) * queries * keys * (width + wide)
+    thread_pool.share_out(sums, np.float32, groups, time, (sizes, kind, divided, recipe.factor, *flat), scratch)
+    return _Sums(output, totals, seen if keep else None)
+
+
+def _turned(recipe: Recipe, seen: Tensor, value: Tensor, keys: int) -> Tensor:
+    """Σ over the rows of what each key is weighed by 1 for, (..., K, V)."""
+    import numpy as np
+
+    from qkv.algorithms.rowwise.distance_tiles_kernel import turned
+    from qkv.compiled import thread_pool
+
+    queries, wide = value.shape[-2:]
+    output = value.new_empty(*recipe.leading, keys, wide)
+    lanes, rows, broad = _whole(min(keys, _GROUP)), min(queries, _TILE), _whole(wide)
+    scratch = tuple(((size,), np.float32) for size in (rows * lanes, rows * broad, 8 * broad, lanes * broad))
+    given = np.array((queries, keys, wide, _GROUP, _TILE), np.uint64), *(_flat(x) for x in (seen, value, output))
+    time = _EACH * prod(recipe.leading) * queries * keys * wide
+    thread_pool.share_out(turned, np.float32, prod(recipe.leading) * -(-keys // _GROUP), time, given, scratch)
+    return output
+
+
+def _words(keys: int) -> int:
+    return _whole(keys) // 16
+
+
+def _flat(x: Tensor) -> Any:
+    return x.detach().contiguous().view(-1).numpy()
+
+
+def _whole(size: int) -> int:
+    from qkv.compiled.registers import ROUND
+
+    return -size // ROUND * -ROUND
+
+
+class _Tiles(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, norms: near_points.Norms, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        room = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
+        keep = room and ctx.needs_input_grad[4]
+        output, totals, seen = _sums(recipe, query, key, value, norms, divided=True, keep=keep)
+        ctx.recipe = recipe
+        ctx.save_for_backward(query, key, norms.query, norms.key, totals, seen)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        found = _TilesBackward.apply(ctx.recipe, ctx.needs_input_grad[2:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, *found)
+
+
+class _TilesBackward(torch.autograd.Function):
+    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recipe: Recipe, wanted: tuple[bool, ...], g: Tensor, *saved: Any
+    ) -> tuple[Tensor | None, ...]:
+        with as_it_is(g):
+            return _of_boxes(recipe, wanted, g, *saved)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("rowwise")
+
+
+def _of_boxes(
+    recipe: Recipe,
+    wanted: tuple[bool, ...],
+    g: Tensor,
+    query: Tensor,
+    key: Tensor,
+    of_query: Tensor,
+    of_key: Tensor,
+    totals: Tensor,
+    seen: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    still = (torch.zeros_like(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
+    if not wanted[2]:
+        return (*still, None)
+    shares = g * torch.where(totals == 0, 0, 1 / totals)
+    if seen is not None:
+        return (*still, _turned(recipe, seen, shares, key.shape[-2]))
+    return (*still, _sums(recipe, key, query, shares, near_points.Norms(of_key, of_query), divided=False).output)

@@ -1,0 +1,304 @@
+"""From gradients of the weights to those of the products of a tile, one whole row at a time; undoes `row_weights`.
+
+The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row are float64.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+
+LOG2E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01
+LN2_LOW = 1.90821492927058770002e-10
+LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
+SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
+LOW32 = 0xFFFFFFFF
+# Exact in both float types; a Python number would lift float32 to float64.
+ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
+LOG2E4, HIGH4, LOW4 = np.float32(LOG2E), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LEAST4 = np.float32(-87.0)
+D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
+D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+
+
+@helper
+def _exp(x):
+    """e^x in float64, for |x| ≤ 708."""
+    n = np.rint(x * LOG2E)
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    r2 = r * r
+    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
+    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
+    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
+    r4 = r2 * r2
+    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
+    return scale * (r + r2 * (low + r4 * (middle + r4 * high))) + scale
+
+
+@helper
+def _exp_or_zero(x):
+    """e^x for x ≤ 708, exactly 0 below e^−708; NaN stays NaN."""
+    e = _exp(-708.0 if x < -708.0 else x)
+    return 0.0 if x < -708.0 else e
+
+
+@helper
+def _exp4(x):
+    """e^x in float32 within one unit of the last place, for x ≤ 87; exactly 0 below e^−87.
+
+    Source: Moshier, Cephes, `expf`.
+    """
+    y = LEAST4 if x < LEAST4 else x
+    n = np.rint(y * LOG2E4)
+    r = (y - n * HIGH4) - n * LOW4
+    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
+    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    e = (r * r * p + r) * scale + scale
+    return ZERO if x < LEAST4 else e
+
+
+@helper
+def _hide(s, seen, hidden):
+    for k in range(s.size):
+        s[k] = s[k] if seen[k] else hidden
+
+
+@reduction
+def _count(seen):
+    count = 0
+    for k in range(seen.size):
+        count += seen[k]
+    return count
+
+
+@helper
+def _mix(x):
+    """Mix 32 bits: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`. Numba widens what it multiplies."""
+    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@helper
+def _row_bits(seed, row):
+    high_row = _mix(np.uint32(_mix(np.uint32(row >> np.uint64(32))) + np.uint32(1)))
+    both = np.uint32(_mix(np.uint32(seed & np.uint64(LOW32))) + _mix(np.uint32(seed >> np.uint64(32))))
+    return _mix(np.uint32(both + np.uint32(_mix(np.uint32(row & np.uint64(LOW32))) + high_row)))
+
+
+@helper
+def _keep(share, bits, start, threshold, keep):
+    """Give what each weight is multiplied by under dropout."""
+    wide_registers()
+    for k in range(share.size):
+        key = _mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
+        share[k] = keep if _mix(np.uint32(bits + key)) >= threshold else ZERO
+
+
+@helper
+def _copy(x, y):
+    for k in range(x.size):
+        y[k] = x[k]
+
+
+@helper
+def _multiply(x, y):
+    wide_registers()
+    for k in range(x.size):
+        x[k] *= y[k]
+
+
+@reduction
+def _sum(x):
+    wide_registers()
+    total = 0.0
+    for k in range(x.size):
+        total += np.float64(x[k])
+    return total
+
+
+@reduction
+def _inner(x, y):
+    wide_registers()
+    total = 0.0
+    for k in range(x.size):
+        total += np.float64(x[k]) * np.float64(y[k])
+    return total
+
+
+@helper
+def _level(q, g, level):
+    """g ← q(g − level)."""
+    wide_registers()
+    for k in range(g.size):
+        g[k] = q[k] * (g[k] - level)
+
+
+@helper
+def _evenly(g, level, total, added):
+    """g ← (g − level)/total + added."""
+    wide_registers()
+    for k in range(g.size):
+        g[k] = (g[k] - level) / total + added
+
+
+@stage
+def _unnormalize(rule, w, g, state, of_state, sink, visible, hold):
+    """Turn the gradient g of a row's weights into that of its scores; gives the gradient of the sink."""
+    if rule == SOFTMAX:
+        delta = _inner(w, g)
+        hold[0] = delta - of_state
+        _level(w, g, hold[0])
+        return 0.0 if sink == -np.inf else np.exp(sink - state) * (of_state - delta)
+    if rule == GAUSSIAN:
+        hold[0] = _inner(w, g) - of_state * state
+        _level(w, g, hold[0])
+        return 0.0
+    if rule == SUM:
+        hold[0], hold[1], hold[2] = _inner(w, g), 1.0 if state == 0.0 else state, of_state
+        if state == 0.0:
+            g[:] = hold[2]
+        else:
+            _evenly(g, hold[0], hold[1], hold[2])
+        return 0.0
+    if rule == MEAN:
+        hold[0], hold[1] = 0.0, max(visible, 1)
+        _evenly(g, hold[0], hold[1], hold[0])
+    return 0.0
+
+
+@helper
+def _bump_slope(x, power):
+    """d/dx max(0, 1 − x^(power/2)): 0 outside, and at x = 0 where a root has no slope."""
+    if x >= 1.0 or (x == 0.0 and power != 2.0):
+        return 0.0
+    if power == 2.0:
+        return -1.0
+    return -0.5 / np.sqrt(x) if power == 1.0 else -0.5 * power * x ** (0.5 * power - 1.0)
+
+
+@helper
+def _unbend_bell(single, g, x, scale):
+    wide_registers()
+    if single:
+        for k in range(g.size):
+            d = (ZERO if x[k] < ZERO else x[k]) * scale
+            x[k] = -HALF_OF * _exp4(np.float32(-HALF_OF * d)) * g[k]
+    else:
+        for k in range(g.size):
+            d = (ZERO if x[k] < ZERO else x[k]) * scale
+            x[k] = -0.5 * _exp_or_zero(-0.5 * np.float64(d)) * g[k]
+
+
+@helper
+def _unbend_bump(power, g, x, scale):
+    wide_registers()
+    if power == 2.0:
+        for k in range(g.size):
+            x[k] = ZERO if x[k] * scale >= ONE else -g[k]
+    else:
+        for k in range(g.size):
+            d = (ZERO if x[k] < ZERO else x[k]) * scale
+            x[k] = _bump_slope(np.float64(d), power) * g[k]
+
+
+@helper
+def _unbend(shape, power, single, g, x, scale):
+    """x ← the gradient of x·scale, the distance or the dot product."""
+    if shape == LINEAR:
+        _copy(g, x)
+    elif shape == HALF:
+        for k in range(g.size):
+            x[k] = -HALF_OF * g[k]
+    elif shape == BELL:
+        _unbend_bell(single, g, x, scale)
+    else:
+        _unbend_bump(power, g, x, scale)
+
+
+@reduction
+def _pulled_scale(shape, x, products):
+    wide_registers()
+    total = 0.0
+    for k in range(x.size):
+        y = products[k]
+        total += np.float64(x[k]) * np.float64(ZERO if shape != LINEAR and y < ZERO else y)
+    return total
+
+
+@helper
+def _scale(x, scale):
+    wide_registers()
+    for k in range(x.size):
+        x[k] *= scale
+
+
+_SIGNATURE = (
+    "void(i8, i8, i8, f8, i8, b1, X[:,:,::1], f8[::1], f8[::1], i4[:,::1], i4[:,::1], b1[:,:,::1], u8[::1], i8[::1],"
+    " i8, F[:,:,::1], f8[:,::1], F[:,:,::1], f8[:,::1], b1, f8[:,::1], f8[:,::1], F[::1], X[::1], F[::1], X[::1])"
+)
+
+
+def unweigh(
+    start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, drop, number, left,
+    weights, state, grads, of_state, learns_scale, d_sink, d_scale, share, copy, hold, wide,
+):  # fmt: skip
+    """Turn gradients of the weights into those of the products, for the rows start to stop of a tile.
+
+    Args:
+        start, stop, shape, power, rule, single: as in `weigh`; a BOX sends nothing back.
+        products: in and out, (L, h, c): become the gradients of the products.
+        scale, sink, first, last, mask, drop, number, left: as in `weigh`.
+        weights: in and out, (L, h, c): what `weigh` gave without dropout; become the weights that are applied.
+        state: (L, h), what `weigh` gave.
+        grads: in and out, (L, h, c): of the weights that are applied; become those of the scores.
+        of_state: (L, h), the gradient of the state; of size zero where there is none.
+        learns_scale: whether the gradient of the scale is wanted.
+        d_sink, d_scale: out, (L, h).
+        share, copy, hold, wide: scratch of this thread: c, c, 4 and 1 numbers.
+    """
+    height, width = products.shape[1], products.shape[2]
+    for row in range(start, stop):
+        n, q = row // height, row % height
+        low, high = max(np.int64(first[n, q]) - left, 0), min(np.int64(last[n, q]) - left, width)
+        low = min(low, width)
+        high = max(low, high)
+        x, w, g, kept = products[n, q, low:high], weights[n, q, low:high], grads[n, q, low:high], share[: high - low]
+        products[n, q, :low] = 0
+        products[n, q, high:] = 0
+        grads[n, q, :low] = 0
+        grads[n, q, high:] = 0
+        d_sink[n, q] = 0
+        d_scale[n, q] = 0
+        if drop.size:
+            bits = _row_bits(drop[0], np.uint64(number[n] + q))
+            hold[0] = np.uint64(drop[2]).view(np.float64)
+            _keep(kept, bits, left + low, drop[1], hold[0])
+            _multiply(g, kept)
+        visible = high - low
+        if mask.size:
+            visible = _count(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
+        pulled = of_state[n, q] if of_state.size else 0.0
+        d_sink[n, q] = _unnormalize(rule, w, g, state[n, q], pulled, sink[n], visible, hold)
+        if mask.size:
+            hold[0] = 0
+            _hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], hold[0])
+        if drop.size:
+            _multiply(w, kept)
+        if shape == BOX:
+            x[:] = 0
+            continue
+        if learns_scale:
+            _copy(x, copy)
+        wide[0] = scale[n]
+        _unbend(shape, power, single, g, x, wide[0])
+        if learns_scale:
+            d_scale[n, q] = _pulled_scale(shape, x, copy[: high - low])
+        _scale(x, wide[0])
+
+
+same = kernel(_SIGNATURE.replace("X", "F"))(unweigh)
+wider = kernel(_SIGNATURE.replace("X", "f8"))(unweigh)

@@ -1,0 +1,190 @@
+"""Softmax attention by dot products where queries are few: a decoder's step over what it keeps, read where it lies.
+
+A step reads each key and value once and does little with it. Matrix products of one row each, which PyTorch's kernel
+makes of it, take several times as long as the reading.
+"""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.kernels import helper, kernel, reduction, wide_registers
+
+ROUND = 16
+"""Numbers of one register; scores of a row fill whole ones."""
+LANES = np.uint64(ROUND)
+# Unsigned: a place that may count from the end would have to be looked at each time.
+N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+# Exact in float32; a Python number would lift float32 to float64.
+ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-87.0)
+LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
+D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
+D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+
+
+@helper
+def _exp(x):
+    """e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
+
+    Source: Moshier, Cephes, `expf`.
+    """
+    y = LEAST if x < LEAST else x
+    n = np.rint(y * LOG2E)
+    r = (y - n * HIGH) - n * LOW
+    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
+    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    e = (r * r * p + r) * scale + scale
+    return ZERO if x < LEAST else e
+
+
+@helper
+def _seen(mask, start, stride, keys, places):
+    """Write down which keys a row sees; how many."""
+    if mask.size == 0:
+        for k in range(keys):
+            places[k] = k
+        return keys
+    count = np.uint64(0)
+    for k in range(keys):
+        places[count] = k
+        count += np.uint64(mask[start + k * stride])
+    return count
+
+
+@reduction
+def _dots(x, start, y, y0, y1, y2, y3, width):
+    """Four products with one vector beside each other: their sums do not wait for one another."""
+    wide_registers()
+    s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+    for c in range(width):
+        s0 += x[start + c] * y[y0 + c]
+        s1 += x[start + c] * y[y1 + c]
+        s2 += x[start + c] * y[y2 + c]
+        s3 += x[start + c] * y[y3 + c]
+    return s0, s1, s2, s3
+
+
+@reduction
+def _weigh(s, count):
+    """s ← softmax(s) of the first `count`, whole registers at a time; the maximum and the sum before division."""
+    wide_registers()
+    top = np.float32(-np.inf)
+    for k in range(count):
+        top = s[k] if s[k] > top else top
+    base = top if top > -np.inf else ZERO
+    whole = (count + LANES - N1) // LANES
+    for k in range(count, whole * LANES):
+        s[k] = -np.inf
+    total = ZERO
+    for k in range(whole * LANES):
+        s[k] = _exp(s[k] - base)
+        total += s[k]
+    share = ONE / total if total != 0 else ZERO
+    for k in range(whole * LANES):
+        s[k] *= share
+    return top, total
+
+
+@helper
+def _clear(out, to, wide):
+    for c in range(wide):
+        out[to + c] = ZERO
+
+
+@helper
+def _add_one(out, to, wide, p, v, start):
+    wide_registers()
+    for c in range(wide):
+        out[to + c] += p * v[start + c]
+
+
+@helper
+def _add_four(out, to, wide, p0, p1, p2, p3, v, v0, v1, v2, v3):
+    wide_registers()
+    for c in range(wide):
+        out[to + c] += (p0 * v[v0 + c] + p1 * v[v1 + c]) + (p2 * v[v2 + c] + p3 * v[v3 + c])
+
+
+@helper
+def _scores(query, x, of_head, key, y, sizes, scale, places, count, scores):
+    """Score the keys seen for all heads, by fours: the last one again where there are fewer."""
+    heads, width, by, of_key = sizes[0], sizes[3], sizes[9], sizes[10]
+    for k in range(N0, count, N4):
+        last = count - N1
+        y0, y1 = y + places[k] * of_key, y + places[min(k + N1, last)] * of_key
+        y2, y3 = y + places[min(k + N2, last)] * of_key, y + places[min(k + N3, last)] * of_key
+        for h in range(heads):
+            at = h * by
+            s0, s1, s2, s3 = _dots(query, x + h * of_head, key, y0 + at, y1 + at, y2 + at, y3 + at, width)
+            scores[h, k], scores[h, k + N1] = s0 * scale, s1 * scale
+            scores[h, k + N2], scores[h, k + N3] = s2 * scale, s3 * scale
+
+
+@helper
+def _values(out, to, value, v, sizes, places, count, scores):
+    """Add up the values of the keys seen for all heads."""
+    heads, wide, by, of_key = sizes[0], sizes[4], sizes[12], sizes[13]
+    whole = count // N4 * N4
+    for k in range(N0, whole, N4):
+        v0, v1 = v + places[k] * of_key, v + places[k + N1] * of_key
+        v2, v3 = v + places[k + N2] * of_key, v + places[k + N3] * of_key
+        for h in range(heads):
+            at, p0, p1, p2, p3 = h * by, scores[h, k], scores[h, k + N1], scores[h, k + N2], scores[h, k + N3]
+            _add_four(out, to + h * wide, wide, p0, p1, p2, p3, value, v0 + at, v1 + at, v2 + at, v3 + at)
+    for k in range(whole, count):
+        for h in range(heads):
+            _add_one(out, to + h * wide, wide, scores[h, k], value, v + places[k] * of_key + h * by)
+
+
+@kernel("void(u8, u8, u8[::1], F, F[::1], F[::1], F[::1], b1[::1], F[::1], F[::1], u8[::1], F[:,::1])")
+def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places, scores):
+    """Compute output and lse of the rows start to stop, counted over (B, Q), all heads of each.
+
+    Keys and values of all heads are taken position by position: so they lie in a cache, and so memory gives them fast.
+
+    Args:
+        start, stop: the range of rows.
+        sizes: H, Q, K, F and V; then strides: of query over B, H and Q, of key and value over B, H and K, of the mask
+            over B, Q and K.
+        scale: multiplies the products.
+        query, key, value: from their first number to their last; the last dimension lies together.
+        mask: likewise, one for all heads; of size zero where all keys are seen.
+        out: (B, Q, H, V), flat.
+        lse: (B, H, Q), flat; of size zero where it is not wanted.
+        places, scores: of this thread, K and (H, K), K rounded up to a multiple of 16.
+    """
+    heads, queries, keys, wide = sizes[0], sizes[1], sizes[2], sizes[4]
+    for row in range(start, stop):
+        b, q = row // queries, row % queries
+        count = _seen(mask, b * sizes[14] + q * sizes[15], sizes[16], keys, places)
+        x, y, v = b * sizes[5] + q * sizes[7], b * sizes[8], b * sizes[11]
+        _scores(query, x, sizes[6], key, y, sizes, scale, places, count, scores)
+        for h in range(heads):
+            top, total = _weigh(scores[h], count)
+            if lse.size:
+                lse[(b * heads + h) * queries + q] = top + np.log(total) if total != 0 else top
+        _clear(out, row * heads * wide, heads * wide)
+        _values(out, row * heads * wide, value, v, sizes, places, count, scores)
+
+
+@kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])")
+def append(start, stop, sizes, fresh, key, value):
+    """Write the newest keys and values of the batch's items start to stop behind those that are kept.
+
+    Args:
+        start, stop: the range of items.
+        sizes: N and K, how many are new and how many there are then; H·F and H·V; then strides: of what is fresh over
+            B and N, of keys over B and K, of values over B and K.
+        fresh: queries, keys and values of all heads beside each other, as one product gives them.
+        key, value: (B, K, H, F) and (B, K, H, V), from their first number on; written.
+    """
+    new, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3]
+    for b in range(start, stop):
+        for n in range(new):
+            at, k = b * sizes[4] + n * sizes[5] + width, keys - new + n
+            to_key, to_value = b * sizes[6] + k * sizes[7], b * sizes[8] + k * sizes[9]
+            for c in range(width):
+                key[to_key + c] = fresh[at + c]
+            for c in range(wide):
+                value[to_value + c] = fresh[at + width + c]

@@ -1,0 +1,88 @@
+"""Attention of few queries, and the keys that a step adds: shares the rows of `few_queries_kernel` among threads."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.algorithms.sdpa import few_queries_kernel
+from qkv.compiled import thread_pool
+from qkv.compiled.strided import Laid
+
+Floats = NDArray[np.float32]
+
+_EACH = 5e-4
+"""Microseconds of one thread for a number of the query and a key."""
+_NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
+
+
+def attend(
+    shape: tuple[int, int, int, int, int, int],
+    scale: float,
+    query: Laid,
+    key: Laid,
+    value: Laid,
+    mask: Laid | None,
+    out: Floats,
+    lse: Floats | None = None,
+) -> None:
+    """Attend by dot products under softmax.
+
+    Args:
+        shape: B, H, Q, K, F and V.
+        scale: multiplies the products.
+        query: float32, with strides over B, H and Q; the last dimension lies together.
+        key, value: likewise, over B, H and K.
+        mask: what is seen, bool, over B, Q and K; None for everything.
+        out: (B, Q, H, V), flat, written.
+        lse: (B, H, Q), flat, written; None where it is not wanted.
+
+    Example:
+        >>> ones, out = Laid(np.ones(6, np.float32), (6, 6, 2)), np.empty(2, np.float32)
+        >>> attend((1, 1, 1, 3, 2, 2), 1.0, Laid(np.ones(2, np.float32), (2, 2, 2)), ones, ones, None, out)
+        >>> out.round(4)
+        array([1., 1.], dtype=float32)
+    """
+    items, heads, queries, keys, width, _ = shape
+    sizes = np.array(attended(shape, query.strides, key.strides, value.strides, mask), np.uint64)
+    seen = _NO_MASK if mask is None else mask.numbers
+    states = _NO_LSE if lse is None else lse
+    room = -keys // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
+    given = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, seen, out, states)
+    time = items * heads * queries * width * keys * _EACH
+    scratch = ((room,), np.uint64), ((heads, room), np.float32)
+    thread_pool.share_out(few_queries_kernel.forward, np.float32, items * queries, time, given, scratch)
+
+
+def attended(
+    shape: tuple[int, int, int, int, int, int],
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    mask: Laid | None,
+) -> tuple[int, ...]:
+    """Sizes and strides as `dot_few.forward` takes them; arguments as of `attend`, of operands their strides."""
+    return (*shape[1:], *query, *key, *value, *((0, 0, 0) if mask is None else mask.strides))
+
+
+def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value: Laid) -> None:
+    """Write the newest keys and values behind those that are kept.
+
+    Args:
+        shape: B, N and K, how many are new and how many there are then; H·F and H·V.
+        fresh: queries, keys and values of all heads beside each other, with strides over B and N.
+        key, value: written; strides over B and K, all heads of a position lie together.
+
+    Example:
+        >>> keys, values = Laid(np.zeros(2, np.float32), (2, 1)), Laid(np.zeros(2, np.float32), (2, 1))
+        >>> append((1, 1, 2, 1, 1), Laid(np.arange(3, dtype=np.float32), (3, 3)), keys, values)
+        >>> keys.numbers, values.numbers
+        (array([0., 1.], dtype=float32), array([0., 2.], dtype=float32))
+    """
+    sizes = np.array(appended(shape, fresh.strides, key.strides, value.strides), np.uint64)
+    few_queries_kernel.append.at(np.float32)(0, shape[0], sizes, fresh.numbers, key.numbers, value.numbers)
+
+
+def appended(
+    shape: tuple[int, int, int, int, int], fresh: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Sizes and strides as `dot_few.append` takes them; arguments as of `append`, of operands their strides."""
+    return (*shape[1:], *fresh, *key, *value)

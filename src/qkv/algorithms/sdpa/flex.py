@@ -1,0 +1,102 @@
+"""Backend `flex`: PyTorch's flex attention, for pointwise changes of dot products on a GPU, under `torch.compile`.
+
+Uncompiled it builds the full matrix, and compiling takes half a minute; so it serves only where a caller compiles
+anyway. Masks travel as a `BlockMask` made from the bounds of each row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.engine.backend import Backend, Result
+from qkv.engine.problem import Call, Cost, Problem
+from qkv.scores.pointwise import Linear, Softcap
+from qkv.shapes import Shape
+
+
+def refuses(problem: Problem) -> str | None:
+    """Softmax over dot products, soft caps included, compiled on a GPU."""
+    if problem.device != "cuda":
+        return "flex attention is fast on a GPU only"
+    if not torch.compiler.is_compiling():
+        return "uncompiled, flex attention builds the full matrix"
+    if problem.core != "dot" or not isinstance(problem.pointwise, (Linear, Softcap)):
+        return f"the score is no plain or soft-capped dot product but {problem.core} with {problem.pointwise}"
+    if problem.normalizer != "softmax" or problem.sink or problem.dropout or problem.state:
+        return "it computes a softmax without sink, dropout or row state"
+    return _refuses_sizes(problem)
+
+
+def _refuses_sizes(problem: Problem) -> str | None:
+    if problem.mask not in ("all", "causal", "keys", "bounds") or problem.bias != "none":
+        return f"a mask of the kind {problem.mask} or a bias would be read from memory for each pair"
+    if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
+        return "an axis is empty"
+    return None
+
+
+def cost(problem: Problem) -> Cost:
+    """Dearer than any other: until a recorded run on a device covers it, `auto` leaves it to those who name it."""
+    pairs = problem.rows * problem.queries * problem.keys
+    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
+    return Cost(int(operations), 8 * problem.rows * problem.queries, 1e9)
+
+
+def run(problem: Problem, call: Call) -> Result:
+    """Four dimensions, one function for the score, one for the mask."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    query, key, scale = call.score.prepare(call.query, call.key).with_number()
+    query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
+    score, seen = _score(problem), _block_mask(problem, call)
+    # Operands that were computed are wider than half precision.
+    output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=seen, scale=scale)
+    output = output.to(problem.dtype)
+    output = output.reshape(*problem.leading, problem.queries, problem.value_width)
+    seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    if seeing is not None:
+        output = torch.where(seeing[..., None], output, output.new_zeros(()))
+    return Result(output, None)
+
+
+def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
+    heads = leading[-1] if leading else 1
+    return x.expand(*leading, *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:])
+
+
+def _score(problem: Problem) -> Callable[..., Tensor] | None:
+    if isinstance(problem.pointwise, Linear):
+        return None
+    pointwise = problem.pointwise
+    return lambda score, b, h, q, k: pointwise(score)
+
+
+def _block_mask(problem: Problem, call: Call) -> Any:
+    """Which blocks of pairs are seen, from the bounds of each row."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if problem.mask == "all":
+        return None
+    queries, keys, device = problem.queries, problem.keys, call.query.device
+    if problem.mask == "causal":
+        return create_block_mask(lambda b, h, q, k: q >= k, None, None, queries, keys, device)
+    bounds = call.visibility.bounds
+    assert bounds is not None
+    first, last = (None if x is None else _rows(x, problem) for x in bounds)
+
+    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        after = k >= 0 if first is None else k >= first[b, h, q]
+        return after if last is None else after & (k < last[b, h, q])
+
+    heads = problem.leading[-1] if problem.leading else 1
+    return create_block_mask(sees, problem.rows // heads, heads, queries, keys, device)
+
+
+def _rows(bound: Tensor, problem: Problem) -> Tensor:
+    heads = problem.leading[-1] if problem.leading else 1
+    return bound.expand(*problem.leading, problem.queries).reshape(-1, heads, problem.queries)
+
+
+BACKEND = Backend("flex", "PyTorch's flex attention, compiled", refuses, cost, run)

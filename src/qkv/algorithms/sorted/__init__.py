@@ -1,0 +1,1 @@
+"""Scores of one number per query and key, by sorting."""

@@ -1,0 +1,1 @@
+"""Any score under any normalizer, by tiles, in PyTorch alone."""

@@ -1,0 +1,93 @@
+"""Masks as arguments of a registered operator: a text, a list of tensors, a list of numbers.
+
+An operator's arguments are tensors, numbers and texts, so a composition of masks is written in postfix order, operands
+before what combines them: `causal(2) & ~dense(t)` is `"number causal:start tensor dense not and"`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from qkv.engine.mechanism import full_rank
+from qkv.masks.base import Both, Dense, Either, Inverse, Mask
+from qkv.masks.patterns import Causal, Documents, Lengths, Window, clamped
+
+_COMBINED: dict[type[Mask], str] = {Both: "and", Either: "or"}
+_BUILT = {"dense": Dense, "lengths": Lengths, "documents": Documents, "window": Window, "and": Both, "or": Either}
+_TAKES = {"dense": 1, "lengths": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
+
+
+def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
+    """Write a mask as text, tensors and numbers, or None where it holds a mask of the caller's own.
+
+    Args:
+        mask: any composition.
+        rank: of the leading shape, to which dense tables are brought.
+
+    Example:
+        >>> from qkv.masks.patterns import causal, lengths
+        >>> encode(causal(2) | lengths(3), rank=1)
+        ('number causal:start number none lengths or', [], [2, 3])
+    """
+    tensors: list[Tensor] = []
+    numbers: list[int] = []
+    words = _words(mask, rank, tensors, numbers)
+    return None if words is None else (" ".join(words), tensors, numbers)
+
+
+def _words(mask: Mask, rank: int, tensors: list[Tensor], numbers: list[int]) -> list[str] | None:
+    if isinstance(mask, Inverse):
+        inner = _words(mask.inner, rank, tensors, numbers)
+        return None if inner is None else [*inner, "not"]
+    if isinstance(mask, (Both, Either)):
+        left, right = _words(mask.left, rank, tensors, numbers), _words(mask.right, rank, tensors, numbers)
+        return None if left is None or right is None else [*left, *right, _COMBINED[type(mask)]]
+    items: list[Tensor | int | None]
+    if isinstance(mask, Dense):
+        items, name = [full_rank(mask.tensor, rank + 2)], "dense"
+    elif isinstance(mask, Causal):
+        items, name = [mask.offset], f"causal:{mask.align}"
+    elif isinstance(mask, Lengths):
+        items, name = [mask.keys, mask.queries], "lengths"
+    elif isinstance(mask, Window):
+        items, name = [mask.left, mask.right, mask.offset], "window"
+    elif isinstance(mask, Documents):
+        items, name = [mask.queries, mask.keys], "documents"
+    else:
+        return None
+    return [*(_word(item, tensors, numbers) for item in items), name]
+
+
+def _word(item: Tensor | int | None, tensors: list[Tensor], numbers: list[int]) -> str:
+    if item is None:
+        return "none"
+    if isinstance(item, Tensor):
+        tensors.append(item)
+        return "tensor"
+    # An operator's numbers are int64, in which every position lies far from either end.
+    numbers.append(clamped(item))
+    return "number"
+
+
+def decode(code: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Mask:
+    """The mask that `encode` wrote.
+
+    Example:
+        >>> decode("number causal:start number none lengths or", [], [2, 3])
+        Either(left=Causal(offset=2, align='start'), right=Lengths(keys=3, queries=None))
+    """
+    stack: list[Any] = []
+    tensor, number = iter(tensors), iter(numbers)
+    for word in code.split(" "):
+        if word in ("none", "tensor", "number"):
+            stack.append(None if word == "none" else next(tensor if word == "tensor" else number))
+        elif word == "not":
+            stack.append(Inverse(stack.pop()))
+        elif word.startswith("causal:"):
+            stack.append(Causal(stack.pop(), word.removeprefix("causal:")))  # type: ignore[arg-type]
+        else:
+            taken = stack[-_TAKES[word] :]
+            del stack[-_TAKES[word] :]
+            stack.append(_BUILT[word](*taken))
+    return stack.pop()  # type: ignore[no-any-return]

@@ -1,0 +1,281 @@
+"""The tiles as registered operators, for what traces: `torch.compile`, `torch.export`, `torch.func`.
+
+Eager calls go through `torch.autograd.Function`, which costs a tenth of an operator's dispatch; beneath both is one
+`Tiles`. A description of the computation travels as text and numbers, so that an exported program can be saved.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.tiled.mask_encoding import decode, encode
+from qkv.algorithms.tiled.stripes import Tiles
+from qkv.engine.autograd import second_derivative
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Recipe, full_rank
+from qkv.masks.base import Bounds, Grid
+from qkv.masks.lower import Visibility
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+
+TENSORS = len(Inputs._fields) + 3
+"""How many tensors, or None, begin the arguments: the inputs, the bounds `first` and `last`, and a dense mask."""
+
+_BENDING: dict[str, Callable[[float], Pointwise]] = {"Softcap": Softcap, "Leaky": Leaky, "Bump": Bump}
+_PLAIN: dict[str, Pointwise] = {"Linear": Linear(), "Half": Half(), "Bell": Bell(), "Box": Box()}
+
+
+def apply(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Output and row state through the registered operator."""
+    rank = len(recipe.leading)
+    first, last = visibility.bounds or (None, None)
+    first, last = (None if bound is None else full_rank(bound, rank + 1) for bound in (first, last))
+    dense = None if visibility.dense is None else full_rank(visibility.dense, rank + 2)
+    code, tensors, numbers = "", [], []  # type: tuple[str, list[Tensor], list[int]]
+    if visibility.mask is not None:
+        written = encode(visibility.mask, len(visibility.grid.leading))
+        if written is None:
+            dense = full_rank(visibility.tile(slice(None), slice(None)), rank + 2)  # type: ignore[arg-type]
+        else:
+            code, tensors, numbers = written
+    kind = type(recipe.pointwise).__name__
+    bend = next((float(x) for x in vars(recipe.pointwise).values()), 0.0)
+    names = f"{recipe.core} {kind} {recipe.normalizer}"
+    groups = [] if visibility.groups is None or visibility.mask is None else list(visibility.groups)
+    numbers_of = (recipe.factor, bend, recipe.dropout, recipe.state)
+    args = (*inputs, first, last, dense, tensors, code, numbers, groups, names, *numbers_of)
+    run: Callable[..., Any] = blocked if torch.compiler.is_compiling() else Transformed.apply
+    output, state = run(*args)
+    return output, state
+
+
+@torch.library.custom_op("qkv::blocked", mutates_args=())
+def blocked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: Tensor | None,
+    vector: Tensor | None,
+    parameter: Tensor | None,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    first: Tensor | None,
+    last: Tensor | None,
+    dense: Tensor | None,
+    mask_tensors: Sequence[Tensor],
+    mask_code: str,
+    mask_numbers: Sequence[int],
+    groups: Sequence[int],
+    names: str,
+    factor: float,
+    bend: float,
+    dropout: float,
+    state: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output (..., Q, V) and row state (..., Q), empty where it is not wanted."""
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, seed)
+    seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    return Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen).forward(value.dtype)
+
+
+@blocked.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    rows = query.shape[:-1]
+    state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=wide)
+    return value.new_empty(*rows, value.shape[-1]), state
+
+
+@torch.library.custom_op("qkv::blocked_backward", mutates_args=())
+def blocked_backward(
+    g_output: Tensor,
+    g_state: Tensor | None,
+    wanted: Sequence[bool],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: Tensor | None,
+    vector: Tensor | None,
+    parameter: Tensor | None,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    first: Tensor | None,
+    last: Tensor | None,
+    dense: Tensor | None,
+    mask_tensors: Sequence[Tensor],
+    mask_code: str,
+    mask_numbers: Sequence[int],
+    groups: Sequence[int],
+    names: str,
+    factor: float,
+    bend: float,
+    dropout: float,
+    state: bool,
+) -> list[Tensor]:
+    """The gradients of the first seven tensors, empty where not wanted."""
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, seed)
+    seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    tiles = Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen)
+    gradients = zip(tiles.backward(g_output, g_state, list(wanted)), inputs, strict=False)
+    return [query.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
+
+
+@blocked_backward.register_fake
+def _(g_output: Tensor, g_state: Tensor | None, wanted: Sequence[bool], query: Tensor, *rest: Any) -> list[Tensor]:
+    inputs = (query, *rest[: DIFFERENTIABLE - 1])
+    pairs = zip(inputs, wanted, strict=True)
+    return [query.new_empty(0) if x is None or not want else x.new_empty(x.shape) for x, want in pairs]
+
+
+def _recipe(query: Tensor, names: str, factor: float, bend: float, dropout: float, state: bool) -> Recipe:
+    core, kind, normalizer = names.split(" ")
+    pointwise: Pointwise = _PLAIN[kind] if kind in _PLAIN else _BENDING[kind](bend)
+    return Recipe(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
+
+
+def _visibility(
+    inputs: Inputs,
+    first: Tensor | None,
+    last: Tensor | None,
+    dense: Tensor | None,
+    tensors: Sequence[Tensor],
+    code: str,
+    numbers: Sequence[int],
+    groups: Sequence[int],
+) -> Visibility:
+    query, key = inputs.query, inputs.key
+    leading = tuple(query.shape[:-2])
+    pair = (groups[0], groups[1]) if groups else None
+    outer = leading if pair is None else (*leading[:-2], pair[0] * pair[1])
+    grid = Grid(outer, query.shape[-2], key.shape[-2], query.device)
+    if code:
+        return Visibility("predicate", grid, mask=decode(code, tensors, numbers), groups=pair)
+    kind = "dense" if dense is not None else "all" if first is None and last is None else "bounds"
+    return Visibility(kind, grid, Bounds(first, last), dense)  # type: ignore[arg-type]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, rest = inputs[:TENSORS], inputs[TENSORS:]
+    ctx.save_for_backward(*tensors, *rest[0])
+    ctx.rest = rest[1:]
+    ctx.state = rest[-1]
+    ctx.set_materialize_grads(False)
+    ctx.shape = output[0].shape
+
+
+def _gradients(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+    found = _pulled(blocked_backward, ctx, g_output, g_state)
+    # PyTorch takes an empty list for one of tensors, and wants as many gradients back.
+    rest: list[Any] = [[] if isinstance(x, (list, tuple)) and not x else None for x in ctx.rest]
+    return (*found, *(None,) * (TENSORS - DIFFERENTIABLE), [None] * (len(ctx.saved_tensors) - TENSORS), *rest)
+
+
+def _pulled(backward: Callable[..., Any], ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> list[Any]:
+    tensors = ctx.saved_tensors
+    if g_output is None:
+        g_output = tensors[0].new_zeros(ctx.shape)
+    wanted = list(ctx.needs_input_grad[:DIFFERENTIABLE])
+    state = g_state if ctx.state else None
+    found = backward(g_output, state, wanted, *tensors[:TENSORS], list(tensors[TENSORS:]), *ctx.rest)
+    return [g if want else None for g, want in zip(found, wanted, strict=True)]
+
+
+def _no_gradients(ctx: Any, *_: Any) -> Any:
+    raise second_derivative("blocked")
+
+
+blocked.register_autograd(_gradients, setup_context=_remember)
+blocked_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)
+
+
+SEED = Inputs._fields.index("seed")
+
+
+def _vmap_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    if args[SEED] is not None:
+        parts = [blocked(*_picked(args, in_dims, i)) for i in range(info.batch_size)]
+        return (torch.stack([part[0] for part in parts]), torch.stack([part[1] for part in parts])), (0, 0)
+    args = _to_front(args, in_dims)
+    query = args[0].expand(info.batch_size, *args[0].shape[1:])
+    return blocked(query, *args[1:]), (0, 0)
+
+
+def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[list[Tensor], list[int]]:
+    if args[3 + SEED] is not None:
+        parts = [blocked_backward(*_picked(args, in_dims, i)) for i in range(info.batch_size)]
+        gradients = [torch.stack(each) for each in zip(*parts, strict=True)]
+        return gradients, [0] * len(gradients)
+    # Every item has a gradient of its own, also of what is the same for all items.
+    args = _to_front(args, in_dims)
+    differentiable = (
+        x.expand(info.batch_size, *x.shape[1:]) if isinstance(x, Tensor) and x.ndim else x
+        for x in (*args[:2], *args[3 : 3 + DIFFERENTIABLE])
+    )
+    g_output, g_state, *inputs = differentiable
+    gradients = blocked_backward(g_output, g_state, args[2], *inputs, *args[3 + DIFFERENTIABLE :])
+    wanted = [want and x is not None for want, x in zip(args[2], inputs, strict=True)]
+    front = info.batch_size
+    return [g if want else g.expand(front, 0) for g, want in zip(gradients, wanted, strict=True)], [0] * len(gradients)
+
+
+def _to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The mapped dimension becomes the first leading one; what is not mapped broadcasts over it."""
+
+    def moved(x: Any, dim: Any) -> Any:
+        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
+            return [moved(each, one) for each, one in zip(x, dim, strict=True)]
+        if not isinstance(x, Tensor) or (x.ndim == 0 and dim is None):
+            return x
+        return x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+
+    return tuple(moved(x, dim) for x, dim in zip(args, in_dims, strict=True))
+
+
+def _picked(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple[Any, ...]:
+    """One item of what is mapped: dropout counts rows of the problem as each item sees it."""
+
+    def pick(x: Any, dim: Any) -> Any:
+        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
+            return [pick(each, one) for each, one in zip(x, dim, strict=True)]
+        return x.select(dim, item) if isinstance(x, Tensor) and dim is not None else x
+
+    return tuple(pick(x, dim) for x, dim in zip(args, in_dims, strict=True))
+
+
+class Transformed(torch.autograd.Function):
+    """The operator under transformations of `torch.func`, which look for these methods and not for its registration."""
+
+    vmap = staticmethod(_vmap_forward)
+    setup_context = staticmethod(_remember)
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, Tensor]:
+        """The operator."""
+        return blocked(*args)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+        """Gradients of the tensors; none for what describes the computation."""
+        found = _pulled(_TransformedBackward.apply, ctx, g_output, g_state)
+        return (*found, *(None,) * (TENSORS - DIFFERENTIABLE + 1 + len(ctx.rest)))
+
+
+class _TransformedBackward(torch.autograd.Function):
+    backward = staticmethod(_no_gradients)
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, ...]:
+        return tuple(blocked_backward(*args))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing is remembered: there is no second derivative."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        gradients, dims = _vmap_backward(info, in_dims, *args)
+        return tuple(gradients), tuple(dims)
+
+
+blocked.register_vmap(_vmap_forward)
+blocked_backward.register_vmap(_vmap_backward)

@@ -1,0 +1,347 @@
+"""From the core's numbers on whole rows to weights, forward and backward: bend, add bias, hide, normalize.
+
+Each derivative is written out, so that a tile needs no recording and runs the same inside a registered operator. The
+equations are those of `qkv.scores.pointwise` and `qkv.normalizers`; p stands for a row of weights.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.normalizers import steep
+from qkv.normalizers.base import count
+from qkv.normalizers.dense import FAINT, Hard
+from qkv.normalizers.sparse import Entmax, threshold
+from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+from qkv.values.parameters import finite
+
+NEWTON_STEPS = 64
+"""Far more than a row needs: each step at least halves what is left, and soon squares it."""
+
+
+def unbend(pointwise: Pointwise, x: Tensor, bent: Tensor, g: Tensor) -> Tensor | None:
+    """The gradient of what went into a pointwise function, given input, output and gradient; None where it is zero."""
+    match pointwise:
+        case Box():
+            return None
+        case Softcap(cap):
+            slope: Tensor | float = 1 - (bent / cap).square_()
+        case Leaky(slope_below):
+            slope = torch.where(x > 0, torch.ones_like(x), slope_below)
+        case Bell():
+            slope = bent * -0.5
+        case Bump(power):
+            slope = _bump_slope(x, power)
+        case _:
+            slope = -0.5 if isinstance(pointwise, Half) else 1.0
+    return g if isinstance(pointwise, Linear) else g * slope
+
+
+def _bump_slope(x: Tensor, power: float) -> Tensor:
+    """d/dx max(0, 1 − x^(power/2)), 0 outside; 0 also at x = 0 where the root has no slope."""
+    slope = torch.full_like(x, -1.0) if power == 2 else x.pow(power / 2 - 1).mul_(-power / 2)
+    outside = x >= 1
+    return slope.masked_fill_(outside if power == 2 else outside | (x == 0), 0)
+
+
+def _per_row(parameter: Tensor) -> Tensor:
+    """A parameter beside (..., h)."""
+    return parameter.squeeze(-1) if parameter.ndim else parameter
+
+
+class Row(NamedTuple):
+    """Whole rows of a tile on their way to weights.
+
+    Attributes:
+        scores: s, (..., h, c); hidden entries hold the rule's `hidden`.
+        visible: bool, broadcasts to (..., h, c); None where all is seen.
+        parameter: sink, alpha or bias of the normalizer, (..., 1, 1) or a double without dimensions;
+            None where there is none.
+    """
+
+    scores: Tensor
+    visible: Tensor | None
+    parameter: Tensor | None
+
+
+class Pull(NamedTuple):
+    """Gradients on their way back.
+
+    Attributes:
+        weights: of the weights, (..., h, c).
+        state: of the row state, (..., h); None where none came.
+    """
+
+    weights: Tensor
+    state: Tensor | None
+
+
+Pushed = tuple[Tensor | None, Tensor | None]
+"""The gradients of scores and of the parameter; None where zero."""
+
+
+class Rule(NamedTuple):
+    """A normalizer on whole rows.
+
+    Attributes:
+        hidden: what a hidden score is set to before.
+        weights: `(row) -> w`.
+        state: `(row, w) -> (..., h)`.
+        backward: `(row, w, pull) -> gradients of scores and parameter`.
+    """
+
+    hidden: float
+    weights: Callable[[Row], Tensor]
+    state: Callable[[Row, Tensor], Tensor]
+    backward: Callable[[Row, Tensor, Pull], Pushed]
+
+
+def _softmax(row: Row) -> Tensor:
+    s, visible, sink = row
+    if s.shape[-1] == 0:
+        return s.clone()
+    if sink is None:
+        w = torch.softmax(s, -1)
+        return w if visible is None else w.masked_fill_(s.amax(-1, keepdim=True) == -torch.inf, 0)
+    sink = finite(sink.to(s.dtype))
+    top = torch.maximum(s.amax(-1, keepdim=True), sink)
+    top = top.masked_fill_(top == -torch.inf, 0)
+    e = (s - top).exp_()
+    return e.div_(_safe(e.sum(-1, keepdim=True) + torch.exp(sink - top)))
+
+
+def _safe(total: Tensor) -> Tensor:
+    """A total to divide by: 1 where it is 0, and with it everything that adds up to it."""
+    return torch.where(total == 0, torch.ones_like(total), total)
+
+
+def _lse(row: Row, w: Tensor) -> Tensor:
+    s, _, sink = row
+    lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+    return lse if sink is None else torch.logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
+
+
+def _softmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """p(g − Σpg); the row state log Σ exp(s) has the slope p. A sink is one more key, without a value."""
+    g, g_state = pull
+    g_scores = torch.ops.aten._softmax_backward_data(g, w, -1, w.dtype)
+    if g_state is not None:
+        g_scores = g_scores.addcmul_(w, g_state.unsqueeze(-1))
+    if row.parameter is None:
+        return g_scores, None
+    share = torch.exp(finite(row.parameter) - finite(_lse(row, w)).unsqueeze(-1))
+    g_sink = (w * g).sum(-1, keepdim=True).neg_()
+    return g_scores, share * (g_sink if g_state is None else g_sink + g_state.unsqueeze(-1))
+
+
+def _sum(row: Row) -> Tensor:
+    return row.scores / _safe(row.scores.sum(-1, keepdim=True))
+
+
+def _total(row: Row, w: Tensor) -> Tensor:
+    return row.scores.sum(-1)
+
+
+def _sum_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """(g − Σwg)/Σs."""
+    g, g_state = pull
+    total = row.scores.sum(-1, keepdim=True)
+    g_scores = (g - (w * g).sum(-1, keepdim=True)).div_(_safe(total)).masked_fill_(total == 0, 0)
+    return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
+
+
+def _gaussian(row: Row) -> Tensor:
+    """e^x/Σe^x of exponents x, 0 in rows whose exponentials are all 0."""
+    if row.scores.shape[-1] == 0:
+        return row.scores.clone()
+    top = row.scores.amax(-1, keepdim=True)
+    return torch.softmax(row.scores, -1).masked_fill_(top < FAINT[top.dtype], 0)
+
+
+def _exponentials(row: Row, w: Tensor) -> Tensor:
+    return row.scores.exp().sum(-1)
+
+
+def _gaussian_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """p(g − Σpg), as of a softmax; the row state Σe^x has the slope e^x."""
+    g_scores: Tensor = torch.ops.aten._softmax_backward_data(pull.weights, w, -1, w.dtype)
+    if pull.state is not None:
+        g_scores = g_scores.addcmul_(row.scores.exp(), pull.state.unsqueeze(-1))
+    return g_scores, None
+
+
+def _seen(row: Row, w: Tensor) -> Tensor:
+    n = count(row.visible, row.scores).squeeze(-1)
+    return n.expand(row.scores.shape[:-1])
+
+
+def _mean(row: Row) -> Tensor:
+    return row.scores / count(row.visible, row.scores).clamp(min=1)
+
+
+def _mean_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    return pull.weights / count(row.visible, row.scores).clamp(min=1), None
+
+
+def _nothing(row: Row, w: Tensor) -> Tensor:
+    return row.scores.new_zeros(row.scores.shape[:-1])
+
+
+def _sigmoid(row: Row) -> Tensor:
+    s, visible, bias = row
+    bias = -count(visible, s).clamp(min=1).log() if bias is None else bias
+    w = torch.sigmoid(s + bias)
+    return w if visible is None else w.masked_fill_(~visible, 0)
+
+
+def _sigmoid_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    g_scores = torch.ops.aten.sigmoid_backward(pull.weights, w)
+    return g_scores, None if row.parameter is None else g_scores.sum(-1, keepdim=True)
+
+
+def _hard(row: Row) -> Tensor:
+    return Hard()(row.scores, row.visible)
+
+
+def _largest(row: Row, w: Tensor) -> Tensor:
+    s = row.scores
+    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+
+
+def _hard_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """Only the row state has a slope: 1 at the largest score, shared by ties as `amax` shares it."""
+    if pull.state is None or not row.scores.shape[-1]:
+        return None, None
+    ties = row.scores == row.scores.amax(-1, keepdim=True)
+    return ties / ties.sum(-1, keepdim=True).clamp(min=1) * pull.state.unsqueeze(-1), None
+
+
+def _alpha(row: Row, otherwise: float) -> float | Tensor:
+    return otherwise if row.parameter is None else row.parameter
+
+
+def _project(s: Tensor, square: bool) -> Tensor:
+    """Sparsemax, or 1.5-entmax where `square`, without sorting: Newton's steps towards the threshold τ.
+
+    Σ max(0, z − τ) − 1, or Σ max(0, z/2 − τ)² − 1, falls with τ and is convex. From τ = −1, where it is not negative,
+    each step stays on that side, and about ten of them reach the last bit; a sort costs as much as a hundred.
+
+    Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex";
+        Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3.
+    """
+    if s.shape[-1] == 0:
+        return s.clone()
+    top = s.amax(-1, keepdim=True)
+    empty = top == -torch.inf
+    z = s - top.masked_fill_(empty, 0)
+    z = z.mul_(0.5) if square else z
+    tau = torch.full_like(top, -1.0)
+    near = 2 * torch.finfo(s.dtype).eps
+    t = torch.empty_like(z)
+    for _ in range(NEWTON_STEPS):
+        torch.sub(z, tau, out=t).relu_()
+        if square:
+            step = (t.square().sum(-1, keepdim=True) - 1) / _safe(2 * t.sum(-1, keepdim=True))
+        else:
+            step = (t.sum(-1, keepdim=True) - 1) / _safe((t > 0).sum(-1, keepdim=True))
+        tau += step
+        if not bool((step > near).any()):
+            break
+    w = torch.sub(z, tau, out=t).relu_()
+    return (w.square_() if square else w).masked_fill_(empty, 0)
+
+
+def _sparsemax(row: Row) -> Tensor:
+    return _project(row.scores, square=False)
+
+
+def _sparsemax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    return _projected(w, (w > 0).to(w.dtype), pull, 2.0)[0], None
+
+
+def _entmax15(row: Row) -> Tensor:
+    return _project(row.scores, square=True)
+
+
+def _entmax15_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    return _projected(w, w.sqrt(), pull, 1.5)[0], None
+
+
+def _entmax(row: Row) -> Tensor:
+    assert row.parameter is not None
+    # Powers with a number for an exponent are three times as fast as with a tensor.
+    alpha = row.parameter[..., 0, 0] if row.parameter.ndim else row.parameter.item()
+    return Entmax(alpha)(row.scores, row.visible)
+
+
+def _projected(w: Tensor, q: Tensor, pull: Pull, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """With q = p^(2−α): dp/ds = diag(q) − qqᵀ/Σq and dτ/ds = (α−1)q/Σq. Gives the gradient of s, and Σq."""
+    g, g_state = pull
+    total = q.sum(-1, keepdim=True)
+    total = total.masked_fill_(total == 0, 1)
+    level = (q * g).sum(-1, keepdim=True) / total
+    if g_state is not None:
+        level = level - (alpha - 1) * g_state.unsqueeze(-1) / total
+    return q * (g - level), total
+
+
+def _entmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
+    """dp/dα = p/(α−1)² − p log p/(α−1) + qC, where Σ dp/dα = 0 gives C; dτ/dα = τ/(α−1) − (α−1)C.
+
+    Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", proposition 1.
+    """
+    alpha = row.parameter
+    assert alpha is not None
+    if steep.steep(alpha):
+        return _steep_backward(row, w, pull, alpha)
+    inside = w > 0
+    q = torch.where(inside, w.clamp(min=torch.finfo(w.dtype).tiny) ** (2 - alpha), torch.zeros_like(w))
+    g_scores, total = _projected(w, q, pull, alpha)
+    own = w / (alpha - 1) ** 2 - torch.special.xlogy(w, w) / (alpha - 1)
+    # Σ(own + qC)g = Σ own(g − level) is one sum of differences; two sums would cancel.
+    level = (q * pull.weights).sum(-1, keepdim=True) / total
+    g_alpha = (own * (pull.weights - level)).sum(-1, keepdim=True)
+    if pull.state is not None:
+        tau = threshold(row.scores, w, alpha).unsqueeze(-1)
+        slope = tau / (alpha - 1) + (alpha - 1) * own.sum(-1, keepdim=True) / total
+        g_alpha = g_alpha + torch.where(tau == torch.inf, 0, slope * pull.state.unsqueeze(-1))
+    return g_scores, g_alpha
+
+
+def _steep_backward(row: Row, w: Tensor, pull: Pull, alpha: Tensor) -> Pushed:
+    g_tau = None if pull.state is None else pull.state.unsqueeze(-1).double()
+    wide = w.double()
+    g_scores, g_alpha = steep.slopes(wide, pull.weights.double(), alpha.double(), g_tau)
+    if g_tau is not None:
+        g_alpha = g_alpha + _tau_by_alpha(row, wide, alpha) * g_tau
+    return g_scores.to(w.dtype), g_alpha.to(w.dtype)
+
+
+def _tau_by_alpha(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
+    """dτ/dα, of τ = (α−1)s − w^(α−1) averaged with the slopes q of w, since Σ dw/dα = 0; 0 where nothing is seen."""
+    inside = w > 0
+    q = torch.where(inside, torch.exp((2 - alpha) * torch.where(inside, w, 1.0).log()).clamp(max=1e300), 0.0)
+    slope = torch.where(inside, row.scores.double() - torch.xlogy(w ** (alpha - 1), w), 0.0)
+    total = q.sum(-1, keepdim=True)
+    return (q * slope).sum(-1, keepdim=True) / torch.where(total == 0, torch.ones_like(total), total)
+
+
+def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:
+    return lambda row, w: threshold(row.scores, w, _alpha(row, otherwise))
+
+
+RULES = {
+    "softmax": Rule(-torch.inf, _softmax, _lse, _softmax_backward),
+    "sum": Rule(0.0, _sum, _total, _sum_backward),
+    "gaussian": Rule(-torch.inf, _gaussian, _exponentials, _gaussian_backward),
+    "mean": Rule(0.0, _mean, _seen, _mean_backward),
+    "identity": Rule(0.0, lambda row: row.scores, _nothing, lambda row, w, pull: (pull.weights, None)),
+    "sigmoid": Rule(0.0, _sigmoid, _seen, _sigmoid_backward),
+    "scores": Rule(-torch.inf, lambda row: row.scores, _largest, lambda row, w, pull: (None, None)),
+    "hard": Rule(-torch.inf, _hard, _largest, _hard_backward),
+    "sparsemax": Rule(-torch.inf, _sparsemax, _tau(2.0), _sparsemax_backward),
+    "entmax15": Rule(-torch.inf, _entmax15, _tau(1.5), _entmax15_backward),
+    "entmax": Rule(-torch.inf, _entmax, _tau(1.5), _entmax_backward),
+}

@@ -1,0 +1,162 @@
+"""The walk over tiles: stripes of whole rows, small enough for the cache, forward and backward.
+
+A stripe holds `h` rows for some leading indices over all the columns that its rows may see, so that each row is
+normalized at once: no normalizer needs an online form, and columns that no row of the stripe may see are never
+computed. Backward makes every stripe again from query and key. Nothing of size Q×K exists at any time.
+"""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.tiled.cores import CORES, Sides, Slopes, center
+from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, unbend
+from qkv.engine.mechanism import DIFFERENTIABLE, Buffers, Inputs, Recipe, empty_buffers
+from qkv.engine.tiles import Place, Walk, shares, take
+from qkv.linalg.matmul import batched, plain
+from qkv.masks.lower import Visibility
+from qkv.scores.pointwise import Bell, Softcap, rooted, steepness
+
+SAVED = len(Inputs._fields)
+"""Of what a function saves, the first so many are the inputs; what the mask holds follows."""
+
+
+@final
+class Tiles:
+    """A problem on its tiles: each stripe is made from its inputs, and can be made again.
+
+    Half precision is computed in float32.
+    """
+
+    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility) -> None:
+        self.recipe = recipe
+        self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
+        # A number without dimensions stays a double: it does not widen what it meets.
+        wide = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+        self.inputs = Inputs(*wide, inputs.seed)  # type: ignore[arg-type, call-arg]
+        self.inputs = self.inputs._replace(key=plain(self.inputs.key), value=plain(self.inputs.value))
+        self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
+        self.walk = Walk(recipe.leading, self.queries, self.keys, visibility)
+        self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
+        scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
+        self.center = center(*self.inputs[:2], scale, steep) if recipe.core == "distance" else None
+
+    def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""
+        query, value = self.inputs.query, self.inputs.value
+        output = query.new_empty(*self.recipe.leading, self.queries, value.shape[-1], dtype=dtype)
+        state = query.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
+        for place, visible in self.walk:
+            stripe = self.stripe(place, visible)
+            take(output, place.lead, place.rows).copy_(batched(stripe.applied, take(value, place.lead, place.columns)))
+            if self.recipe.state:
+                take(state, place.lead, place.rows).copy_(self.rule.state(stripe.row, stripe.weights))
+        return output, state
+
+    def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
+        """The gradients of the inputs that are wanted, in the order of `Inputs`."""
+        buffers = empty_buffers(self.inputs, wanted)
+        for place, visible in self.walk:
+            g = take(g_output, place.lead, place.rows).to(self.dtype)
+            g_row = None if g_state is None else take(g_state, place.lead, place.rows)
+            self._pull(buffers, place, self.stripe(place, visible), g, g_row)
+        return [None if buffer is None else buffer.contiguous() for buffer in buffers]
+
+    def stripe(self, place: Place, visible: Tensor | None) -> "Stripe":
+        """Everything from operands to the weights that are applied."""
+        recipe, inputs, lead = self.recipe, self.inputs, place.lead
+        sides = self._sides(place)
+        core = self.core.forward(sides)
+        scale = None if inputs.scale is None else take(inputs.scale, lead)
+        x = core.mul_(recipe.factor) if scale is None else core * scale
+        bent = recipe.pointwise(x)
+        # Those two derivatives are taken from the result; elsewhere what follows may write over it.
+        s = bent.clone() if isinstance(recipe.pointwise, (Bell, Softcap)) else bent
+        if inputs.bias is not None:
+            s += take(inputs.bias, lead, place.rows, place.columns)
+        if visible is not None:
+            s.masked_fill_(~visible, self.rule.hidden)
+        if visible is None and inputs.bias is not None:
+            # A bias may hide a whole row by -inf, as a mask does.
+            visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
+        row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, lead))
+        w = self.rule.weights(row)
+        seed = inputs.seed
+        share = None
+        if seed is not None:
+            share = shares(seed, place, recipe.leading, self.queries, recipe.dropout, w.dtype)
+        return Stripe(sides, core, scale, x, bent, row, w, share)
+
+    def _sides(self, place: Place) -> Sides:
+        inputs, lead = self.inputs, place.lead
+        return Sides(
+            take(inputs.query, lead, place.rows),
+            take(inputs.key, lead, place.columns),
+            None if inputs.vector is None else take(inputs.vector, lead),
+            None if self.center is None else take(self.center, lead),
+            rooted(self.recipe.pointwise),
+        )
+
+    def _pull(self, buffers: Buffers, place: Place, stripe: "Stripe", g: Tensor, g_state: Tensor | None) -> None:
+        """Add a stripe's share to the gradients."""
+        lead = place.lead
+        if buffers.value is not None:
+            _add(take(buffers.value, lead, place.columns), batched(g.mT, stripe.applied).mT)
+        g_weights = batched(g, take(self.inputs.value, lead, place.columns).mT)
+        if stripe.share is not None:
+            g_weights *= stripe.share
+        g_scores, g_parameter = self.rule.backward(stripe.row, stripe.weights, Pull(g_weights, g_state))
+        if buffers.parameter is not None and g_parameter is not None:
+            _add(take(buffers.parameter, lead), g_parameter)
+        if g_scores is None:
+            return
+        if stripe.row.visible is not None:
+            g_scores.masked_fill_(~stripe.row.visible, 0)
+        if buffers.bias is not None:
+            _add(take(buffers.bias, lead, place.rows, place.columns), g_scores)
+        g_x = unbend(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)
+        if g_x is not None and any(
+            buffer is not None for buffer in (buffers.query, buffers.key, buffers.scale, buffers.vector)
+        ):
+            self._pull_core(buffers, place, stripe, g_x)
+
+    def _pull_core(self, buffers: Buffers, place: Place, stripe: "Stripe", g_x: Tensor) -> None:
+        lead = place.lead
+        if buffers.scale is not None:
+            _add(take(buffers.scale, lead), (g_x * stripe.core).sum((-2, -1), keepdim=True))
+        g_core = g_x * _factor(stripe.scale, self.recipe.factor)
+        slopes: Slopes = self.core.backward(stripe.sides, g_core)
+        if buffers.query is not None:
+            _add(take(buffers.query, lead, place.rows), slopes.query)
+        if buffers.key is not None:
+            _add(take(buffers.key, lead, place.columns), slopes.key)
+        if buffers.vector is not None and slopes.vector is not None:
+            _add(take(buffers.vector, lead), slopes.vector)
+
+
+class Stripe(NamedTuple):
+    """What a stripe's backward pass needs: the values on the way from operands to weights."""
+
+    sides: Sides
+    core: Tensor
+    scale: Tensor | None
+    x: Tensor
+    bent: Tensor
+    row: Row
+    weights: Tensor
+    share: Tensor | None
+
+    @property
+    def applied(self) -> Tensor:
+        """The weights after dropout."""
+        return self.weights if self.share is None else self.weights * self.share
+
+
+def _factor(scale: Tensor | None, factor: float) -> Tensor | float:
+    return factor if scale is None else scale
+
+
+def _add(buffer: Tensor, g: Tensor) -> None:
+    """Add, summing over what the buffer broadcasts."""
+    buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)

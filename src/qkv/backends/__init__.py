@@ -1,1 +1,0 @@
-"""The ways to compute attention; import them from their modules."""

@@ -1,0 +1,1 @@
+"""How Python becomes machine code, and the threads that run it."""

@@ -1,0 +1,367 @@
+"""Kernels that Numba compiles at their first call and keeps on disk for later processes.
+
+Rules that every kernel here keeps: `nogil` so that our own threads run it side by side; never `parallel=True` (of
+Numba's threading layers one kills forked children and another aborts under concurrent threads); never `nnan`, `ninf` or
+`afn` in `fastmath`, because scores may be infinite and a visible NaN must stay one (`ninf` alone where numbers are
+finite by construction: `estimated`); no allocation (`_nrt=False`):
+counting references to slices costs a tenth of the time; a kernel and its helpers in one file, because the cache notices
+only changes of the kernel's own file, or a name that tells of the others (`kept_with`). The options below are part of
+the name under which machine code is kept.
+"""
+
+import hashlib
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import types
+from numba.core.options import DefaultOptions
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic, overload
+
+from qkv.errors import DtypeError, complaint
+
+ELEMENTWISE = {"contract", "nsz"}
+REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
+_OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
+if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to keep; without it kernels are slower
+    _OPTIONS["_nrt"] = False
+
+
+def _has_wide_registers() -> bool:
+    """Whether the machine code that Numba writes keeps 16 float32 numbers in one register.
+
+    The processor at hand does not tell: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX` make Numba
+    compile for another one. So a sum of 16 numbers is compiled for the same processor and features. These are part of
+    the key under which Numba keeps machine code: code with registers of another size is never loaded.
+    """
+    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    register, module = ir.VectorType(ir.FloatType(), 16), ir.Module()
+    module.triple = triple
+    function = ir.Function(module, ir.FunctionType(register, [register, register]), "sum")
+    builder = ir.IRBuilder(function.append_basic_block())
+    builder.ret(builder.fadd(*function.args))
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=processor, features=features)
+    return "zmm" in machine.emit_assembly(binding.parse_assembly(str(module)))
+
+
+WIDE = _has_wide_registers()
+"""Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
+ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
+_KINDS = tuple(map(sorted, (ELEMENTWISE, REDUCTION, ESTIMATED)))
+_RECIPE = hashlib.sha256(repr((*_KINDS, sorted(_OPTIONS.items()))).encode()).hexdigest()
+_njit: Any = numba.njit
+_LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class KernelCacheWarning(UserWarning):
+    """Compiled kernels cannot be kept on disk: every process compiles them anew."""
+
+
+def compiles() -> bool:
+    """Whether functions are compiled at all, and do not run as plain Python.
+
+    Example:
+        >>> compiles()
+        True
+    """
+    return not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
+
+def helper(function: _Function) -> _Function:
+    """Compile a function that kernels of the same file call, element by element: its operations keep their order.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> helper(abs_of := lambda x: x if x >= 0 else -x)(-2.0)
+        2.0
+    """
+    return cast(_Function, _njit(fastmath=ELEMENTWISE, **_OPTIONS)(function))
+
+
+def estimated(function: _Function) -> _Function:
+    """Compile a function of finite numbers, whose divisions in float32 may begin with an estimated reciprocal.
+
+    One step of Newton's leaves an error of a unit or two of the last place, in a quarter of the time. The estimate of
+    registers of fewer than 512 bits would need two steps; there divisions stay what they are.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> estimated(lambda x: 1 / x)(2.0)
+        0.5
+    """
+    return cast(_Function, _njit(fastmath=ESTIMATED, **_OPTIONS)(function))
+
+
+def stage(function: _Function) -> _Function:
+    """Compile a function as a part of each kernel that calls it, never alone: it takes too many arrays for a call.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> stage(lambda x: x + 1)(1)
+        2
+    """
+    return cast(_Function, _njit(fastmath=ELEMENTWISE, inline="always", **_OPTIONS)(function))
+
+
+def reduction(function: _Function) -> _Function:
+    """Compile a function that sums along a row: its additions may be reordered, or they could not fill a register.
+
+    Args:
+        function: plain Python that Numba understands.
+
+    Returns:
+        The compiled function; `.py_func` is the plain one.
+
+    Example:
+        >>> reduction(lambda x, y: x + y)(1.0, 2.0)
+        3.0
+    """
+    return cast(_Function, _njit(fastmath=REDUCTION, **_OPTIONS)(function))
+
+
+def wide_registers() -> None:
+    """Ask, at the head of a compiled function, for loops that fill registers of 512 bits where there are any.
+
+    LLVM takes 256 bits on most processors that have 512, because the first of them lowered their clock for the wide
+    ones. Measured (`docs/tuning.md`): loops of these kernels gain a tenth to two fifths where two programs share
+    a core's units, and lose nothing elsewhere. In plain Python nothing happens.
+
+    Example:
+        >>> wide_registers()
+    """
+
+
+@overload(wide_registers, inline="always")
+def _wide_registers() -> Callable[[], None]:
+    def ask() -> None:
+        _prefer_wide()  # type: ignore[call-arg]
+
+    return ask
+
+
+@intrinsic
+def _prefer_wide(_: Any) -> Any:
+    def ask(context: Any, builder: Any, *_: Any) -> Any:
+        # An attribute that llvmlite writes down but does not have in its list of names.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), ask
+
+
+def fetch(row: Any) -> None:
+    """Ask, in a compiled function, for a row of numbers to be brought into the caches while other work is done.
+
+    Cores fetch ahead what is read in order, but not while they compute: sixteen tanhs take as long as a line from the
+    outermost cache. In plain Python nothing happens.
+
+    Args:
+        row: numbers beside each other; none is read.
+
+    Example:
+        >>> fetch(np.zeros(8))
+    """
+
+
+@overload(fetch, inline="always")
+def _fetch_row(row: Any) -> Callable[[Any], None]:
+    line = 64 // (row.dtype.bitwidth // 8)
+
+    def ask(row: Any) -> None:
+        for place in range(0, row.size, line):
+            _prefetch(row, place)  # type: ignore[call-arg]
+
+    return ask
+
+
+@intrinsic
+def _prefetch(_: Any, row: Any, place: Any) -> Any:
+    def ask(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, given[0]).data
+        fetch_at(builder, builder.gep(data, [given[1]]))
+        return context.get_dummy_value()
+
+    return types.none(row, place), ask
+
+
+def fetch_at(builder: Any, place: Any) -> None:
+    """Write down, as LLVM's instruction, that what lies at a place is wanted in the caches.
+
+    Args:
+        builder: where instructions are written.
+        place: a pointer.
+    """
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    builder.call(call, [builder.bitcast(place, byte), number(0), number(3), number(1)])
+
+
+class Kernel:
+    """A function over C-contiguous arrays, compiled for one float type when that type is first asked for.
+
+    Args:
+        function: plain Python that Numba understands; `.py_func` keeps it.
+        signature: Numba's signature, with `F` where the float type goes.
+
+    Example:
+        >>> from qkv.algorithms.additive.layout_kernel import lay_out
+        >>> tiles = np.empty((1, 1, 4, 16))
+        >>> Kernel(lay_out.py_func, lay_out.signature).at(tiles.dtype)(0, 1, np.ones((1, 3, 2)), tiles)
+        >>> tiles.sum()
+        np.float64(6.0)
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        """Remember what to compile; compile nothing yet."""
+        self.py_func = function
+        self.signature = signature
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def at(self, dtype: Any) -> Callable[..., Any]:
+        """Give the machine code for a float type.
+
+        Args:
+            dtype: float32 or float64.
+
+        Returns:
+            The compiled function. It takes exactly the arrays that the signature names.
+
+        Raises:
+            DtypeError: for another type.
+
+        Example:
+            >>> Kernel(lambda x: None, "void(F[::1])").at(np.float16)
+            Traceback (most recent call last):
+            qkv.errors.DtypeError: dtype: expected float32 or float64; got float16. Convert before the kernel is called.
+        """
+        found = self._compiled.get(dtype)
+        return found if found is not None else self._compile(dtype)
+
+    def _compile(self, dtype: Any) -> Callable[..., Any]:
+        key = np.dtype(dtype)
+        if key not in _LETTERS:
+            message = complaint("dtype", "float32 or float64", str(key), "Convert before the kernel is called.")
+            raise DtypeError(message)
+        with self._lock:
+            if dtype not in self._compiled:
+                self._compiled[dtype] = self._compiled.get(key) or compile_kept(
+                    self.py_func, [self.signature.replace("F", _LETTERS[key])]
+                )
+                self._compiled[key] = self._compiled[dtype]
+            return self._compiled[dtype]
+
+
+def kernel(signature: str, *others: ModuleType) -> Callable[[Callable[..., Any]], Kernel]:
+    """Mark a function as a kernel that is compiled at its first use.
+
+    Args:
+        signature: Numba's signature, with `F` where the float type goes.
+        others: files beside its own that the function takes helpers from.
+
+    Returns:
+        A decorator that makes a `Kernel`.
+
+    Example:
+        >>> @kernel("F(F[::1])")
+        ... def first(x):
+        ...     return x[0]
+        >>> first.py_func(np.array([3.0])), first.signature
+        (np.float64(3.0), 'F(F[::1])')
+    """
+    return lambda function: Kernel(kept_with(function, *others) if others else function, signature)
+
+
+def part_of(kernel: Kernel) -> Callable[..., Any]:
+    """A kernel's function as a part of other compiled functions.
+
+    Args:
+        kernel: whose.
+
+    Returns:
+        The compiled function, which is kept with those that call it.
+    """
+    return helper(kernel.py_func)
+
+
+def kept_with(function: _Function, *modules: ModuleType) -> _Function:
+    """Let machine code that is kept of a function be made anew when files change from which it takes helpers.
+
+    Args:
+        function: whose name, under which its code is kept, is to tell.
+        modules: those files; the function's own is looked at anyway.
+
+    Returns:
+        The function.
+
+    Example:
+        >>> from qkv.compiled import registers
+        >>> kept_with(first := lambda x: x[0], registers).__qualname__.startswith("<lambda>-")
+        True
+    """
+    sources = "".join(map(inspect.getsource, modules))
+    function.__qualname__ = f"{function.__name__}-{hashlib.sha256(sources.encode()).hexdigest()[:8]}"
+    return function
+
+
+def compile_kept(function: Callable[..., Any], signatures: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a function now, and keep the machine code on disk where that can be done.
+
+    Args:
+        function: plain Python that Numba understands; its name is that under which the code is kept.
+        signatures: of its arguments.
+
+    Returns:
+        The compiled function.
+    """
+    name = function.__qualname__
+    function.__qualname__ = f"{name}-{_RECIPE[:8]}"
+    try:
+        return cast(Callable[..., Any], _njit(signatures, cache=True, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+    except (RuntimeError, OSError) as error:
+        if not _is_about_the_cache(error):
+            raise
+        _warn_once(str(error))
+        return cast(Callable[..., Any], _njit(signatures, fastmath=ELEMENTWISE, **_OPTIONS)(function))
+    finally:
+        function.__qualname__ = name
+
+
+def _is_about_the_cache(error: Exception) -> bool:
+    return isinstance(error, OSError) or "cache" in str(error)
+
+
+_warned = threading.Event()
+
+
+def _warn_once(reason: str) -> None:
+    if not _warned.is_set():
+        _warned.set()
+        mend = "Set NUMBA_CACHE_DIR to a folder that can be written."
+        message = complaint("kernel cache", "a folder that can be written", reason, mend)
+        warnings.warn(message, KernelCacheWarning, stacklevel=2)

@@ -1,0 +1,135 @@
+"""Compiled kernels on the threads that PyTorch's own operators run on.
+
+After an operator PyTorch's threads wait for the next one in a loop, each on a core. A worker of ours would be woken
+for a core that one of them holds: on two cores a pass of 0.2 ms gained nothing by it. Here a pass is a parallel region
+of the OpenMP that PyTorch runs on: its threads begin within a few microseconds, take chunks by counting, and need no
+Python.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from numba.core import sigutils, types
+
+from qkv.compiled.kernels import Kernel, compile_kept, part_of
+from qkv.compiled.parallel_region import enter_by, spread
+from qkv.errors import UnsupportedError, complaint
+
+_forked = False
+_lock = threading.Lock()
+_launchers: dict[tuple[Kernel, Any, int], Callable[..., None]] = {}
+
+
+def available() -> bool:
+    """Say whether PyTorch's threads can be had: those of GNU's OpenMP, in a process that was not forked.
+
+    A forked child has none of its parent's threads, and OpenMP would wait for them.
+
+    Example:
+        >>> available() in (True, False)
+        True
+    """
+    return not _forked and _found()
+
+
+def linked() -> bool:
+    """Say whether regions can be compiled; where they are not `available`, one thread runs them.
+
+    Example:
+        >>> linked() or not available()
+        True
+    """
+    return _found()
+
+
+def link() -> None:
+    """Name OpenMP's entry to LLVM, which ends the process where it meets a call of something without a place.
+
+    Raises:
+        UnsupportedError: PyTorch's threads cannot be had.
+    """
+    if not _found():
+        raise UnsupportedError(complaint("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
+
+
+def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
+    """Give a kernel as a parallel region, compiled when it is first asked for and kept on disk as the kernel is.
+
+    Args:
+        kernel: takes the range of its things first, then what it is given, its scratch at last.
+        dtype: float32 or float64, for `F` in its signature.
+        scratch: how many of its last arguments are scratch.
+
+    Returns:
+        A function of the number of threads, of chunks and of things, and of a tuple of what the kernel is given, its
+        scratch with one dimension more, the chunks. The bits do not depend on who takes which chunk.
+
+    Raises:
+        UnsupportedError: PyTorch's threads cannot be had.
+    """
+    key = kernel, dtype, scratch
+    code = _launchers.get(key)
+    if code is None:
+        link()
+        with _lock:
+            code = _launchers[key] = _launchers.get(key) or _compile(kernel, np.dtype(dtype).str[1:], scratch)
+    return code
+
+
+def _compile(kernel: Kernel, letter: str, scratch: int) -> Callable[..., None]:
+    (start, _, *taken), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
+    given = [_longer(each) if place >= len(taken) - scratch else each for place, each in enumerate(taken)]
+    source = kernel.py_func
+    # As if it stood in the kernel's file: so it is kept on disk with it, and made anew when that file changes.
+    code = _launch.__code__.replace(co_filename=source.__code__.co_filename)
+    named = {"__name__": source.__module__, "_spread": spread(start, scratch), "_part": part_of(kernel)}
+    function = FunctionType(code, named, f"{source.__name__}_by_team")
+    function.__qualname__ = f"{source.__qualname__}-team-{scratch}"
+    packed = types.Tuple(given)  # type: ignore[no-untyped-call]
+    return compile_kept(function, [types.void(types.uint64, types.uint64, types.uint64, packed)])
+
+
+# Of the kernel that a copy of `_launch` is made for.
+_spread: Any = None
+_part: Any = None
+
+
+def _launch(threads: int, chunks: int, things: int, packed: tuple[Any, ...]) -> None:
+    """What is compiled for each kernel, with these two names of its own."""
+    _spread(_part, threads, chunks, things, packed)
+
+
+def _longer(kind: Any) -> Any:
+    return types.Array(kind.dtype, kind.ndim + 1, kind.layout)
+
+
+@lru_cache
+def _found() -> bool:
+    """Look for libgomp's entry for a parallel region, of the library that PyTorch runs on, and name it to LLVM."""
+    if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        entry = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
+    except (OSError, AttributeError):
+        # Another system, or another OpenMP.
+        return False
+    address = ctypes.cast(entry, ctypes.c_void_p).value
+    assert address is not None
+    return bool(enter_by(address))
+
+
+def _forget() -> None:
+    global _forked  # noqa: PLW0603 - of the process
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,126 @@
+"""A parallel region of OpenMP within a compiled function, as LLVM is told: members take chunks until none is left."""
+
+# mypy: ignore-errors
+# llvmlite and Numba's code generation bear no types.
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+from qkv.compiled.kernels import compiles
+
+_SYMBOL = "qkv_team"
+
+_I8P, _I32, _I64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
+_MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
+
+
+def enter_by(address: int) -> bool:
+    """Tell LLVM where `GOMP_parallel` is; whether functions are compiled at all, so that it will call it."""
+    binding.add_symbol(_SYMBOL, address)
+    return compiles()
+
+
+@lru_cache
+def spread(count: types.Type, scratch: int):
+    """Make the call of a function for each chunk of some things, in a parallel region of OpenMP.
+
+    Args:
+        count: the type in which the function is told where a chunk starts and stops.
+        scratch: how many of the function's last arguments are memory that each chunk has for itself.
+
+    Returns:
+        For compiled functions: `spread(part, threads, chunks, things, packed)` calls `part(start, stop, *packed)`, of
+        scratch the chunk's row.
+    """
+
+    @intrinsic
+    def call(typing, part, threads, chunks, things, packed):
+        own = [*packed.types[: len(packed) - scratch], *map(_shorter, packed.types[len(packed) - scratch :])]
+        called = part.get_call_type(typing, (count, count, *own), {})
+
+        def generate(context, builder, _, values):
+            _, threads, chunks, things, packed_value = values
+            code = part.dispatcher.overloads[called.args]
+            context.active_code_library.add_linking_library(code.library)
+            # What the members share: the next chunk, chunks, things, and what the kernel is given.
+            shared = ir.LiteralStructType([_I64, _I64, _I64, context.get_value_type(packed)])
+            state = cgutils.alloca_once(builder, shared)
+            for place, value in enumerate((ir.Constant(_I64, 0), chunks, things, packed_value)):
+                builder.store(value, cgutils.gep_inbounds(builder, state, 0, place))
+            member = _member(context, builder, shared, _Call(code.fndesc, called, packed, scratch))
+            _call_team(builder, member, builder.bitcast(state, _I8P), threads)
+            return context.get_dummy_value()
+
+        return types.void(part, threads, chunks, things, packed), generate
+
+    return call
+
+
+class _Call(NamedTuple):
+    """A compiled function, how it is called, and how much of what is packed is scratch."""
+
+    described: Any
+    signature: Any
+    packed: Any
+    scratch: int
+
+
+def _member(context, builder, shared, call):
+    """A function for one thread: take chunks until none is left."""
+    name = builder.module.get_unique_name(f"{builder.function.name}.member")
+    member = ir.Function(builder.module, _MEMBER, name)
+    member.linkage = "internal"
+    own = ir.IRBuilder(member.append_basic_block("entry"))
+    take, work, done = (member.append_basic_block(part) for part in ("take", "work", "done"))
+    state = own.bitcast(member.args[0], shared.as_pointer())
+    counter = cgutils.gep_inbounds(own, state, 0, 0)
+    chunks, things, packed = (own.load(cgutils.gep_inbounds(own, state, 0, place)) for place in (1, 2, 3))
+    given = cgutils.unpack_tuple(own, packed, len(call.packed))
+    own.branch(take)
+    own.position_at_end(take)
+    chunk = own.atomic_rmw("add", counter, ir.Constant(_I64, 1), "monotonic")
+    own.cbranch(own.icmp_unsigned("<", chunk, chunks), work, done)
+    own.position_at_end(work)
+    start, stop = (own.udiv(own.mul(at, things), chunks) for at in (chunk, own.add(chunk, ir.Constant(_I64, 1))))
+    for place in range(len(given) - call.scratch, len(given)):
+        given[place] = _row(context, own, call.packed.types[place], given[place], chunk)
+    context.call_internal_no_propagate(own, call.described, call.signature, [start, stop, *given])
+    own.branch(take)
+    own.position_at_end(done)
+    own.ret_void()
+    return member
+
+
+def _row(context, builder, kind, value, place):
+    """One row of a C-contiguous array, as an array."""
+    whole, row = make_array(kind)(context, builder, value), make_array(_shorter(kind))(context, builder)
+    shape, strides = (cgutils.unpack_tuple(builder, each, kind.ndim)[1:] for each in (whole.shape, whole.strides))
+    first = cgutils.unpack_tuple(builder, whole.strides, kind.ndim)[0]
+    populate_array(
+        row,
+        data=cgutils.pointer_add(builder, whole.data, builder.mul(place, first), whole.data.type),
+        shape=shape,
+        strides=strides,
+        itemsize=whole.itemsize,
+        meminfo=None,
+    )
+    return row._getvalue()
+
+
+def _shorter(kind):
+    return types.Array(kind.dtype, kind.ndim - 1, kind.layout)
+
+
+def _call_team(builder, member, state, threads):
+    kind = ir.FunctionType(ir.VoidType(), [_MEMBER.as_pointer(), _I8P, _I32, _I32])
+    team = cgutils.get_or_insert_function(builder.module, kind, _SYMBOL)
+    with builder.if_else(builder.icmp_unsigned("<=", threads, ir.Constant(_I64, 1))) as (alone, together):
+        with alone:
+            builder.call(member, [state])
+        with together:
+            builder.call(team, [member, state, builder.trunc(threads, _I32), ir.Constant(_I32, 0)])

@@ -1,0 +1,59 @@
+"""Exponentials and multiply-adds of whole registers, as LLVM's instructions."""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+from llvmlite import ir
+
+from qkv.compiled.registers import ROUND
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+
+
+REGISTER, _INTS = ir.VectorType(_FLOAT, ROUND), ir.VectorType(_INT, ROUND)
+
+
+_LEAST, _LOG2E, _SHIFT, _EXPONENT = -87.0, 1.4426950408889634, 1.5 * 2**23, 127 << 23
+
+
+# 2^f = 1 + f (E1 + f (E2 + …)) within 2.2e-8 of itself for |f| ≤ ½, as in `qkv.compiled.tanh`.
+_POWERS = (0.69314718, 0.24022649, 0.05550357, 0.0096182376, 0.0013390735, 0.00015403512)
+
+
+def every(number):
+    """A register of a number that is known before; rounded as LLVM wants it written."""
+    return ir.Constant(REGISTER, [float(np.float32(number))] * ROUND)
+
+
+def _ints(number):
+    return ir.Constant(_INTS, [number] * ROUND)
+
+
+def fma(builder, a, b, c):
+    """a·b + c."""
+    return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+
+def exp(builder, x):
+    """e^x for x ≤ 0, within 1.5 units of the last place and |x|/16 more; exactly 0 below e^−87; NaN stays NaN.
+
+    e^x = 2^n·2^f with n + f = x·log₂e, and a polynomial for 2^f.
+    """
+    low = builder.fcmp_ordered("<", x, every(_LEAST))
+    y = builder.fmul(builder.select(low, every(_LEAST), x), every(_LOG2E))
+    # Its last bits are those of n: so large a number has no fraction.
+    shifted = builder.fadd(y, every(_SHIFT))
+    f = builder.fsub(y, builder.fsub(shifted, every(_SHIFT)))
+    p = every(_POWERS[-1])
+    for power in (*_POWERS[-2::-1], 1.0):
+        p = fma(builder, p, f, every(power))
+    n = builder.shl(builder.bitcast(shifted, _INTS), _ints(23))
+    e = builder.fmul(p, builder.bitcast(builder.add(n, _ints(_EXPONENT)), REGISTER))
+    return builder.select(low, every(0.0), e)
+
+
+def data(context, builder, signature, given, place):
+    """A pointer to where an array's numbers begin for a row."""
+    array = context.make_array(signature.args[place])(context, builder, given[place])
+    return builder.gep(array.data, [given[place + 1]])

@@ -1,0 +1,239 @@
+"""The threads that run compiled kernels, `torch.get_num_threads()` with the caller: PyTorch's own, or workers of ours.
+
+A kernel that takes a range of things goes to PyTorch's own threads (`share_out`). For other work, and where those
+cannot be had, there are workers, and a number of chunks that anyone may take. The caller takes chunks too, so it never
+waits for a worker that is busy with somebody else's work, and calls from many Python threads share the workers without
+being able to block each other. A forked child starts with no workers and makes its own when it first needs them.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qkv.compiled import openmp
+from qkv.compiled.kernels import Kernel
+
+ALONE_BELOW = 200.0
+"""Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
+
+TEAM_BELOW = 20.0
+"""The same for PyTorch's own threads."""
+
+APART = 32
+"""Numbers of the least scratch: lines of a cache that two threads write go to and fro between their cores."""
+
+_KEPT = 1 << 23
+"""Bytes of scratch that a thread keeps."""
+
+_EACH = 4
+"""Chunks for each thread: whose work takes less takes more of them."""
+
+_queue: "SimpleQueue[_Job]" = SimpleQueue()
+_workers = 0
+_lock = threading.Lock()
+
+
+class _Job:
+    """Chunks of one call, taken by counting; the last to finish one wakes the caller."""
+
+    def __init__(self, work: Callable[[int], None], chunks: int) -> None:
+        self.work = work
+        self.chunks = chunks
+        self.next = itertools.count()
+        self.done = itertools.count(1)
+        self.finished = threading.Event()
+        self.error: BaseException | None = None
+
+    def help(self) -> None:
+        """Take chunks until none is left. Counting is atomic: `itertools.count` is one step of the interpreter."""
+        while (chunk := next(self.next)) < self.chunks:
+            try:
+                if self.error is None:
+                    self.work(chunk)
+            except BaseException as error:
+                self.error = error
+            if next(self.done) == self.chunks:
+                self.finished.set()
+
+
+def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
+    """Run `work(0)` to `work(chunks - 1)`, each once, on as many threads as PyTorch would use.
+
+    Args:
+        work: does one chunk; called from several threads at once, and to be of use it lets go of Python's lock.
+        chunks: how many there are.
+        microseconds: how long all of them take one thread, roughly; below `ALONE_BELOW` no worker is woken.
+
+    Raises:
+        BaseException: the first error that `work` raised; chunks not yet taken are left undone.
+
+    Example:
+        >>> squares = [0] * 4
+        >>> run(lambda chunk: squares.__setitem__(chunk, chunk**2), 4, 1000.0)
+        >>> squares
+        [0, 1, 4, 9]
+    """
+    helpers = 0 if microseconds < ALONE_BELOW else min(threads(), chunks) - 1
+    if helpers <= 0:
+        for chunk in range(chunks):
+            work(chunk)
+        return
+    job = _Job(work, chunks)
+    _hire(helpers)
+    for _ in range(helpers):
+        _queue.put(job)
+    job.help()
+    job.finished.wait()
+    if job.error is not None:
+        raise job.error
+
+
+def share_out(
+    kernel: Kernel,
+    dtype: Any,
+    things: int,
+    microseconds: float,
+    given: Sequence[Any],
+    scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
+    each: int = _EACH,
+) -> None:
+    """Run a kernel over a range of things, shared among as many threads as PyTorch would use: its own, where they can
+    be had.
+
+    Args:
+        kernel: takes the range, what it is given, and its scratch.
+        dtype: of the kernel.
+        things: how many.
+        microseconds: how long all of them take one thread, roughly.
+        given: what the kernel is given after the range.
+        scratch: shape and type of the memory that each chunk has for itself, at least `APART` numbers; it may hold
+            anything.
+        each: chunks for each of PyTorch's threads; fewer where all things take as long.
+
+    Example:
+        >>> from qkv.algorithms.additive.layout_kernel import lay_out
+        >>> tiles = np.empty((1, 1, 4, 16))
+        >>> share_out(lay_out, tiles.dtype, 1, 0.0, (np.ones((1, 3, 2)), tiles))
+        >>> tiles.sum()
+        np.float64(6.0)
+    """
+    if openmp.available():
+        members = threads() if microseconds >= TEAM_BELOW else 1
+        count = 1 if members == 1 else max(1, min(things, each * members))
+        rooms = _rooms.of([((count, *shape), kind) for shape, kind in scratch])
+        openmp.launcher(kernel, dtype, len(rooms))(members, count, things, (*given, *rooms))
+        return
+    code, count = kernel.at(dtype), chunks(microseconds, things)
+
+    def work(chunk: int) -> None:
+        code(*share(chunk, count, things), *given, *(np.empty(shape, kind) for shape, kind in scratch))
+
+    run(work, count, microseconds)
+
+
+@final
+class _Rooms(threading.local):
+    """Scratch of a thread's calls, kept for those that follow: glibc gives large blocks back, and touching pages anew
+    takes a fifth of a short pass."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
+        self._bytes = 0
+
+    def of(self, wanted: Sequence[tuple[tuple[int, ...], Any]]) -> list[NDArray[Any]]:
+        """Arrays of these shapes and types, with whatever they held before."""
+        key = tuple(wanted)
+        rooms = self._kept.get(key)
+        if rooms is None:
+            rooms = [np.empty(shape, kind) for shape, kind in wanted]
+            size = sum(room.nbytes for room in rooms)
+            if self._bytes + size > _KEPT:
+                self._kept.clear()
+                self._bytes = 0
+            if size <= _KEPT:
+                self._kept[key] = rooms
+                self._bytes += size
+        return rooms
+
+
+_rooms = _Rooms()
+
+
+def threads() -> int:
+    """How many threads a call may use, its own included.
+
+    Returns:
+        What `torch.get_num_threads()` says in the calling thread.
+
+    Example:
+        >>> threads() >= 1
+        True
+    """
+    return torch.get_num_threads()
+
+
+def chunks(microseconds: float, most: int) -> int:
+    """Say into how many chunks to cut work whose parts may take unequal time.
+
+    Args:
+        microseconds: how long all of it takes one thread, roughly.
+        most: the most chunks there can be.
+
+    Returns:
+        1 for a caller alone, otherwise a few per thread.
+
+    Example:
+        >>> chunks(0.0, 1000)
+        1
+    """
+    return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * threads()))
+
+
+def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
+    """Give the range of `count` things that belongs to a chunk.
+
+    Args:
+        chunk: its number.
+        chunks: how many there are.
+        count: what is shared out.
+
+    Returns:
+        First, and one past the last.
+
+    Example:
+        >>> [share(chunk, 3, 10) for chunk in range(3)]
+        [(0, 3), (3, 6), (6, 10)]
+    """
+    return chunk * count // chunks, (chunk + 1) * count // chunks
+
+
+def _hire(count: int) -> None:
+    global _workers  # noqa: PLW0603 - one pool for the process
+    if _workers >= count:
+        return
+    with _lock:
+        while _workers < count:
+            threading.Thread(target=_serve, args=(_queue,), name=f"qkv-kernel-{_workers}", daemon=True).start()
+            _workers += 1
+
+
+def _serve(queue: "SimpleQueue[_Job]") -> None:
+    while True:
+        queue.get().help()
+
+
+def _forget() -> None:
+    """After a fork only the forking thread is left: start again with nobody hired, and a lock that nobody holds."""
+    global _queue, _workers, _lock
+    _queue, _workers, _lock = SimpleQueue(), 0, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,142 @@
+"""The best tokens of each row of scores and their log-probabilities: a row is read twice, while it is in the cache."""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+
+BLOCK = 64
+"""Scores whose maximum is kept: the best are searched for among the maxima."""
+WIDE = np.uint64(BLOCK)
+# Unsigned: a place that may count from the end would have to be looked at each time.
+N0, N1 = np.uint64(0), np.uint64(1)
+# Exact in float32; a Python number would lift float32 to float64.
+ZERO, LEAST = np.float32(0), np.float32(-87.0)
+LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
+D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
+D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+LOWEST, NONE = np.float32(-np.inf), np.float32(np.nan)
+
+
+@helper
+def _exp(x):
+    """e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
+
+    Source: Moshier, Cephes, `expf`.
+    """
+    y = LEAST if x < LEAST else x
+    n = np.rint(y * LOG2E)
+    r = (y - n * HIGH) - n * LOW
+    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
+    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+    e = (r * r * p + r) * scale + scale
+    return ZERO if x < LEAST else e
+
+
+@reduction
+def _maximum(x, start, stop):
+    wide_registers()
+    top = LOWEST
+    for k in range(start, stop):
+        top = x[k] if x[k] > top else top
+    return top
+
+
+@reduction
+def _sum_of_powers(x, start, stop, top):
+    wide_registers()
+    total = ZERO
+    for k in range(start, stop):
+        total += _exp(x[k] - top)
+    return total
+
+
+@stage
+def _barred(never, k):
+    for place in range(never.size):  # noqa: SIM110 - no generators in kernels
+        if never[place] == k:
+            return True
+    return False
+
+
+@stage
+def _taken(tokens, row, count, k):
+    for place in range(count):  # noqa: SIM110 - no generators in kernels
+        if tokens[row, place] == k:
+            return True
+    return False
+
+
+@stage
+def _best_of(x, begin, start, stop, never, tokens, row, count):
+    """The first of a block's greatest scores that may be chosen, and where; past the block where there is none."""
+    best, top = stop, LOWEST
+    for k in range(start, stop):
+        s = x[begin + k]
+        if (s > top or (s == top and best == stop)) and not _barred(never, k) and not _taken(tokens, row, count, k):
+            best, top = k, s
+    return best, top
+
+
+@stage
+def _greatest(maxima, blocks):
+    """The first block with the greatest bound; past the last where all are NaN."""
+    found, top = blocks, LOWEST
+    for block in range(blocks):
+        if maxima[block] > top or (maxima[block] == top and found == blocks):
+            found, top = block, maxima[block]
+    return found
+
+
+@stage
+def _next(x, begin, size, blocks, never, tokens, row, count, maxima):
+    """The best that may be chosen and is not yet; past the last where only NaN is left.
+
+    A block's maximum is a bound: it may be barred or taken. It is looked at only when no other bound is greater.
+    """
+    while True:
+        block = _greatest(maxima, blocks)
+        if block == blocks:
+            return size
+        start, stop = block * WIDE, min((block + N1) * WIDE, size)
+        best, top = _best_of(x, begin, start, stop, never, tokens, row, count)
+        if best < stop and top == maxima[block]:
+            return best
+        maxima[block] = top if best < stop else NONE
+
+
+@stage
+def _left(size, never, tokens, row, count):
+    """The lowest that may be chosen and is not yet."""
+    for k in range(size):
+        if not _barred(never, k) and not _taken(tokens, row, count, k):
+            return k
+    return N0
+
+
+@kernel("void(u8, u8, u8, F[::1], u8[::1], u8[:,::1], F[:,::1], F[::1])")
+def best_tokens(r0, r1, size, scores, never, tokens, gains, maxima):
+    """Find the best tokens of each row, the best first and of equal ones the lowest, and their log-probabilities.
+
+    Args:
+        r0, r1: the rows.
+        size: N, how many scores a row has.
+        scores: (R·N,), float32, flat.
+        never: tokens that are not found; others are at least as many as are looked for.
+        tokens, gains: (R, C), written.
+        maxima: scratch, one for each block of a row.
+    """
+    blocks = (size + WIDE - N1) // WIDE
+    for r in range(r0, r1):
+        begin, top = r * size, LOWEST
+        for block in range(blocks):
+            maxima[block] = _maximum(scores, begin + block * WIDE, begin + min((block + N1) * WIDE, size))
+            top = maxima[block] if maxima[block] > top else top
+        # Of a row that is no probabilities the sum is NaN, and so is what is taken from it.
+        total = np.log(_sum_of_powers(scores, begin, begin + size, top))
+        for place in range(np.uint64(tokens.shape[1])):
+            found = _next(scores, begin, size, blocks, never, tokens, r, place, maxima)
+            tokens[r, place] = found if found < size else _left(size, never, tokens, r, place)
+            gains[r, place] = (scores[begin + tokens[r, place]] - top) - total

@@ -1,0 +1,331 @@
+"""From the arguments of a call to a problem and its tensors: every check, alignment and default in one place."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.engine.problem import Call, Problem
+from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, complaint
+from qkv.masks.base import Grid, Mask, as_mask
+from qkv.masks.lower import lower
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Softmax, Sum
+from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
+from qkv.scores.base import Core, Score
+from qkv.scores.free import Learned, Uniform, as_score
+from qkv.scores.pointwise import Linear
+from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
+from qkv.scores.widened import HALVES, equation
+from qkv.shapes import Shape, broadcast, show
+from qkv.values.parameters import Owner, Parameter, check_parameters, forward_mode, group, regroup, transformed
+
+T = TypeVar("T")
+_SOFTMAX, _SUM = Softmax(), Sum()
+
+
+class Bound(NamedTuple):
+    """A call ready to be computed.
+
+    Attributes:
+        problem: the question.
+        call: its tensors.
+        leading: the leading shape as the caller sees it.
+    """
+
+    problem: Problem
+    call: Call
+    leading: Shape
+
+
+class Arguments(NamedTuple):
+    """What the caller gave besides query, key and value."""
+
+    score: object
+    normalizer: Normalizer | None
+    mask: Mask | Tensor | None
+    bias: Tensor | Bias | None
+    dropout: float
+    generator: torch.Generator | None
+    enable_gqa: bool
+
+
+def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> Bound:
+    """Check the arguments of a call, align them, and describe the problem.
+
+    Keys that no query may see are as the caller gave them: `without_hidden` zeroes them.
+
+    Raises:
+        ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.
+    """
+    _check_tensors(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    score = as_score(given.score)
+    normalizer = _normalizer(given.normalizer, score)
+    if isinstance(given.bias, Owner):
+        given = given._replace(bias=given.bias.value())
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        query, key, value = _recorded(query), _recorded(key), _recorded(value)
+        given = given._replace(bias=_recorded(given.bias))
+        score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
+    if isinstance(given.bias, Bias):
+        return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state)
+    groups = _groups(query, key, value) if given.enable_gqa else None
+    leading = _leading(query, key, value, groups)
+    key_leading = leading if groups is None else (*leading[:-1], groups[0])
+    for owner in (score, normalizer):
+        if owner.parameters:
+            check_parameters(owner, owner.parameters, leading, key_leading, query.device)
+    score.check(tuple(query.shape), tuple(key.shape))
+    grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
+    mask = None if given.mask is None else as_mask(given.mask)
+    _check_mask_device(mask, query.device)
+    visibility = lower(mask, grid)
+    bias = None if given.bias is None else _bias(given.bias, grid, query)
+    if kind_of(normalizer) not in KNOWN and score.core != "tile":
+        # Only its equation is known: its rows are made whole, as those of a function of the caller's own.
+        score = Learned(partial(equation, score if groups is None else repeat_key_heads(score, groups[1])))
+    if groups is not None and score.core == "tile":
+        # A function of the caller's own expects the heads as the caller laid them out.
+        key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
+        groups = None
+    if groups is not None:
+        query, key, value, bias = _grouped(query, key, value, bias, groups)
+        score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
+        visibility = visibility.group(*groups)
+    seed = _seed(given.dropout, given.generator, query.device)
+    call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
+    problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
+    return Bound(problem, call, leading)
+
+
+def _recorded(x: T) -> T:
+    """The same tensor, or a copy that autograd can save of one that was made in inference mode."""
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x  # type: ignore[return-value]
+
+
+def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
+    """The same value with parameters that autograd can save."""
+    given = {each.name: getattr(owner, each.name) for each in parameters}
+    changes = {name: kept for name, x in given.items() if (kept := _recorded(x)) is not x}
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
+def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> Bound:
+    """Bind a call whose bias follows from positions: score and bias become one function of tiles."""
+    bias, score, normalizer = given.bias, given.score, given.normalizer
+    assert isinstance(bias, Bias)
+    assert isinstance(score, Score)
+    if normalizer is not None and normalizer.needs_non_negative:
+        mend = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
+        raise UnsupportedError(complaint("normalizer", "one that takes any number, beside a bias", "Sum()", mend))
+    groups = _groups(query, key, value) if given.enable_gqa else None
+    leading = _leading(query, key, value, groups)
+    score.check(tuple(query.shape), tuple(key.shape))
+    key_leading = leading if groups is None else (*leading[:-1], groups[0])
+    check_parameters(score, score.parameters, leading, key_leading, query.device)
+    check_parameters(bias, bias.parameters, leading, key_leading, query.device)
+    score = score if groups is None else repeat_key_heads(score, groups[1])
+    learns = torch.is_grad_enabled() and any(
+        isinstance(x := getattr(bias, parameter.name), Tensor) and x.requires_grad for parameter in bias.parameters
+    )
+    together = Learned(Positioned(score, bias.tile, fixed=bias.relative and not learns))
+    given = given._replace(score=together, bias=None)
+    return bind(with_positions(query), with_positions(key), value, given, state)
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    fine = (
+        isinstance(query, Tensor)
+        and isinstance(key, Tensor)
+        and isinstance(value, Tensor)
+        and query.dtype == key.dtype == value.dtype
+        and query.is_floating_point()
+        and query.device == key.device == value.device
+        and min(query.ndim, key.ndim, value.ndim) >= 2
+        and key.shape[-2] == value.shape[-2]
+    )
+    if not fine:
+        _complain_of_tensors(query, key, value)
+
+
+def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise DtypeError(complaint(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+        if x.ndim < 2:
+            mend = "The last two dimensions are positions and widths; add one with x[None]."
+            raise ShapeError(complaint(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), mend))
+        if not x.is_floating_point():
+            raise DtypeError(complaint(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
+        if x.device != query.device:
+            mend = f"Use {name}.to(query.device)."
+            raise DtypeError(complaint(name, f"device {query.device}, that of query", f"{x.device}", mend))
+        # Autocast makes one type of all but float64.
+        cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
+        if x.dtype != query.dtype and not cast:
+            mend = f"Use {name}.to(query.dtype)."
+            raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
+    if key.shape[-2] != value.shape[-2]:
+        got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
+        mend = "Every key needs its value: the second last dimensions must be equal."
+        raise ShapeError(complaint("value", f"{key.shape[-2]} rows, as many as key", got, mend))
+
+
+def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cast as PyTorch's own attention does under autocast: all but float64."""
+    kind = query.device.type
+    if not _autocasts(kind) or query.dtype == torch.float64:
+        return query, key, value
+    dtype = torch.get_autocast_dtype(kind)
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def _autocasts(kind: str) -> bool:
+    # PyTorch raises where it is asked about a device that has no autocast.
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
+    if given is None:
+        return _SUM if score.non_negative else _SOFTMAX
+    normalizer = as_normalizer(given)
+    if normalizer.needs_non_negative and not score.non_negative:
+        mend = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
+        got = f"{type(score).__name__}, which may be negative"
+        raise UnsupportedError(complaint("normalizer", "a score that is never negative, for Sum()", got, mend))
+    return normalizer
+
+
+def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
+    """The number of key/value heads, and of query heads for each."""
+    if min(query.ndim, key.ndim, value.ndim) < 3:
+        shapes = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
+        mend = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
+        raise ShapeError(complaint("enable_gqa", "a head dimension in query, key and value", shapes, mend))
+    heads, groups = query.shape[-3], key.shape[-3]
+    if value.shape[-3] != groups or groups == 0 or heads % groups:
+        got = f"{heads} query heads, {groups} key heads and {value.shape[-3]} value heads"
+        mend = "Key and value need one number of heads, a divisor of the query's."
+        raise ShapeError(complaint("key", "heads that divide the query's heads", got, mend))
+    return groups, heads // groups
+
+
+def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] | None) -> Shape:
+    """The leading shape that query, key and value broadcast to."""
+    lead: Shape = query.shape[:-2]
+    if groups is None and lead == key.shape[:-2] == value.shape[:-2]:
+        return tuple(lead)
+    drop = 2 if groups is None else 3
+    shapes = [tuple(x.shape[: x.ndim - drop]) for x in (query, key, value)]
+    leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
+    if leading is None:
+        got = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
+        mend = "For fewer key/value heads than query heads pass enable_gqa=True; else expand the smaller one."
+        raise ShapeError(complaint("key", "leading dimensions that broadcast with query and value", got, mend))
+    return leading if groups is None else (*leading, query.shape[-3])
+
+
+def _check_mask_device(mask: Mask | None, device: torch.device) -> None:
+    for part in () if mask is None else vars(mask).values():
+        if isinstance(part, Mask):
+            _check_mask_device(part, device)
+        elif isinstance(part, Tensor) and part.device != device:
+            mend = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
+            raise MaskError(complaint("mask", f"device {device}, that of query", f"{part.device}", mend))
+
+
+def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
+        mend = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
+        raise DtypeError(complaint("bias", "a floating-point tensor", got, mend))
+    if bias.device != query.device:
+        mend = "Use bias.to(query.device)."
+        raise DtypeError(complaint("bias", f"device {query.device}, that of query", f"{bias.device}", mend))
+    whole = (*grid.leading, grid.queries, grid.keys)
+    if broadcast(tuple(bias.shape), whole) != whole:
+        got = f"shape {show(tuple(bias.shape))}"
+        mend = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
+        raise ShapeError(complaint("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, mend))
+    return bias.to(bias_type(query.dtype, bias.dtype))
+
+
+def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
+    """The type in which a bias is added: the query's; beside half precision a wider one is not rounded to it.
+
+    Example:
+        >>> bias_type(torch.float32, torch.float64), bias_type(torch.float16, torch.float32)
+        (torch.float32, torch.float32)
+    """
+    return torch.float32 if query in HALVES and bias != query else query
+
+
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, groups: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Lay heads out as (G, H/G): keys and values then broadcast over their group instead of being copied."""
+    bias = None if bias is None else regroup(bias, 2, *groups)
+    return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
+
+
+def _seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        mend = "It is the probability with which a weight is dropped."
+        raise ConfigError(complaint("dropout", "a number from 0 up to, but not including, 1", repr(dropout), mend))
+    if dropout == 0:
+        return None
+    drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else "cpu")
+    return drawn.to(device)
+
+
+def _describe(call: Call, leading: Shape, state: bool) -> Problem:
+    learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    return Problem(
+        core=call.score.core,
+        pointwise=call.score.pointwise,
+        normalizer=kind_of(call.normalizer),
+        sink=isinstance(call.normalizer, Softmax) and call.normalizer.sink is not None,
+        mask=call.visibility.kind,
+        bias="none" if call.bias is None else "learned" if learned else "fixed",
+        dropout=call.seed is not None,
+        gradient=torch.is_grad_enabled() and _wants_gradient(call),
+        state=state,
+        leading=leading,
+        queries=call.query.shape[-2],
+        keys=call.key.shape[-2],
+        width=call.key.shape[-1],
+        value_width=call.value.shape[-1],
+        dtype=call.query.dtype,
+        device=call.query.device.type,
+        transformed=not torch.compiler.is_compiling() and transformed(),
+        forward_mode=not torch.compiler.is_compiling() and forward_mode(),
+        positioned=_positioned(call.score),
+        constant=isinstance(call.score, Uniform),
+    )
+
+
+def _positioned(score: Score) -> Core | None:
+    """The core beneath a fixed bias from positions, where nothing bends what it gives."""
+    inner = score.module if isinstance(score, Learned) else None
+    plain = isinstance(inner, Positioned) and inner.fixed and isinstance(inner.score.pointwise, Linear)
+    return inner.score.core if plain and isinstance(inner, Positioned) else None
+
+
+def _wants_gradient(call: Call) -> bool:
+    query, key, value, score, normalizer, _, bias, _, _ = call
+    if query.requires_grad or key.requires_grad or value.requires_grad or (bias is not None and bias.requires_grad):
+        return True
+    tensors = [getattr(score, parameter.name) for parameter in score.parameters]
+    tensors += [getattr(normalizer, parameter.name) for parameter in normalizer.parameters]
+    if any(isinstance(x, Tensor) and x.requires_grad for x in tensors):
+        return True
+    inner = score.module if isinstance(score, Learned) else None
+    if isinstance(inner, Positioned):
+        return not inner.fixed or _wants_gradient(call._replace(score=inner.score))
+    # What a function of the caller's own closes over cannot be seen from here.
+    return score.core == "tile"

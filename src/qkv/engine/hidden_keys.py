@@ -1,0 +1,37 @@
+"""Zeros in place of what no one may see."""
+
+import torch
+
+from qkv.engine.problem import Call
+
+
+def without_hidden(call: Call, keys: bool = True) -> Call:
+    """Zero what no one may see, so that nothing it holds can reach a result or a gradient.
+
+    Args:
+        call: the tensors of a call, as the caller gave them.
+        keys: whether keys and values are zeroed too, and not only queries that see nothing.
+
+    Returns:
+        The same call over tensors with zeros.
+
+    Example:
+        >>> from qkv.engine.describe import Arguments, bind
+        >>> from qkv.masks.patterns import lengths
+        >>> x = torch.full((1, 3, 2), torch.nan)
+        >>> mask = lengths(torch.tensor([0]))
+        >>> given = Arguments(lambda query, key: query @ key.mT, None, mask, None, 0.0, None, False)
+        >>> without_hidden(bind(x, x, x, given).call).key.sum()
+        tensor(0.)
+    """
+    visibility = call.visibility
+    if visibility.kind == "all" and visibility.grid.keys:
+        return call
+    query, key, value = call.query, call.key, call.value
+    seen = visibility.keys_with_queries() if keys else None
+    if seen is not None:
+        key, value = (torch.where(seen[..., None], x, x.new_zeros(())) for x in (key, value))
+    seeing = None if visibility.kind == "causal" else visibility.rows_with_keys()
+    if seeing is not None:
+        query = torch.where(seeing[..., None], query, query.new_zeros(()))
+    return call._replace(query=query, key=key, value=value)

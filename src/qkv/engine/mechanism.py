@@ -1,0 +1,137 @@
+"""The mechanism and the tensors of a problem, laid out as tiles take them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.engine.problem import Call, Problem
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.sparse import Entmax
+from qkv.scores.pointwise import Bell, Half, Pointwise
+from qkv.shapes import Shape
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """What is computed, without tensors.
+
+    Attributes:
+        core: the function on pairs.
+        pointwise: what follows it.
+        normalizer: a name of `weighing.RULES`.
+        factor: multiplies the core's result, where no tensor does.
+        dropout: the probability of dropping a weight.
+        state: whether the row state is wanted.
+        leading: the leading shape.
+    """
+
+    core: str
+    pointwise: Pointwise
+    normalizer: str
+    factor: float
+    dropout: float
+    state: bool
+    leading: Shape
+
+
+class Inputs(NamedTuple):
+    """The tensors, each with as many leading dimensions as the problem; those of size 1 broadcast.
+
+    Attributes:
+        query: (..., Q, F), all leading dimensions.
+        key, value: (..., K, F), (..., K, V).
+        scale: (..., 1, 1).
+        vector: (..., F), of `tanh_sum`.
+        parameter: sink, alpha or bias of the normalizer, (..., 1, 1); a double without dimensions for a number.
+        bias: (..., Q or 1, K or 1).
+        seed: int64, of dropout.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: Tensor | None
+    vector: Tensor | None
+    parameter: Tensor | None
+    bias: Tensor | None
+    seed: Tensor | None
+
+
+class Buffers(NamedTuple):
+    """The gradients of the inputs that may have one, as they add up; None where not wanted."""
+
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+    scale: Tensor | None
+    vector: Tensor | None
+    parameter: Tensor | None
+    bias: Tensor | None
+
+
+DIFFERENTIABLE = len(Buffers._fields)
+"""The first so many inputs may have gradients."""
+
+
+def empty_buffers(inputs: Inputs, wanted: list[bool]) -> Buffers:
+    """Zeros like what learns: column by column, where products with weights add up fastest; a bias as its tiles lie."""
+    pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
+    return Buffers(*(None if x is None or not want else _zeros(x, x is not inputs.bias) for x, want in pairs))
+
+
+def _zeros(x: Tensor, columns: bool) -> Tensor:
+    if columns and x.ndim > 1:
+        return torch.zeros(x.mT.shape, dtype=x.dtype, device=x.device).mT
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+
+
+def full_rank(x: Tensor, rank: int) -> Tensor:
+    """A view with leading dimensions of size 1, so that its rank is `rank`."""
+    return x if x.ndim == rank else x.reshape(*(1,) * (rank - x.ndim), *x.shape)
+
+
+def prepare(problem: Problem, call: Call) -> tuple[Recipe, Inputs]:
+    """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts."""
+    operands = call.score.prepare(call.query, call.key)
+    leading = problem.leading
+    rank = len(leading)
+    scale = operands.scale if isinstance(operands.scale, Tensor) else None
+    query = operands.query
+    name, parameter = _normalizer(call.normalizer)
+    if isinstance(parameter, Tensor):
+        parameter = full_rank(parameter[..., None, None], rank + 2)
+    elif parameter is not None:
+        parameter = torch.tensor(parameter, dtype=torch.float64, device=query.device)
+    inputs = Inputs(
+        query.expand(*leading, *query.shape[-2:]),
+        full_rank(operands.key, rank + 2),
+        full_rank(call.value, rank + 2),
+        None if scale is None else full_rank(scale, rank + 2),
+        None if operands.vector is None else full_rank(operands.vector, rank + 1),
+        parameter,
+        None if call.bias is None else full_rank(call.bias, rank + 2),
+        call.seed,
+    )
+    factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
+    pointwise = problem.pointwise
+    if isinstance(pointwise, Bell) and name == "sum" and call.bias is None:
+        # Exponents are normalized: where Gaussians underflow, 1/Σs has no digits, and gradients no number.
+        pointwise, name = Half(), "gaussian"
+    recipe = Recipe(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
+    return recipe, inputs
+
+
+def _normalizer(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:
+    """The name of its rule, and its one parameter."""
+    name = type(normalizer).__name__.lower()
+    match normalizer:
+        case Softmax(parameter) | Sigmoid(parameter):
+            return name, parameter
+        case Entmax(alpha):
+            return ("entmax15", None) if not isinstance(alpha, Tensor) and alpha == 1.5 else (name, alpha)
+        case _:
+            return name, None

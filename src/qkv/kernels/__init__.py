@@ -1,1 +1,0 @@
-"""Compiled loops over C-contiguous arrays: the only modules that import Numba or Triton, imported when first used."""

@@ -1,0 +1,1 @@
+"""Matrix products by the fastest library, packed weights, and reused memory."""

@@ -1,0 +1,1 @@
+"""What a decoder keeps between steps, and its step in one call."""

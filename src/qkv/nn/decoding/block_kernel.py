@@ -1,0 +1,132 @@
+"""A decoder block's step in one call: products by panels, attention and norms, each shared among PyTorch's threads."""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from qkv.algorithms.sdpa import few_queries_kernel
+from qkv.compiled import openmp, registers
+from qkv.compiled.kernels import compile_kept, helper, kept_with, part_of
+from qkv.compiled.parallel_region import spread
+from qkv.linalg import packed_kernel
+
+# Unsigned, as sizes are: beside a number with a sign they would become fractions.
+N0, N1, N2, N3, N4, N5 = (np.uint64(number) for number in range(6))
+FORM, OWN, OTHER = 5, 15, 32
+"""Where in a step's sizes those of its parts begin."""
+_by_panels, _by_rows, _by_items = (spread(types.uint64, scratch) for scratch in (1, 0, 2))
+_product, _norm = packed_kernel.product, packed_kernel.norm
+_append, _attend = part_of(few_queries_kernel.append), part_of(few_queries_kernel.forward)
+
+
+@helper
+def _chunks(threads, things):
+    """One for each thread, whose panels follow one another: each is fetched while the one before is multiplied."""
+    return max(N1, min(threads, things))
+
+
+@helper
+def _multiply(threads, rows, terms, columns, x, numbers, weight, relu, added, out, sums):
+    """One product; its bias follows the panels of its weight."""
+    things = (columns + packed_kernel.COLUMNS - N1) // packed_kernel.COLUMNS
+    bias = weight + things * packed_kernel.COLUMNS * terms
+    packed = (rows, terms, columns, x, numbers, weight, numbers, bias, relu, added, out, sums)
+    _by_panels(_product, threads, _chunks(threads, things), things, packed)
+
+
+@helper
+def _normed(threads, rows, width, x, numbers, gain, out):
+    _by_rows(_norm, threads, _chunks(threads, rows), rows, (width, x, numbers, gain, out))
+
+
+@helper
+def _attended(start, stop, fresh, grown, sizes, scale, query, key, value, mask, out, lse, places, scores):
+    """Attend for the items start to stop, whose newest keys and values are put behind the others before."""
+    if fresh.size:
+        _append(start, stop, grown, fresh, key, value)
+    queries = sizes[N1]
+    _attend(start * queries, stop * queries, sizes, scale, query, key, value, mask, out, lse, places, scores)
+
+
+@helper
+def _joined(threads, first, rows, terms, width, update, numbers, weight, gain, stream, between, sums, out):
+    """The stream and a product of its update, normed where norms stand after a part."""
+    if first:
+        _multiply(threads, rows, terms, width, update, numbers, weight, False, stream, out, sums)
+    else:
+        _multiply(threads, rows, terms, width, update, numbers, weight, False, stream, between, sums)
+        _normed(threads, rows, width, between, numbers, gain, out)
+
+
+def _step(threads, sizes, parameters, x, own, memory, masks, work, out, rooms):
+    """Take the step.
+
+    Args:
+        threads: of PyTorch.
+        sizes: B, N, M, the hidden width, and whether norms stand first; then sizes and strides of the self-attention as
+            `dot_few.append` takes them, as `dot_few.forward` does, and those of the attention over the memory.
+        parameters: all numbers; where in them each part begins: the projection of queries, keys and values, norm and
+            output of the self-attention, of the attention over the memory likewise, and the two layers of the
+            feed-forward part with their norm between; the scales of both attentions.
+        x: (B·N, M), flat.
+        own: keys and values of the self-attention; those of the step are written.
+        memory: keys and values.
+        masks: of both attentions.
+        work: five times (B·N, M), and what the widest product gives.
+        out: (B·N, M), flat, written.
+        rooms: for each chunk, scratch of `panels.product`, and the two of `dot_few.forward`.
+    """
+    items, new, width, hidden, first = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4] > N0
+    grown, form, other = sizes[FORM:OWN], sizes[OWN:OTHER], sizes[OTHER:]
+    (numbers, at, scales), (sums, places, scores) = parameters, rooms
+    chunks, rows, size = _chunks(threads, items), items * new, items * new * width
+    normed, between, one = work[:size], work[size : N2 * size], work[N2 * size : N3 * size]
+    two, heads, wide = work[N3 * size : N4 * size], work[N4 * size : N5 * size], work[N5 * size :]
+    nothing, no_sizes = work[:0], grown[:0]
+
+    if first:
+        _normed(threads, rows, width, x, numbers, at[1], normed)
+    given = normed if first else x
+    _multiply(threads, rows, width, N3 * width, given, numbers, at[0], False, nothing, wide, sums)
+    ends = (masks[0], heads, nothing, places, scores)
+    _by_items(_attended, threads, chunks, items, (wide, grown, form, scales[0], wide, own[0], own[1], *ends))
+    _joined(threads, first, rows, width, width, heads, numbers, at[2], at[1], x, between, sums, one)
+
+    if first:
+        _normed(threads, rows, width, one, numbers, at[4], normed)
+    given = normed if first else one
+    _multiply(threads, rows, width, width, given, numbers, at[3], False, nothing, wide, sums)
+    ends = (masks[1], heads, nothing, places, scores)
+    seen = (nothing, no_sizes, other, scales[1], wide, memory[0], memory[1], *ends)
+    _by_items(_attended, threads, chunks, items, seen)
+    _joined(threads, first, rows, width, width, heads, numbers, at[5], at[4], one, between, sums, two)
+
+    if first:
+        _normed(threads, rows, width, two, numbers, at[7], normed)
+    given = normed if first else two
+    _multiply(threads, rows, width, hidden, given, numbers, at[6], True, nothing, wide, sums)
+    _joined(threads, first, rows, hidden, width, wide, numbers, at[8], at[7], two, between, sums, out)
+
+
+_PAIR = "UniTuple(f4[::1], 2)"
+_SIGNATURE = (
+    f"void(u8, u8[::1], Tuple((f4[::1], u8[::1], f4[::1])), f4[::1], {_PAIR}, {_PAIR}, UniTuple(b1[::1], 2), f4[::1], "
+    "f4[::1], Tuple((f4[:,::1], u8[:,::1], f4[:,:,::1])))"
+)
+
+
+@lru_cache
+def compiled() -> Callable[..., Any]:
+    """The step's machine code, kept on disk until one of the files changes that it is made of.
+
+    Raises:
+        UnsupportedError: PyTorch's threads cannot be had.
+    """
+    openmp.link()
+    return compile_kept(kept_with(_step, packed_kernel, registers, few_queries_kernel), [_SIGNATURE])

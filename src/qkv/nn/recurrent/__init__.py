@@ -1,0 +1,1 @@
+"""Recurrent units, and what their loops prepare once."""

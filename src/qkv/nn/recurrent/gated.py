@@ -1,0 +1,119 @@
+"""A step of a gated recurrent unit: by one compiled pass in training and decoding on a CPU, else by PyTorch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.compiled import available
+from qkv.values.parameters import numbers
+
+LEAST = 1 << 12
+"""Numbers in a state below which PyTorch's operations are kept: who computes little needs no Numba."""
+EACH = 1.4e-3
+"""Microseconds of one thread for each number of a state."""
+
+
+def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+    """h' = (1 − z) n + z h with n = tanh(x_n + r u_n), r = σ(x_r + u_r) and z = σ(x_z + u_z).
+
+    Args:
+        inputs: x = W x + b for r, z, n, (B, 3M).
+        recurrent: u = U h + b likewise.
+        hidden: h (B, M), whose type the result has.
+
+    Returns:
+        h' (B, M).
+
+    Source: Cho et al. 2014, eq. 5 to 8, in the form of `torch.nn.GRU`.
+
+    Example:
+        >>> gated(torch.zeros(1, 6), torch.zeros(1, 6), torch.ones(1, 2))
+        tensor([[0.5000, 0.5000]])
+    """
+    if not _served(inputs, recurrent, hidden):
+        return composed(inputs, recurrent, hidden)
+    given = (inputs, recurrent, hidden)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        found: Tensor = _Gated.apply(*given)  # type: ignore[no-untyped-call]
+        return found
+    return _forward(*given)[0]
+
+
+def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
+    return (
+        not torch.compiler.is_compiling()
+        and inputs.dtype == recurrent.dtype == hidden.dtype
+        and hidden.dtype in (torch.float32, torch.float64)
+        and hidden.ndim == 2
+        and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
+        and hidden.numel() >= LEAST
+        and all(map(numbers, (inputs, recurrent, hidden)))
+        and available.trouble() is None
+    )
+
+
+def composed(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+    """The same by PyTorch's operations, which may be differentiated as often as one likes."""
+    width = hidden.shape[-1]
+    r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, -1)
+    n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
+    return torch.lerp(n.to(hidden.dtype), hidden, z.to(hidden.dtype))
+
+
+def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The new state, and r, z and n (B, 3, M)."""
+    from qkv.compiled import thread_pool
+    from qkv.nn.recurrent import gru_kernel
+
+    found, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
+    arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
+    arrays += [found.numpy(), gates.numpy()]
+    thread_pool.share_out(gru_kernel.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    return found, gates
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
+        found, gates = _forward(inputs, recurrent, hidden)
+        ctx.save_for_backward(inputs, recurrent, hidden, gates)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, recurrent, hidden, gates = ctx.saved_tensors
+        if torch.is_grad_enabled() or not numbers(grad):
+            return differentiable(composed, (inputs, recurrent, hidden), ctx.needs_input_grad, grad)
+        return _backward(grad, recurrent, hidden, gates)
+
+
+def differentiable(
+    compute: Callable[..., Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients that are differentiated again, which are PyTorch's: by each operand alone, as they hang together.
+
+    Args:
+        compute: of the operands, by PyTorch's operations.
+        given: the operands.
+        wanted: of which of them.
+        grad: of the result.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        alone = [None if x is None else x.view_as(x) for x in given]
+        learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
+        each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=again))
+    return tuple(next(each) if want else None for want in wanted)
+
+
+def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
+    from qkv.compiled import thread_pool
+    from qkv.nn.recurrent import gru_kernel
+
+    found = recurrent.new_empty(recurrent.shape), recurrent.new_empty(recurrent.shape), hidden.new_empty(hidden.shape)
+    arrays = [x.detach().contiguous().numpy() for x in (grad, recurrent, hidden, gates)]
+    arrays += [x.numpy() for x in found]
+    thread_pool.share_out(gru_kernel.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    return found

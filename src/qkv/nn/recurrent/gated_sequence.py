@@ -1,0 +1,137 @@
+"""All steps of a gated recurrent unit whose inputs are known beforehand, as one function with one backward pass.
+
+Step by step, each state is two nodes of PyTorch's graph, whose gradients are put together from as many pieces as there
+are steps. Here they are written where they belong, and the weight's is one product of all steps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.compiled import available
+from qkv.linalg.matmul import by_panels, linear, product
+from qkv.nn.recurrent import gated
+from qkv.values.parameters import numbers
+
+
+def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> bool:
+    """Whether `gated_steps` takes what it is given; else a loop over `gated` does.
+
+    Args:
+        inputs, weight, bias, first: as there.
+    """
+    given = [x for x in (inputs, weight, bias, first) if x is not None]
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and inputs.dtype in (torch.float32, torch.float64)
+        and all(x.dtype == inputs.dtype and numbers(x) for x in given)
+        and inputs.shape[1:] == (len(first), 3 * first.shape[1])
+        and weight.shape == (3 * first.shape[1], first.shape[1])
+        and (bias is None or bias.shape == weight.shape[:1])
+        and len(inputs) > 1
+        and first.numel() >= gated.LEAST
+        and available.trouble() is None
+    )
+
+
+def gated_steps(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> Tensor:
+    """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, where `served` says so.
+
+    Args:
+        inputs: x_t = W x + b for r, z, n, (T, B, 3M).
+        weight: U (3M, M).
+        bias: b (3M,), or None.
+        first: h_0 (B, M).
+
+    Returns:
+        h_1 to h_T (T, B, M).
+
+    Source: Cho et al. 2014, eq. 5 to 8, in the form of `torch.nn.GRU`.
+
+    Example:
+        >>> x, weight, first = torch.zeros(2, 64, 192), torch.zeros(192, 64), torch.ones(64, 64)
+        >>> gated_steps(x, weight, None, first)[:, 0, 0]
+        tensor([0.5000, 0.2500])
+    """
+    given = [x for x in (inputs, weight, bias, first) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        found: Tensor = _Steps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
+        return found
+    return _forward(inputs, weight, bias, first, learns=False)[0][1:]
+
+
+class _Steps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> Tensor:
+        states, gates, shares = _forward(inputs, weight, bias, first, learns=True)
+        ctx.save_for_backward(inputs, weight, bias, first, states, gates, *shares)
+        return states[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, bias, first, states, gates, *shares = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        if torch.is_grad_enabled() or not numbers(grad):
+            return gated.differentiable(_composed, (inputs, weight, bias, first), wanted, grad)
+        return _backward(grad, weight, states, gates, shares, wanted)
+
+
+def _forward(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, *, learns: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The states from the first on (T + 1, B, M); and of each step r, z and n (T, B, 3, M), and U h + b."""
+    from qkv.compiled import thread_pool
+    from qkv.nn.recurrent import gru_kernel
+
+    steps, (rows, width) = len(inputs), first.shape
+    states = first.new_empty(steps + 1, rows, width)
+    states[0] = first.detach()
+    gates = first.new_empty(steps if learns else 1, rows, 3, width)
+    given, h, kept = (x.detach().contiguous().numpy() for x in (inputs, states, gates))
+    times, shares = _times(weight, bias, steps, rows), []
+    for t, hidden in enumerate(states[:-1].unbind()):
+        share = times(hidden)
+        arrays = given[t], share.numpy(), h[t], h[t + 1], kept[t if learns else 0]
+        thread_pool.share_out(gru_kernel.forward, given.dtype, rows, gated.EACH * rows * width, arrays)
+        if learns:
+            shares.append(share)
+    return states, gates, shares
+
+
+def _backward(
+    grad: Tensor, weight: Tensor, states: Tensor, gates: Tensor, shares: list[Tensor], wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    from qkv.compiled import thread_pool
+    from qkv.nn.recurrent import gru_kernel
+
+    steps, rows, width = grad.shape
+    to_inputs, to_shares = (grad.new_empty(steps, rows, 3 * width) for _ in range(2))
+    h, kept, to_x, to_u = (x.detach().numpy() for x in (states, gates, to_inputs, to_shares))
+    times = _times(weight.mT, None, steps, rows)
+    carried, total, by_state = (grad.new_zeros(rows, width) for _ in range(3))
+    for t in reversed(range(steps)):
+        torch.add(grad[t], carried, out=total)
+        arrays = total.numpy(), shares[t].numpy(), h[t], kept[t], to_x[t], to_u[t], by_state.numpy()
+        thread_pool.share_out(gru_kernel.backward, h.dtype, rows, gated.EACH * rows * width, arrays)
+        carried = times(to_shares[t]).add_(by_state)
+    flat, before = to_shares.flatten(0, 1), states[:-1].flatten(0, 1)
+    _, weight_learns, bias_learns, _ = wanted
+    return to_inputs, product(flat.mT, before) if weight_learns else None, flat.sum(0) if bias_learns else None, carried
+
+
+def _times(weight: Tensor, bias: Tensor | None, steps: int, rows: int) -> Callable[[Tensor], Tensor]:
+    """x·Wᵀ + b for so many steps of so many rows, without a gradient."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    laid = by_panels(weight, steps, rows)
+    return (lambda x: linear(x, weight, bias)) if laid is None else (lambda x: laid.times(x, bias))
+
+
+def _composed(inputs: Tensor, weight: Tensor, bias: Tensor | None, hidden: Tensor) -> Tensor:
+    states = []
+    for x in inputs.unbind():
+        hidden = gated.composed(x, torch.nn.functional.linear(hidden, weight, bias), hidden)
+        states.append(hidden)
+    return torch.stack(states)

@@ -1,0 +1,163 @@
+"""Attention over the same keys and values in every step of a loop, whose gradients are one attention's at the end.
+
+A step's share of the gradient of the keys, and of the values, is as large as they are, and adding it to the others'
+reads and writes that much again. But steps that attend to the same memory are queries of one attention: with
+Q = [q_1; …; q_T] and the gradients of their outputs beside each other, the backward pass of attention(Q, K, V) gives
+both at once. So a step's own backward pass finds the gradient of its query alone, and one call at the end those of keys
+and values.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+from qkv.engine.autograd import second_derivative
+from qkv.functional import again
+from qkv.masks.base import Mask
+from qkv.nn.attention import Attention
+from qkv.nn.recurrent.marks import Marks
+from qkv.scores.base import Score
+from qkv.values.parameters import transformed
+from qkv.values.pytree import tensors_in
+
+_Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+_Again = Callable[[Tensor], Tensor]
+_KINDS = ("forward", "forward_pre", "backward", "backward_pre")
+_LEAST = 1 << 17
+"""Numbers in keys and values below which adding them up takes less than what is done for each step here."""
+
+
+@final
+class RepeatedAttention:
+    """attention(q_t, K, V) in every step of one loop.
+
+    Where `attention` chooses its backend itself, on a CPU; one that is named computes each step's gradients by itself,
+    as does one with dropout.
+
+    Args:
+        attention: the module.
+        score: what it scores by.
+        mask: where queries may attend, the same for all.
+        key: K (B, S, D).
+        value: V (B, S, V).
+        steps: how many there may be.
+
+    Example:
+        >>> from qkv.scores import ScaledDot
+        >>> query, (key, value) = torch.randn(3, 1, 8), torch.randn(2, 3, 5, 8)
+        >>> step = RepeatedAttention(Attention(), ScaledDot(), None, key, value, steps=4)
+        >>> torch.equal(step(query), Attention()(query, key, value))
+        True
+    """
+
+    def __init__(
+        self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, steps: int
+    ) -> None:
+        self._attend = partial(attention, score=score, mask=mask)
+        self._again: _Again | None = None
+        self._plan: Callable[[Tensor], _Again | None] | None = None
+        self._key, self._value, self._marks, self._step, self._left = key, value, None, 0, Marks(steps)
+        chosen = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
+        large = steps > 1 and key.numel() + value.numel() >= _LEAST
+        learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
+        if chosen and large and learns and not (transformed() or torch.compiler.is_compiling()):
+            # What records attention hooks into the module: it has seen these queries, and sees no second time.
+            whole = partial(attention.forward, score=score, mask=mask)
+            marks = key.new_zeros(steps)
+            hiding = tensors_in(mask)
+            self._marks = _Memory.apply(key, value, marks, whole, self._left, *hiding)  # type: ignore[no-untyped-call]
+            self._key, self._value = key.detach(), value.detach()
+            if not _watched(attention):
+                memory = self._key, self._value
+                self._plan = lambda query: again(query, *memory, score, attention.normalizer, mask)
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """Take the next step.
+
+        Args:
+            query: (B, Q, D), Q the same in all steps.
+
+        Returns:
+            (B, Q, V).
+        """
+        if self._plan is not None and torch.is_grad_enabled():
+            self._again, self._plan = self._plan(query), None
+        if self._again is None:
+            found: Tensor = self._attend(query, self._key, self._value)
+        else:
+            found = self._again(query)
+        if self._marks is None:
+            return found
+        noted: Tensor = _Noted.apply(found, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
+        self._step += 1
+        return noted
+
+
+def _watched(attention: nn.Module) -> bool:
+    """Whether someone is to see each call of a module, or its gradients."""
+    own = (
+        attention._forward_hooks,
+        attention._forward_pre_hooks,
+        attention._backward_hooks,
+        attention._backward_pre_hooks,
+    )
+    return any(own) or any(getattr(modules, f"_global_{kind}_hooks") for kind in _KINDS)
+
+
+class _Memory(torch.autograd.Function):
+    """Keys and values as the steps see them; its backward comes after theirs, and takes what they left (`Marks`)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks, *hiding: Tensor
+    ) -> Tensor:
+        ctx.attend, ctx.left = attend, left
+        kind = key.device.type
+        ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        # The tensors of the mask are saved for their versions alone: `attend` reads them again.
+        ctx.save_for_backward(key, value, *hiding)
+        return marks.view_as(marks)
+
+    @staticmethod
+    def backward(ctx: Any, marks: Tensor) -> Any:
+        query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
+        # The queries came of this memory too, but by way of earlier steps.
+        key, value, *hiding = ctx.saved_tensors
+        given = [tensor.detach().requires_grad_() for tensor in (key, value)]
+        # A backward pass is outside of the autocast that the steps were in.
+        with torch.enable_grad(), ctx.precision():
+            output = ctx.attend(query.detach(), *given)
+        found = torch.autograd.grad(output, given, grad.detach())
+        once = [_Once.apply(gradient, grad) for gradient in found]  # type: ignore[no-untyped-call]
+        return *once, None, None, None, *(None for _ in hiding)
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that has none itself: the steps know keys and values as numbers only."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative("auto")
+
+
+class _Noted(torch.autograd.Function):
+    """A step's output as it is; its backward notes query and gradient for `_Memory`."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, left: Marks, step: int) -> Tensor:
+        ctx.left, ctx.step = left, step
+        ctx.save_for_backward(query)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (query,) = ctx.saved_tensors
+        return grad, None, ctx.left.leave(ctx.step, query, grad), None, None

@@ -1,0 +1,135 @@
+"""Row states: what a normalizer must remember of the keys it saw, so that partial results can be merged.
+
+Attention over the union of two disjoint sets of keys follows from the attention over each and their row states. The
+operation is associative and commutative and has an identity (the state of no keys), so that tiles, streams and shards
+on several machines may be merged in any order.
+
+| normalizer | state of a row | merged output |
+|---|---|---|
+| softmax | lse = log Σ exp(s) | Σ exp(lse_i − lse) o_i |
+| sum | total = Σ s | Σ (total_i / total) o_i |
+| mean | n, the number of keys | Σ (n_i / n) o_i |
+| identity | none | Σ o_i |
+| hard | the largest score | the output of the largest; ties to the first |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.shapes import show
+from qkv.values.parameters import finite
+from qkv.values.pytree import value
+
+Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsemax", "entmax"]
+MERGEABLE = ("softmax", "sum", "mean", "identity", "hard")
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class RowState:
+    """What a normalizer remembers of the keys a row saw.
+
+    Attributes:
+        kind: the normalizer.
+        value: (..., Q), at least float32: softmax: lse; sum: the total; mean, sigmoid: the number of keys seen;
+            hard: the largest score; sparsemax, entmax: the threshold τ; identity: zeros.
+    """
+
+    kind: Kind
+    value: Tensor
+
+    @property
+    def lse(self) -> Tensor:
+        """log Σ exp(s) of each row, −inf where a row sees nothing.
+
+        Raises:
+            UnsupportedError: the normalizer is not softmax.
+        """
+        if self.kind != "softmax":
+            raise UnsupportedError(
+                complaint("state.lse", "the state of a softmax", f"that of {self.kind}", "Use state.value.")
+            )
+        return self.value
+
+
+def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
+    """Merge attention over disjoint sets of keys into attention over their union.
+
+    Args:
+        parts: pairs of an output (..., Q, V) and its row state, as `attention_with_state` returns them, in the order
+            of the keys. A sink belongs in one of the parts only.
+
+    Returns:
+        The output and row state over all keys.
+
+    Raises:
+        ShapeError: no parts, or shapes that differ.
+        UnsupportedError: different normalizers, or one whose weights cannot be merged (sigmoid's default bias,
+            sparsemax and entmax depend on the whole row).
+
+    Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
+        "FlashAttention", section 3.1.
+
+    Example:
+        >>> import qkv
+        >>> query, key, value = torch.randn(1, 4), torch.randn(6, 4), torch.randn(6, 2)
+        >>> left = qkv.attention_with_state(query, key[:2], value[:2])
+        >>> right = qkv.attention_with_state(query, key[2:], value[2:])
+        >>> output, state = merge([left, right])
+        >>> torch.allclose(output, qkv.attention(query, key, value), atol=1e-6)
+        True
+    """
+    if not parts:
+        raise ShapeError(complaint("parts", "at least one pair of output and state", "none", "Pass a list of pairs."))
+    _check([output for output, _ in parts], [state for _, state in parts])
+    dtype = parts[0][0].dtype
+    wide = [(output.to(state.value.dtype), state) for output, state in parts]
+    output, state = reduce(_merge_two, wide)
+    return output.to(dtype), state
+
+
+def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
+    kinds = sorted({state.kind for state in states})
+    if len(kinds) > 1:
+        got = " and ".join(kinds)
+        raise UnsupportedError(complaint("parts", "states of one normalizer", got, "Use one normalizer everywhere."))
+    if kinds[0] not in MERGEABLE:
+        mend = f"{', '.join(MERGEABLE)} can be merged."
+        raise UnsupportedError(complaint("parts", "a normalizer whose rows can be merged", kinds[0], mend))
+    shapes = {tuple(output.shape) for output in outputs} | {(*s.value.shape, outputs[0].shape[-1]) for s in states}
+    if len(shapes) > 1:
+        got = ", ".join(show(shape) for shape in sorted(shapes))
+        raise ShapeError(
+            complaint("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")
+        )
+
+
+def _merge_two(one: tuple[Tensor, RowState], other: tuple[Tensor, RowState]) -> tuple[Tensor, RowState]:
+    (left, left_state), (right, right_state) = one, other
+    a, b = left_state.value, right_state.value
+    match left_state.kind:
+        case "softmax":
+            total = torch.logaddexp(a, b)
+            # Infinite, of no key at all or of an endless sink, it has outputs of 0 beside it, whatever their share.
+            base, a, b = finite(total), finite(a), finite(b)
+            return _weighted(left, torch.exp(a - base), right, torch.exp(b - base)), RowState("softmax", total)
+        case "hard":
+            first = (a >= b) | a.isnan()
+            return torch.where(first[..., None], left, right), RowState("hard", torch.maximum(a, b))
+        case "identity":
+            return left + right, left_state
+        case kind:
+            total = a + b
+            safe = torch.where(total == 0, torch.ones_like(total), total)
+            return _weighted(left, a / safe, right, b / safe), RowState(kind, total)
+
+
+def _weighted(left: Tensor, left_share: Tensor, right: Tensor, right_share: Tensor) -> Tensor:
+    return left * left_share[..., None] + right * right_share[..., None]

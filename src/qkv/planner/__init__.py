@@ -1,0 +1,1 @@
+"""Which algorithm computes a problem, and why."""

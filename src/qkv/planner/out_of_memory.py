@@ -1,0 +1,75 @@
+"""What to say where the memory does not hold an attention."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from qkv.engine.describe import Arguments, bind
+from qkv.engine.problem import Plan
+from qkv.errors import QkvError, RoomError, complaint, exhausted
+from qkv.planner.choice import plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FEWER = (
+    "take fewer at once: a smaller batch ([training] tokens in --config), a smaller --beam, "
+    "or shorter texts (--longest, --context)."
+)
+
+
+def within_memory(attend: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of attention say, where the memory does not hold what was asked, what would take less.
+
+    Args:
+        attend: takes query, key and value, and the other arguments of `qkv.attention` by name.
+
+    Returns:
+        The same function; an exhausted memory is a `RoomError`, any other fault passes unchanged.
+    """
+
+    @functools.wraps(attend)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return attend(*args, **kwargs)
+        try:
+            return attend(*args, **kwargs)
+        except (MemoryError, RuntimeError) as error:
+            said = None if isinstance(error, QkvError) else exhausted(error)
+            if said is None:
+                raise
+            asked = inspect.signature(attend).bind(*args, **kwargs)
+            asked.apply_defaults()
+            raise _no_room(said, asked.arguments) from error
+
+    return run
+
+
+def _no_room(said: str, asked: Mapping[str, Any]) -> RoomError:
+    """Say what was asked, what `explain` would choose, and what lowers the need."""
+    backend = asked["backend"]
+    got = f"{said} (backend {backend!r})"
+    try:
+        found = _chosen(asked)
+    except QkvError:
+        mend = f"No backend serves it in linear memory: {_FEWER}"
+    except (MemoryError, RuntimeError) as error:
+        if exhausted(error) is None:
+            raise
+        mend = f"Not even its masks find room: {_FEWER}"
+    else:
+        got = f"{said} (backend {backend!r}, {found.problem})"
+        mend = f"explain chooses {found.backend}, with {found.bytes:,} bytes beyond inputs and output; {_FEWER}"
+        if backend not in ("auto", found.backend):
+            mend = f'backend="auto" takes less: {mend}'
+    return RoomError(complaint("memory", "room for one attention", got, mend))
+
+
+def _chosen(asked: Mapping[str, Any]) -> Plan:
+    """What `explain` would choose. The caller's generator must not move on for the sake of a message."""
+    own = {**asked, "generator": torch.Generator()}
+    given = Arguments(*(own[name] for name in Arguments._fields))
+    return plan(bind(asked["query"], asked["key"], asked["value"], given).problem, "auto")

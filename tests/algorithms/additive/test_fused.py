@@ -1,0 +1,119 @@
+"""Backend `fused` against `reference`: what is composed around the kernels, and what reaches them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.compiled import available
+from qkv.errors import UnsupportedError
+from qkv.masks import causal, lengths, window
+from qkv.normalizers import Identity, Mean, Sigmoid, Softmax
+from qkv.planner.registry import BACKENDS
+from qkv.scores import Additive
+
+B, H, Q, K, A, V = 2, 3, 7, 9, 6, 5
+MASKS = {
+    "none": None,
+    "offsets": causal(torch.tensor([-3, 4])),
+    "lengths": lengths(torch.tensor([K, 4]), torch.tensor([0, Q])),
+    "dense": torch.arange(Q * K).view(Q, K) % 3 == 0,
+    "predicate": window(1, 0) | lengths(torch.tensor([2, 0])),
+}
+
+
+def inputs() -> list[Tensor]:
+    shapes = ((B, H, Q, A), (B, H, K, A), (B, H, K, V), (H, A))
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def same(leaves: list[Tensor], *more: Tensor, **given: object) -> None:
+    """Output, row state and gradients are those of `reference`."""
+    query, key, value, vector = leaves
+    answers = []
+    for backend in ("reference", "fused"):
+        output, state = qkv.attention_with_state(query, key, value, score=Additive(vector), backend=backend, **given)
+        pulled = output.square().sum()
+        if state.value.requires_grad:
+            pulled = pulled + torch.where(state.value.isfinite(), state.value, 0).sum()
+        answers.append([output, state.value, *torch.autograd.grad(pulled, (*leaves, *more))])
+    for expected, got in zip(*answers, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("normalizer", [Softmax(), Softmax(0.5), Mean(), Identity(), Sigmoid()], ids=str)
+def test_masks_and_normalizers(mask: str, normalizer: qkv.normalizers.Normalizer) -> None:
+    same(inputs(), mask=MASKS[mask], normalizer=normalizer)
+
+
+@pytest.mark.parametrize("shape", [(Q, K), (H, 1, K), (B, 1, Q, 1), ()])
+def test_a_bias_learns(shape: tuple[int, ...]) -> None:
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    same(inputs(), bias, bias=bias, mask=causal(1))
+
+
+@pytest.mark.parametrize("build", [Softmax, Sigmoid])
+def test_a_parameter_of_the_normalizer_learns(build: type) -> None:
+    parameter = torch.randn(H, dtype=torch.float64, requires_grad=True)
+    same(inputs(), parameter, normalizer=build(parameter))
+
+
+def test_dropout_drops_the_same_weights() -> None:
+    query, key, value, vector = inputs()
+    outputs = [
+        qkv.attention(
+            *(query, key, value),
+            score=Additive(vector),
+            dropout=0.4,
+            generator=torch.Generator().manual_seed(5),
+            backend=backend,
+        )
+        for backend in ("reference", "fused")
+    ]
+    torch.testing.assert_close(*outputs)
+
+
+def test_grouped_heads_share_keys() -> None:
+    query, vector = torch.randn(B, 4, Q, A), torch.randn(4, A)
+    key, value = torch.randn(B, 2, K, A), torch.randn(B, 2, K, V)
+    mask = lengths(torch.arange(8).view(B, 4))
+    outputs = [
+        qkv.attention(query, key, value, score=Additive(vector), mask=mask, enable_gqa=True, backend=backend)
+        for backend in ("reference", "fused")
+    ]
+    torch.testing.assert_close(*outputs)
+
+
+@pytest.mark.slow
+def test_a_compiled_call_has_the_bits_of_the_eager_one() -> None:
+    query, key, value, vector = leaves = [x.detach().float().requires_grad_() for x in inputs()]
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, real: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, score=Additive(vector), mask=lengths(real), backend="fused")
+
+    torch.compiler.reset()
+    compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    answers = []
+    for function in (attention, compiled):
+        output = function(query, key, value, vector, torch.tensor([K, 4]))
+        answers.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+    assert all(map(torch.equal, *answers))
+
+
+def test_a_second_derivative_names_the_reference() -> None:
+    query, key, value, vector = inputs()
+    output = qkv.attention(query, key, value, score=Additive(vector), backend="fused")
+    (gradient,) = torch.autograd.grad(output.sum(), query, create_graph=True)
+    with pytest.raises(UnsupportedError, match=r'second derivative through fused.*backend="reference"'):
+        torch.autograd.grad(gradient.sum(), query)
+
+
+def test_where_the_kernels_cannot_run_another_backend_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(600, A)
+    assert qkv.explain(x, x, x, score=Additive(torch.ones(A))).backend == "fused"
+    monkeypatch.setattr(available, "trouble", lambda: "Numba does not run here: no compiler")
+    plan = qkv.explain(x[:599], x, x, score=Additive(torch.ones(A)))
+    assert plan.backend == "blocked"
+    assert ("fused", "Numba does not run here: no compiler") in plan.refusals
+    assert set(BACKENDS) - {plan.backend} == {name for name, _ in plan.refusals}

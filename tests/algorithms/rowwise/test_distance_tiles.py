@@ -1,0 +1,148 @@
+"""Tiles of near points against the same equation in float64, at sizes where tables, tiles and groups have edges."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.algorithms.rowwise import distance_tiles
+from qkv.errors import UnsupportedError
+from qkv.scores import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.base import Score
+
+SCORES = [SquaredDistance(9.0), Gaussian(9.0), Boxcar(5.0), Epanechnikov(9.0)]
+SIZES = [(1, 1, 1, 1), (5, 40, 3, 20), (130, 17, 16, 1), (257, 530, 20, 33)]
+
+
+def inputs(queries: int, keys: int, width: int, wide: int) -> list[Tensor]:
+    torch.manual_seed(queries)
+    shapes = (2, 3, queries, width), (2, 3, keys, width), (2, 3, keys, wide)
+    return [torch.randn(shape).requires_grad_() for shape in shapes]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each pass of the compiled tiles: whether it was the transposed one over bits."""
+    calls: list[bool] = []
+    sums, turned = distance_tiles._sums, distance_tiles._turned
+    monkeypatch.setattr(distance_tiles, "_sums", lambda *x, **y: (calls.append(False), sums(*x, **y))[1])
+    monkeypatch.setattr(distance_tiles, "_turned", lambda *x: (calls.append(True), turned(*x))[1])
+    return calls
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("score", SCORES, ids=str)
+def test_outputs_are_those_of_the_equation(score: Score, size: tuple[int, ...], counted: list[bool]) -> None:
+    given = [x.detach() for x in inputs(*size)]
+    found = qkv.attention(*given, score=score, backend="rowwise")
+    exact = qkv.attention(*(x.double() for x in given), score=score, backend="reference")
+    torch.testing.assert_close(found, exact.float(), rtol=3e-5, atol=3e-6)
+    assert counted == [False]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_are_those_of_the_equation(size: tuple[int, ...], counted: list[bool]) -> None:
+    score, given = Boxcar(5.0), inputs(*size)
+    probe = torch.randn(2, 3, size[0], size[3])
+    found = torch.autograd.grad((qkv.attention(*given, score=score, backend="rowwise") * probe).sum(), given)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    wanted = torch.autograd.grad((qkv.attention(*exact, score=score, backend="reference") * probe).sum(), exact)
+    for own, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, other.float(), rtol=3e-4, atol=3e-5)
+        own.mul_(2)
+    assert counted[0] is False
+
+
+def test_both_passes_see_the_same_neighbors() -> None:
+    """The output is linear in the values: its sum is their gradient's, also where a row's one key lies at the edge."""
+    torch.manual_seed(0)
+    query, key = torch.randn(50, 2000, 16) * 0.05, torch.randn(50, 1, 16) * 0.05
+    query = key + torch.nn.functional.normalize(query - key, dim=-1)
+    value = torch.ones(50, 1, 1, requires_grad=True)
+    for score in (Boxcar(1.0), Epanechnikov(1.0)):
+        output = qkv.attention(query, key, value, score=score, backend="rowwise")
+        (gradient,) = torch.autograd.grad(output.sum(), value)
+        torch.testing.assert_close(output.detach().sum((1, 2)), gradient[:, 0, 0])
+
+
+# PyTorch's kernel, which takes Gaussians of large values, divides at the end too.
+@pytest.mark.parametrize(("score", "size"), [*((score, 1e-33) for score in SCORES), *((x, 1e37) for x in SCORES[2:])])
+def test_values_may_be_of_any_size(score: Score, size: float) -> None:
+    query, key, value = (x.detach() for x in inputs(20, 100, 4, 3))
+    value = value.abs() + 0.5
+    found = qkv.attention(query, key, value * size, score=score, backend="rowwise") / size
+    exact = qkv.attention(query.double(), key.double(), value.double(), score=score, backend="reference")
+    torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [30, 32, 520])
+def test_a_bandwidth_beyond_float32_is_flat(keys: int) -> None:
+    query, key, value = (x.detach() for x in inputs(40, keys, 4, 2))
+    found = qkv.attention(query, key, value, score=Gaussian(1e23), backend="rowwise")
+    torch.testing.assert_close(found, value.mean(-2, keepdim=True).expand_as(found), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_boxcar_pulls_by_bits_where_these_are_few(narrow: bool, counted: list[bool]) -> None:
+    query, key, value = inputs(300, 300, *((2, 1) if narrow else (16, 16)))
+    score = Boxcar(3.0 if narrow else 5.0)
+    output = qkv.attention(query, key, value, score=score, backend="rowwise")
+    (found,) = torch.autograd.grad(output.square().sum(), value)
+    assert counted == ([False, False] if narrow else [False, True])
+    seen = torch.cdist(query.detach(), key.detach()) <= score.bandwidth
+    weights = (seen / seen.sum(-1, keepdim=True).clamp(min=1)).double()
+    wanted = weights.mT @ (2 * weights @ value.detach().double())
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_both_ways_back_agree_about_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points of a lattice, many of whose distances are the bandwidth itself but for rounding."""
+    torch.manual_seed(0)
+    query, key = (torch.randint(0, 4, (1, 300, 3)) * 0.1 for _ in range(2))
+    value = torch.randn(1, 300, 16, requires_grad=True)
+
+    def gradient() -> Tensor:
+        output = qkv.attention(query, key, value, score=Boxcar(0.3), backend="rowwise")
+        return torch.autograd.grad(output.square().sum(), value)[0]
+
+    by_bits = gradient()
+    sums = distance_tiles._sums
+    monkeypatch.setattr(distance_tiles, "_sums", lambda *x, divided, **_: sums(*x, divided=divided))
+    torch.testing.assert_close(by_bits, gradient(), rtol=1e-6, atol=1e-6)
+
+
+def test_deep_gaussians_are_left_to_others(counted: list[bool]) -> None:
+    query, key, value = (x.detach() for x in inputs(20, 30, 4, 4))
+    key[..., 0] += 20
+    found = qkv.attention(query, key, value, score=Gaussian(2.0), backend="rowwise")
+    exact = qkv.attention(query.double(), key.double(), value.double(), score=Gaussian(2.0), backend="reference")
+    assert not counted
+    torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_without_neighbors_is_zero_and_pulls_nothing() -> None:
+    query, key, value = inputs(40, 50, 3, 5)
+    with torch.no_grad():
+        query[0, 0, 7] = 5.0
+    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise")
+    assert (output[0, 0, 7] == 0).all()
+    gradients = torch.autograd.grad(output[0, 0, 7].sum(), (query, key, value))
+    assert all((x == 0).all() for x in gradients)
+
+
+def test_a_second_derivative_names_the_reference() -> None:
+    query, key, value = inputs(5, 6, 2, 2)
+    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise")
+    (gradient,) = torch.autograd.grad(output.square().sum(), value, create_graph=True)
+    with pytest.raises(UnsupportedError, match="reference"):
+        torch.autograd.grad(gradient.sum(), value)
+
+
+def test_explain_tells_of_the_tiles() -> None:
+    query, key, value = inputs(20, 30, 4, 4)
+    assert "stay in the caches" in qkv.explain(query, key, value, score=Boxcar(9.0), backend="rowwise").why
+    learned = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
+    with torch.no_grad():
+        given = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
+    assert "stay in the caches" in given
+    assert "stay in the caches" not in learned

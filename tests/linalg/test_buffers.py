@@ -1,0 +1,86 @@
+"""Memory that calls use one after another is lent to one at a time, and bounded."""
+
+import threading
+
+import pytest
+import torch
+
+import qkv
+from qkv.linalg import buffers
+from qkv.linalg.buffers import Rooms, lent
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    buffers._own.__dict__.clear()
+
+
+def test_the_same_memory_comes_back() -> None:
+    with lent() as rooms:
+        first = rooms.take("weights", (4, 5), torch.float32)
+        assert rooms.take("weights", (2, 3), torch.float32).data_ptr() == first.data_ptr()
+        assert rooms.take("weights", (2, 3), torch.float64).data_ptr() != first.data_ptr()
+        assert rooms.take("products", (2, 3), torch.float32).data_ptr() != first.data_ptr()
+    with lent() as again:
+        assert again.take("weights", (4, 5), torch.float32).data_ptr() == first.data_ptr()
+
+
+def test_who_asks_meanwhile_gets_other_memory() -> None:
+    with lent() as rooms:
+        mine = rooms.take("weights", (4,), torch.float32)
+        with lent() as others:
+            assert others.take("weights", (4,), torch.float32).data_ptr() != mine.data_ptr()
+
+
+def test_much_memory_is_not_kept() -> None:
+    with lent() as rooms:
+        rooms.take("weights", (buffers.KEPT + 1,), torch.uint8)
+    with lent() as fresh:
+        assert fresh.bytes == 0
+
+
+def test_what_fails_keeps_nothing() -> None:
+    def fail() -> None:
+        with lent() as rooms:
+            rooms.take("weights", (4,), torch.float32)
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fail()
+    with lent() as fresh:
+        assert fresh.bytes == 0
+
+
+def test_memory_made_in_inference_mode_serves_outside() -> None:
+    x = torch.randn(2, 40, 8)
+    with torch.inference_mode():
+        inside = qkv.attention(x, x, x, backend="rowwise")
+    assert torch.equal(qkv.attention(x, x, x, backend="rowwise"), inside)
+    leaf = x.clone().requires_grad_()
+    qkv.attention(leaf, leaf, leaf, backend="rowwise").sum().backward()
+    assert leaf.grad is not None
+
+
+def test_threads_do_not_share_it() -> None:
+    xs = [torch.randn(2, 60, 8) for _ in range(4)]
+    expected = [qkv.attention(x, x, x, backend="rowwise") for x in xs]
+    wrong: list[int] = []
+
+    def work(place: int) -> None:
+        x = xs[place]
+        if not all(torch.equal(qkv.attention(x, x, x, backend="rowwise"), expected[place]) for _ in range(20)):
+            wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_room_is_named_by_its_type_too() -> None:
+    rooms = Rooms()
+    assert rooms.take("a", (3,), torch.float32).dtype == torch.float32
+    assert rooms.take("a", (3,), torch.float64).dtype == torch.float64
+    assert rooms.bytes == 36

@@ -1,0 +1,344 @@
+"""Products by oneDNN are PyTorch's own up to rounding, with their gradients; what it cannot serve never reaches it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.linalg import matmul
+from qkv.linalg.matmul import Linear, batched, linear, plain, product, served
+from qkv.linalg.session import keeping
+from qkv.nn.blocks import DecoderBlock, EncoderBlock
+
+SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """What a test finds out of its processor is forgotten with it."""
+    asked, vendors = matmul._favored, matmul._vendors
+    yield
+    asked.cache_clear()
+    vendors.cache_clear()
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a processor that MKL was not made for."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("PyTorch without oneDNN")
+    monkeypatch.setattr(matmul, "_favored", lambda: True)
+    return
+
+
+def drawn(shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(shape), torch.randn(size, shape[-1]), torch.randn(size)
+    return x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_product_and_its_gradients_are_pytorchs(shape: tuple[int, ...], size: int, biased: bool) -> None:
+    x, weight, bias = drawn(shape, size)
+    assert served(x, weight)
+    given = (x, weight, bias) if biased else (x, weight)
+    ours, wide = linear(*given), F.linear(*(each.double() for each in given))
+    scale = float(wide.detach().abs().max()) * 1e-6
+    torch.testing.assert_close(ours.double(), wide, rtol=0, atol=8 * scale)
+    grad = torch.randn_like(ours)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, given, grad), torch.autograd.grad(wide, given, grad.double()), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=float(theirs.abs().max()) * 1e-5)
+    with torch.inference_mode():
+        assert torch.equal(linear(*given), ours)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_views_are_read_where_they_lie() -> None:
+    x, weight = torch.randn(256, 300).T, torch.randn(1000, 512)[::2, ::2]
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(product(x, weight.T), x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_the_gradients_that_are_wanted_are_computed() -> None:
+    x, weight, bias = drawn(*SHAPES[0])
+    linear(x.detach(), weight, bias.detach()).sum().backward()
+    assert weight.grad is not None
+    assert x.grad is None
+    assert bias.grad is None
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_follows_may_write_over_a_product() -> None:
+    x, weight, bias = drawn(*SHAPES[1])
+    found = []
+    for call in (linear, F.linear):
+        (gradient,) = torch.autograd.grad(call(x, weight, bias).relu_().square().sum(), weight)
+        found.append(gradient)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4 * float(found[1].abs().max()))
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("make", [EncoderBlock, DecoderBlock])
+def test_blocks_learn_from_products_of_any_size(make: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = make(32, 4, 64)  # type: ignore[call-arg]
+    x = torch.randn(2, 5, 32)
+    given = (x,) if make is EncoderBlock else (x, torch.randn(2, 7, 32))
+    gradients = []
+    for least in (1, 2**60):
+        monkeypatch.setattr(matmul, "_LEAST", least)
+        gradients.append(torch.autograd.grad(block(*given).square().sum(), list(block.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_second_derivatives_are_those_of_the_product() -> None:
+    x, weight, bias = drawn(*SHAPES[0])
+    found = []
+    for call in (linear, F.linear):
+        (first,) = torch.autograd.grad(call(x, weight, bias).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), weight)[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4 * float(found[1].abs().max()))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    x, weight, _ = (each.detach() for each in drawn(*SHAPES[0]))
+    clean = linear(x, weight)
+    x[3] = torch.nan
+    found = linear(x, weight)
+    assert found[3].isnan().all()
+    assert torch.equal(torch.cat([found[:3], found[4:]]), torch.cat([clean[:3], clean[4:]]))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_it_cannot_serve_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = (each.detach() for each in drawn(*SHAPES[0]))
+
+    def never(*_: object) -> Tensor:
+        raise AssertionError("not to be called")
+
+    monkeypatch.setattr(matmul, "_product", never)
+    with pytest.raises(AssertionError, match="not to be called"):
+        linear(x, weight, bias)
+    for half in (torch.float64, torch.bfloat16):
+        assert linear(x.to(half), weight.to(half), bias.to(half)).dtype == half
+    assert linear(x[:1], weight, bias).shape == (1, 512), "small"
+    assert linear(x[:0], weight, bias).shape == (0, 512), "empty"
+    assert linear(x.to("meta"), weight.to("meta")).is_meta
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, weight, bias).dtype == torch.bfloat16
+    many = torch.vmap(lambda row: linear(row[None].expand(64, -1), weight))(x)
+    assert many.shape == (64, 64, 512)
+    _, along = torch.func.jvp(lambda given: linear(given, weight), (x,), (x,))
+    torch.testing.assert_close(along, F.linear(x, weight))
+    exported = torch.export.export(Linear(256, 512), (x,))
+    assert "mkldnn" not in str(exported.graph)
+
+
+def test_intels_processors_and_machines_that_say_nothing_keep_mkl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = {"vendor_id : GenuineIntel\n": False, "vendor_id : AuthenticAMD\n": torch._C._has_mkldnn, "": False}
+    for text, expected in cases.items():
+        path = tmp_path / "cpuinfo"
+        path.write_text(text)
+        monkeypatch.setattr(matmul, "_PROCESSOR", path)
+        _forget()
+        assert matmul._favored() == expected
+    monkeypatch.setattr(matmul, "_PROCESSOR", tmp_path / "none")
+    _forget()
+    assert not matmul._favored()
+
+
+def _forget() -> None:
+    matmul._vendors.cache_clear()
+    matmul._favored.cache_clear()
+
+
+def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*_: object) -> Tensor:
+        raise TypeError("one argument more")
+
+    monkeypatch.setattr(matmul, "_product", other)
+    _forget()
+    assert not matmul._favored()
+    x, weight, bias = drawn(*SHAPES[0])
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+ITEMS = [
+    ((2, 3, 70, 40), (2, 3, 40, 50)),
+    ((3, 70, 40), (2, 1, 40, 50)),
+    ((70, 40), (40, 50)),
+    ((1, 1, 8, 3000), (1, 1, 3000, 8)),
+]
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("left", "right"), ITEMS)
+def test_products_of_batches_are_pytorchs(
+    left: tuple[int, ...], right: tuple[int, ...], gaps: bool, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "_LEAST_ITEM", 1)
+    torch.manual_seed(0)
+    one, other = (_laid_out(torch.randn(shape), gaps, turned) for shape in (left, right))
+    wide = one.double() @ other.double()
+    found = batched(one, other)
+    assert found.shape == wide.shape
+    torch.testing.assert_close(found.double(), wide, rtol=0, atol=1e-6 * float(wide.abs().max()))
+    held = torch.empty(found.numel())
+    assert torch.equal(batched(one, other, held.view), found)
+    assert torch.equal(plain(one), one)
+
+
+def _laid_out(x: Tensor, gaps: bool, turned: bool) -> Tensor:
+    """The same numbers, column by column or with a gap behind each row or column."""
+    x = x.mT.contiguous() if turned else x
+    x = torch.cat([x, torch.full_like(x, torch.nan)], -1)[..., : x.shape[-1]] if gaps else x
+    return x.mT if turned else x
+
+
+@pytest.mark.usefixtures("onednn")
+def test_sums_of_many_terms_round_no_more_than_twice_as_much_as_pytorchs() -> None:
+    torch.manual_seed(0)
+    left, right = torch.rand(64, 8192).softmax(-1), torch.rand(8192, 64) + 1
+    assert matmul.favored(left, right)
+    wide = left.double() @ right.double()
+    ours, theirs = (float((x - wide).square().mean().sqrt()) for x in (batched(left, right), left @ right))
+    assert ours <= 2 * theirs + 2**-24
+
+
+def test_small_products_of_batches_lie_where_they_should() -> None:
+    left, right, held = torch.randn(2, 3, 4, 5), torch.randn(5, 6), torch.empty(2 * 3 * 4 * 6)
+    found = batched(left, right, held.view)
+    assert found.data_ptr() == held.data_ptr()
+    torch.testing.assert_close(found, left @ right)
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("many", [1, 2**40], ids=["by panels", "by oneDNN"])
+def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    monkeypatch.setattr(matmul, "_MANY", many)
+    (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
+    with torch.inference_mode(), keeping():
+        before = [linear(x, weight, bias) for _ in range(3)]
+        weight.mul_(more)
+        after = [linear(x, weight, bias) for _ in range(3)]
+    for found in before:
+        torch.testing.assert_close(found, F.linear(x, weight / more, bias), rtol=1e-4, atol=1e-4)
+    for found in after:
+        torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    weight.data.zero_()
+    assert torch.equal(linear(x, weight), torch.zeros(len(x), len(weight)))
+
+
+@pytest.mark.usefixtures("onednn")
+def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    paneled = matmul._compiled()
+    if paneled is None:
+        pytest.skip("Numba does not run here")
+    taken: list[Tensor] = []
+    true = paneled.times
+    monkeypatch.setattr(paneled, "times", lambda self, x, bias: taken.append(x) or true(self, x, bias))
+    monkeypatch.setattr(matmul, "_MANY", 2**23)
+    x, weight, bias = drawn(*SHAPES[0])
+    with torch.inference_mode(), keeping():
+        found = [linear(x * scale, weight, bias) for scale in range(1, 6)]
+    assert len(taken) == 4
+    for scale, each in enumerate(found, 1):
+        torch.testing.assert_close(each, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    true = matmul._product
+    monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+    x, weight, _ = drawn(*SHAPES[0])
+    with torch.inference_mode(), keeping():
+        for _ in range(2):
+            linear(x, weight[:])
+            linear(x, weight * 2)
+    linear(x.detach(), weight.detach())
+    assert given == [False, False, True, False, False]
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    true = matmul._product
+    monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+    x, weight, _ = drawn(*SHAPES[0])
+    with torch.inference_mode(), keeping():
+        for _ in range(3):
+            with keeping():
+                linear(x, weight)
+    with torch.inference_mode(), keeping():
+        linear(x, weight)
+    assert given == [False, True, True, False]
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("lies", ["every other", "repeated", "one for all", "negated"])
+def test_a_bias_may_lie_as_it_likes(lies: str, grad: bool) -> None:
+    """The private operator reads numbers beside each other, and what lies there if the bias does not."""
+    x, weight, _ = drawn((64, 256), 512)
+    bias = {
+        "every other": torch.randn(1024)[::2],
+        "repeated": torch.randn(1).expand(512),
+        "one for all": torch.randn(1),
+        "negated": torch._neg_view(torch.randn(512)),
+    }[lies]
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_rows_of_a_weight_may_overlap() -> None:
+    x, series = torch.randn(64, 256), torch.randn(600)
+    weight = series.unfold(0, 256, 1)
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(product(x, weight.mT), x @ weight.mT, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_what_does_not_fit_gets_pytorchs_message() -> None:
+    """The private operator says that it could not create a primitive descriptor."""
+    x, weight, bias = (each.detach() for each in drawn((512, 256), 512))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(x[:, 1:], weight)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        product(x[:, 1:], weight.mT)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        batched(x[:, 1:], weight.mT)
+    with pytest.raises(RuntimeError, match="size"):
+        linear(x, weight, bias[1:])
+
+
+@pytest.mark.usefixtures("onednn")
+def test_no_product_adds_up_more_terms_than_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of n terms makes √(n/256) times the error of MKL's blocks: 1.5, the contract's limit, at 576."""
+    met, times = [], matmul._product
+
+    def spied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.append(x.shape[-1])
+        return times(x, weight, bias)
+
+    monkeypatch.setattr(matmul, "_product", spied)
+    left, right = torch.randn(130, 2500), torch.randn(2500, 64)
+    torch.testing.assert_close(batched(left, right), left @ right, rtol=1e-5, atol=1e-3)
+    assert max(met) < 576
+    assert sum(met) == 2500

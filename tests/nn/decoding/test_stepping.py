@@ -1,0 +1,253 @@
+"""A step by few calls is the block's own step, and gives way to it wherever anyone could tell."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv.compiled import available
+from qkv.linalg import matmul
+from qkv.linalg.session import keeping
+from qkv.masks.patterns import lengths
+from qkv.nn.blocks import DecoderBlock, DecoderCache
+from qkv.nn.decoding import stepping
+from qkv.nn.decoding.cache import Memory
+
+BATCH, SOURCE, WIDTH, HEADS = 32, 9, 64, 4
+
+
+@pytest.fixture(autouse=True)
+def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a processor that MKL was not made for, with products that small."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("PyTorch without oneDNN")
+    if available.trouble() is not None:
+        pytest.skip("Numba does not run here")
+    monkeypatch.setattr(matmul, "_favored", lambda: True)
+    monkeypatch.setattr(matmul, "_LEAST", 1)
+    with torch.inference_mode(), keeping():
+        yield
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step so far took few calls."""
+    taken: list[bool] = []
+    true = stepping._prepared
+
+    def prepared(*given: object) -> object:
+        found = true(*given)  # type: ignore[arg-type]
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(stepping, "_prepared", prepared)
+    return taken
+
+
+def block(**settings: object) -> DecoderBlock:
+    torch.manual_seed(0)
+    with torch.inference_mode(False):
+        made = DecoderBlock(WIDTH, HEADS, 2 * WIDTH, **settings).eval()  # type: ignore[arg-type]
+        for parameter in made.parameters():
+            nn.init.normal_(parameter, std=0.2)
+    return made
+
+
+def started(made: DecoderBlock, real: Tensor | None = None) -> DecoderCache:
+    mask = None if real is None else lengths(real)
+    return made.step(torch.randn(BATCH, 1, WIDTH), made.begin(torch.randn(BATCH, SOURCE, WIDTH)), mask)[1]
+
+
+def step(
+    made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
+) -> tuple[Tensor, DecoderCache]:
+    out, (after,) = stepping.steps([made], x, [cache], real, seen)
+    return out, after
+
+
+def compare(made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> None:
+    cache = other = started(made, real)
+    mask = None if real is None else lengths(real)
+    for _ in range(steps):
+        x = torch.randn(BATCH, 1, WIDTH)
+        (out, cache), (expected, other) = step(made, x, cache, real), made.step(x, other, mask)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        assert cache.past is not None
+        assert other.past is not None
+        torch.testing.assert_close(cache.past.key, other.past.key, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(cache.past.value, other.past.value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("score", ["scaled_dot", "dot"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_steps_are_the_blocks_own(direct: list[bool], norm_first: bool, score: str, padded: bool) -> None:
+    real = torch.randint(1, SOURCE + 1, (BATCH,)) if padded else None
+    compare(block(norm_first=norm_first, score=score), real=real)
+    assert all(direct)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool) -> None:
+    torch.manual_seed(0)
+    with torch.inference_mode(False):
+        made = DecoderBlock(36, 3, 50, norm_first=norm_first).eval()
+        for parameter in made.parameters():
+            nn.init.normal_(parameter, std=0.2)
+    cache = other = made.step(torch.randn(37, 1, 36), made.begin(torch.randn(37, 5, 36)))[1]
+    for _ in range(4):
+        x = torch.randn(37, 1, 36)
+        (out, cache), (expected, other) = step(made, x, cache, None), made.step(x, other)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_blocks_follow_one_another(direct: list[bool], norm_first: bool) -> None:
+    stack = [block(norm_first=norm_first, **more) for more in ({}, {"score": "dot"}, {})]
+    caches = others = tuple(map(started, stack))
+    for _ in range(3):
+        x = expected = torch.randn(BATCH, 1, WIDTH)
+        out, caches = stepping.steps(stack, x, caches, None)
+        grown = []
+        for made, cache in zip(stack, others, strict=True):
+            expected, after = made.step(expected, cache)
+            grown.append(after)
+        others = tuple(grown)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+def test_norms_without_parameters(direct: list[bool]) -> None:
+    made = block()
+    with torch.inference_mode(False):
+        made.around_cross.norm = nn.LayerNorm(WIDTH, eps=1e-3, elementwise_affine=False)
+        made.around_feed.norm = nn.LayerNorm(WIDTH, bias=False)
+    compare(made.eval(), steps=2)
+    assert all(direct)
+
+
+def test_a_row_does_not_depend_on_those_beside_it(direct: list[bool]) -> None:
+    made, half = block(), torch.arange(BATCH // 2)
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    out = step(made, x, cache, None)[0]
+    assert torch.equal(step(made, x[half], cache.select(half), None)[0], out[half])
+    assert all(direct)
+
+
+def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
+    made, width = block(), 3
+    cache, seen = started(made), torch.ones(BATCH, width, 1, dtype=torch.bool)
+    other = cache
+    for _ in range(6):
+        own = torch.eye(width, dtype=torch.bool).expand(BATCH, width, width)
+        seen = torch.cat([seen & (torch.rand(seen.shape) < 0.7), own], -1)
+        x = torch.randn(BATCH, width, WIDTH)
+        out, cache = step(made, x, cache, None, seen)
+        expected, other = made.step(x, other, None, seen)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+def test_earlier_states_stay_as_they_were() -> None:
+    made = block()
+    cache, x, y = started(made), torch.randn(BATCH, 1, WIDTH), torch.randn(BATCH, 1, WIDTH)
+    one = step(made, x, cache, None)
+    step(made, y, cache, None)
+    again = step(made, x, cache, None)
+    assert torch.equal(one[0], again[0])
+    assert one[1].past is not None
+    assert again[1].past is not None
+    assert torch.equal(one[1].past.key, again[1].past.key)
+
+
+CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
+    "a number": lambda made: made.feed_forward.expand.weight.mul_(2),
+    "memory": lambda made: setattr(made.around_self.norm.weight, "data", torch.rand(WIDTH)),
+    "a parameter": lambda made: setattr(made.feed_forward.contract, "bias", nn.Parameter(torch.rand(WIDTH))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changed_weights_are_those_of_now(direct: list[bool], change: Callable[[DecoderBlock], object]) -> None:
+    made = block()
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    before = step(made, x, cache, None)[0]
+    with torch.inference_mode(False), torch.no_grad():
+        change(made)
+    after = step(made, x, cache, None)[0]
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+OTHERWISE: dict[str, Callable[[DecoderBlock], object]] = {
+    "a hook": lambda made: made.feed_forward.expand.register_forward_hook(lambda *_: None),
+    "training": lambda made: made.train(),
+    "another activation": lambda made: setattr(made.feed_forward, "activation", "gelu"),
+    "another backend": lambda made: setattr(made.cross_attention.attention, "backend", "reference"),
+    "another layer": lambda made: setattr(made.feed_forward, "expand", nn.Linear(WIDTH, 2 * WIDTH)),
+    "another width": lambda made: made.double(),
+}
+
+
+@pytest.mark.parametrize("change", OTHERWISE.values(), ids=OTHERWISE)
+def test_what_is_not_as_usual_goes_the_usual_way(direct: list[bool], change: Callable[[DecoderBlock], object]) -> None:
+    made = block()
+    with torch.inference_mode(False):
+        change(made)
+    dtype = made.around_self.norm.weight.dtype
+    memory, x = torch.randn(BATCH, SOURCE, WIDTH, dtype=dtype), torch.randn(BATCH, 1, WIDTH, dtype=dtype)
+    cache = made.step(x, made.begin(memory))[1]
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
+    assert not any(direct)
+
+
+def test_a_hook_that_comes_later_is_called(direct: list[bool]) -> None:
+    made, called = block(), []
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    step(made, x, cache, None)
+    hook = made.cross_attention.attention.register_forward_hook(lambda *_: called.append(1))
+    step(made, x, cache, None)
+    hook.remove()
+    step(made, x, cache, None)
+    assert (direct, called) == ([True, False, True], [1])
+
+
+def test_gradients_go_the_usual_way(direct: list[bool]) -> None:
+    made = block()
+    with torch.inference_mode(False):
+        cache = made.begin(torch.randn(BATCH, SOURCE, WIDTH))
+        x = torch.randn(BATCH, 1, WIDTH)
+        out, cache = step(made, x, cache, None)
+        out = step(made, x, cache, None)[0]
+        assert out.requires_grad
+    assert not any(direct)
+
+
+def test_a_memory_without_room_is_taken_too() -> None:
+    made = block()
+    cache = DecoderCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
+    x = torch.randn(BATCH, 1, WIDTH)
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_other_defaults_change_nothing(direct: list[bool]) -> None:
+    made = block()
+    cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
+    expected = made.step(x, cache)[0]
+    torch.set_default_dtype(torch.float64)
+    try:
+        out = step(made, x, cache, None)[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert all(direct)
+
+
+def test_a_source_without_positions_goes_the_usual_way(direct: list[bool]) -> None:
+    made, x = block(), torch.randn(BATCH, 1, WIDTH)
+    cache = made.step(x, made.begin(torch.randn(BATCH, 0, WIDTH)))[1]
+    torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
+    assert not any(direct)

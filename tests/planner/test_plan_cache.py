@@ -1,0 +1,115 @@
+"""A call that looks like an earlier one gives what it would give alone, and errors stay what they are."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.errors import ConfigError, ShapeError
+from qkv.planner import plan_cache
+from qkv.scores import ScaledDot
+
+Q, D = 12, 8
+GIVEN: dict[str, dict[str, Any]] = {
+    "scaled dot": {},
+    "causal": {"mask": qkv.masks.causal()},
+    "cap": {"score": qkv.scores.ScaledDot(softcap=3.0)},
+    "boxcar": {"score": qkv.scores.Boxcar(4.0)},
+    "sink": {"normalizer": qkv.normalizers.Softmax(torch.zeros(2))},
+    "sigmoid": {"normalizer": qkv.normalizers.Sigmoid()},
+    "bias": {"bias": torch.linspace(-1, 1, Q * Q).view(Q, Q)},
+    "bilinear": {"score": qkv.scores.Bilinear(torch.eye(D))},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    plan_cache.FAMILIAR.clear()
+
+
+def inputs(**options: Any) -> tuple[Tensor, ...]:
+    return torch.randn(3, 1, 2, Q, D, **options).unbind()
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_a_second_call_that_looks_the_same_computes_its_own_numbers(given: dict[str, Any]) -> None:
+    qkv.attention(*inputs(), **given)
+    assert plan_cache.FAMILIAR
+    second = inputs()
+    found = qkv.attention(*second, **given)
+    plan_cache.FAMILIAR.clear()
+    assert torch.equal(found, qkv.attention(*second, **given))
+
+
+def test_numbers_of_a_mechanism_tell_calls_apart_and_those_in_its_tensors_do_not() -> None:
+    x = inputs()
+    for bandwidth in (0.5, 50.0):
+        expected = qkv.attention(*x, score=qkv.scores.Boxcar(bandwidth), backend="reference")
+        assert torch.allclose(qkv.attention(*x, score=qkv.scores.Boxcar(bandwidth)), expected)
+    for sink in (torch.zeros(2), torch.full((2,), 3.0)):
+        normalizer = qkv.normalizers.Softmax(sink)
+        expected = qkv.attention(*x, normalizer=normalizer, backend="reference")
+        assert torch.allclose(qkv.attention(*x, normalizer=normalizer), expected, atol=1e-6)
+
+
+def test_whether_a_gradient_is_wanted_tells_calls_apart() -> None:
+    assert not qkv.attention(*inputs()).requires_grad
+    leaves = [x.requires_grad_() for x in inputs()]
+    assert qkv.attention(*leaves).requires_grad
+    with torch.no_grad():
+        assert not qkv.attention(*leaves).requires_grad
+
+
+def test_what_inference_mode_made_serves_later_training() -> None:
+    with torch.inference_mode():
+        qkv.attention(*inputs(), mask=qkv.masks.causal(), normalizer=qkv.normalizers.Sigmoid())
+    leaves = [x.requires_grad_() for x in inputs()]
+    qkv.attention(*leaves, mask=qkv.masks.causal(), normalizer=qkv.normalizers.Sigmoid()).sum().backward()
+    assert leaves[0].grad is not None
+
+
+def test_nothing_of_a_call_is_held() -> None:
+    sink = torch.zeros(2, requires_grad=True)
+    qkv.attention(*inputs(), normalizer=qkv.normalizers.Softmax(sink))
+    assert all(known.normalizer is None for known in plan_cache.FAMILIAR.values())
+
+
+def test_errors_come_every_time() -> None:
+    query, key, value = inputs()
+    qkv.attention(query, key, value)
+    for _ in range(2):
+        with pytest.raises(ShapeError):
+            qkv.attention(query, key[..., :3], value)
+        with pytest.raises(ConfigError):
+            qkv.attention(query, key, value, dropout=None)  # type: ignore[arg-type]
+
+
+def test_autocast_and_vmap_are_looked_at_by_themselves() -> None:
+    x = inputs()
+    qkv.attention(*x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert qkv.attention(*x).dtype == torch.bfloat16
+    mapped = torch.func.vmap(qkv.attention)(*(y.unsqueeze(0) for y in x))
+    assert torch.allclose(mapped[0], qkv.attention(*x), atol=1e-6)
+
+
+def test_only_so_many_kinds_of_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_cache, "MOST", 2)
+    for length in range(1, 6):
+        qkv.attention(*(x[..., :length, :] for x in inputs()))
+    assert 0 < len(plan_cache.FAMILIAR) <= 2
+
+
+def test_the_number_of_threads_tells_calls_apart() -> None:
+    """By it some passes decide whether each thread has enough to do."""
+    before, given = torch.get_num_threads(), (ScaledDot(), None, None, None, 0.0, False, "auto")
+    try:
+        torch.set_num_threads(1)
+        one = plan_cache.look(*inputs(), *given)
+        torch.set_num_threads(2)
+        assert one is not None
+        assert plan_cache.look(*inputs(), *given) != one
+    finally:
+        torch.set_num_threads(before)

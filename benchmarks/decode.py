@@ -34,8 +34,8 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.linalg.matmul import linear
-from qkv.linalg.packed import Paneled
-from qkv.linalg.session import keeping
+from qkv.linalg.packed import PackedWeight
+from qkv.linalg.session import decoding_session
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
 
@@ -155,7 +155,7 @@ def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int
     tokens, rows = torch.randn(BATCH * SOURCE, 256), torch.randn(BATCH * width, 256)
     encoder = [*_products(made.encoder), *(_memory(block) for block in made.decoder)]
     decoder = [*_products(made.decoder), (made.output.weight, made.output.bias)]
-    laid = [(Paneled(weight.detach()), weight.shape[1], bias) for weight, bias in decoder]
+    laid = [(PackedWeight(weight.detach()), weight.shape[1], bias) for weight, bias in decoder]
     wide = {1024: (torch.randn(BATCH * SOURCE, 1024), torch.randn(BATCH * width, 1024))}
 
     @torch.no_grad()
@@ -207,7 +207,7 @@ def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], 
 def serve(turns: Connection, busy: bool, *which: Any) -> None:
     """A contender's process: for each turn asked for, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
-    with tempfile.TemporaryDirectory() as folder, keeping():
+    with tempfile.TemporaryDirectory() as folder, decoding_session():
         call = contender(*which, folder)
         call()
         turns.send(None)

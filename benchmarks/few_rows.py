@@ -11,7 +11,7 @@ import time
 import torch
 from torch.nn import functional as F
 
-from qkv.linalg.packed import Paneled
+from qkv.linalg.packed import PackedWeight
 
 SIZES = ((16, 512, 1536), (28, 512, 1536), (128, 512, 1536), (16, 1024, 1536), (16, 1536, 512), (16, 1536, 1024))
 TURNS, CALLS = 15, 40
@@ -24,7 +24,7 @@ def main() -> None:
     with torch.inference_mode():
         for rows, terms, columns in SIZES:
             weight, bias, x = torch.randn(columns, terms), torch.randn(columns), torch.randn(rows, terms)
-            turned, paneled = weight.mT.contiguous(), Paneled(weight)
+            turned, paneled = weight.mT.contiguous(), PackedWeight(weight)
             runs = {
                 "linear": lambda x=x, weight=weight, bias=bias: F.linear(x, weight, bias),
                 "turned": lambda x=x, turned=turned, bias=bias: torch.addmm(bias, x, turned),
@@ -38,7 +38,7 @@ def main() -> None:
                         run()
                     times[name].append(1e6 * (time.perf_counter() - start) / CALLS)
             start = time.perf_counter()
-            Paneled(weight)
+            PackedWeight(weight)
             laid = 1e6 * (time.perf_counter() - start)
             shown = ", ".join(f"{name} {statistics.median(found):.0f}" for name, found in times.items())
             print(f"{rows} × {terms} × {columns}: {shown} µs; laid out in {laid:.0f}")

@@ -21,7 +21,7 @@ import torch
 
 from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import see
+from qkv.engine.key_ranges import key_ranges
 
 BARE = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc", "arcp"}, "_nrt": False}
 
@@ -92,7 +92,7 @@ def contenders(shape: Shape, compiled: bool) -> dict[str, Callable[[], object]]:
     n, queries, keys, width, columns = shape.items, shape.queries, shape.keys, shape.width, shape.columns
     a, b, value, grad = draw(n, queries, width), draw(n, keys, width), draw(n, keys, columns), draw(n, queries, columns)
     v = draw(1, width) / np.float32(np.sqrt(width))
-    sight = see(np.dtype(np.float32), n, queries, keys)
+    sight = key_ranges(np.dtype(np.float32), n, queries, keys)
     leaves = [torch.from_numpy(x).requires_grad_() for x in (a, b, v[0], value)]
     g = torch.from_numpy(grad)
 

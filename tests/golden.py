@@ -27,7 +27,16 @@ from qkv.engine.problem import Problem
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
 from qkv.planner.choice import choose
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+from qkv.scores.pointwise import (
+    BoxcarShape,
+    EpanechnikovShape,
+    GaussianShape,
+    Leaky,
+    Linear,
+    NegativeHalf,
+    Pointwise,
+    Softcap,
+)
 
 PROBLEMS = 200_000
 UPDATES = 20
@@ -77,10 +86,10 @@ def _problem(draw: random.Random) -> Problem:
     pointwise: dict[str, list[Pointwise]] = {
         "dot": [Linear(), Linear(), Softcap(20.0)],
         "relu_sum": [Leaky(0.0), Leaky(0.2)],
-        "distance": [Half(), Bell(), Box(), Bump(2), Bump(1)],
+        "distance": [NegativeHalf(), GaussianShape(), BoxcarShape(), EpanechnikovShape(2), EpanechnikovShape(1)],
     }
     bent = pick(pointwise.get(core, [Linear()]))
-    kernel = isinstance(bent, Bell | Box | Bump)
+    kernel = isinstance(bent, GaussianShape | BoxcarShape | EpanechnikovShape)
     dense = ["softmax", "softmax", "mean", "identity", "sigmoid", "hard", "sparsemax", "entmax"]
     normalizer = pick(["sum", "sum", *dense] if kernel else dense)
     lengths = [1, 2, 4, 5, 16, 17, 40, 64, 100, 256, 512, 1000, 2048, 4096, 16384]

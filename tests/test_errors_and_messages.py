@@ -1,4 +1,4 @@
-"""Bad input is a typed error whose message names the argument, what was expected, what came, and the mend."""
+"""Bad input is a typed error whose message names the argument, what was expected, what came, and the hint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,16 @@ from torch import Tensor
 
 import qkv
 from qkv import masks, normalizers, scores
-from qkv.errors import ConfigError, DtypeError, MaskError, QkvError, ShapeError, UnsupportedError, complaint, nearest
+from qkv.errors import (
+    ConfigError,
+    DtypeError,
+    MaskError,
+    QkvError,
+    ShapeError,
+    UnsupportedError,
+    error_message,
+    nearest,
+)
 
 Q, K = 3, 5
 
@@ -28,7 +37,7 @@ def zeros(*shape: int, **options: Any) -> Tensor:
     return torch.zeros(*shape, **options)
 
 
-# What goes wrong: the call, the type of error, the argument, and words of what was expected, what came, and the mend.
+# What goes wrong: the call, the type of error, the argument, and words of what was expected, what came, and the hint.
 CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...]]] = {
     "query is a list": (attend(query=[[1.0]]), DtypeError, "query", ("a torch.Tensor", "list", "torch.as_tensor")),
     "query has one dimension": (
@@ -367,8 +376,8 @@ def test_message_names_argument_expected_got_and_mend(name: str) -> None:
     message = str(caught.value)
     assert message.startswith(f"{argument}: expected "), message
     assert "; got " in message
-    assert message.rstrip().endswith((".", "?", ")")), "the mend is a sentence"
-    assert len(message.split("; got ")[1].split(". ")) > 1, f"no mend: {message}"
+    assert message.rstrip().endswith((".", "?", ")")), "the hint is a sentence"
+    assert len(message.split("; got ")[1].split(". ")) > 1, f"no hint: {message}"
     missing = [word for word in words if word not in message]
     assert not missing, f"{missing} in {message}"
 
@@ -406,7 +415,7 @@ def test_conventions_of_python_are_kept() -> None:
 
 
 def test_complaints_have_one_form() -> None:
-    assert complaint("a", "b", "c", "D.") == "a: expected b; got c. D."
+    assert error_message("a", "b", "c", "D.") == "a: expected b; got c. D."
 
 
 def test_nearest_names_one_or_all() -> None:

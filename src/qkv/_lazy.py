@@ -16,8 +16,8 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         The function to bind to `__getattr__`.
 
     Example:
-        >>> lazy("qkv", {"complaint": "qkv.errors"})("complaint").__name__
-        'complaint'
+        >>> lazy("qkv", {"error_message": "qkv.errors"})("error_message").__name__
+        'error_message'
     """
 
     def getattr_(name: str) -> object:

@@ -1,7 +1,7 @@
 """What can go wrong, and how it is said.
 
 Every error that qkv raises on purpose is a `QkvError`. Its message names the argument, what was expected, what came,
-and how to mend it; `complaint` builds it in that order.
+and how to hint it; `error_message` builds it in that order.
 """
 
 from collections.abc import Iterable
@@ -49,11 +49,11 @@ class TrainingError(QkvError, ArithmeticError):
     """A training that cannot go on: its loss is no number any more, or the machine has no room for a step."""
 
 
-class RoomError(QkvError, MemoryError):
+class OutOfMemoryError(QkvError, MemoryError):
     """No memory is left for what was asked; says what would lower the need."""
 
 
-def exhausted(error: BaseException) -> str | None:
+def out_of_memory_text(error: BaseException) -> str | None:
     """Tell an exhausted memory from other faults, whoever reports it: Python, PyTorch, a GPU.
 
     Args:
@@ -63,7 +63,7 @@ def exhausted(error: BaseException) -> str | None:
         What it says, in one line; None where it is about something else.
 
     Example:
-        >>> exhausted(MemoryError()), exhausted(ValueError("size")) is None
+        >>> out_of_memory_text(MemoryError()), exhausted(ValueError("size")) is None
         ('none left', True)
     """
     text = str(error).partition("\n")[0]
@@ -90,23 +90,23 @@ def harmless(text: str) -> str:
     return text.translate(_SHOWN)
 
 
-def complaint(argument: str, expected: str, got: str, mend: str) -> str:
+def error_message(argument: str, expected: str, got: str, hint: str) -> str:
     """Build the one form of message that all errors have.
 
     Args:
         argument: the name that the caller wrote.
         expected: what would have been right.
         got: what came.
-        mend: one sentence that says what to do.
+        hint: one sentence that says what to do.
 
     Returns:
         The message, in characters that no terminal obeys.
 
     Example:
-        >>> complaint("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
+        >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
         'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
     """
-    return harmless(f"{argument}: expected {expected}; got {got}. {mend}")
+    return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

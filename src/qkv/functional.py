@@ -8,17 +8,17 @@ from torch import Tensor
 
 from qkv.algorithms.matrix import reference
 from qkv.biases import Bias
-from qkv.engine.describe import Arguments, bind
-from qkv.engine.hidden_keys import without_hidden
+from qkv.engine.describe import Arguments, describe
+from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Plan
-from qkv.errors import UnsupportedError, complaint
+from qkv.errors import UnsupportedError, error_message
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.row_state import RowState
 from qkv.planner.choice import choose, plan
-from qkv.planner.out_of_memory import within_memory
-from qkv.planner.plan_cache import FAMILIAR, look, remember
+from qkv.planner.out_of_memory import explain_out_of_memory
+from qkv.planner.plan_cache import PLANS, cache_key, store_plan
 from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
@@ -27,7 +27,7 @@ from qkv.shapes import Shape
 _SCALED_DOT = ScaledDot()
 
 
-@within_memory
+@explain_out_of_memory
 def attention(
     query: Tensor,
     key: Tensor,
@@ -70,7 +70,7 @@ def attention(
         MaskError: the mask is none, or does not fit.
         ConfigError: a number is outside its range.
         UnsupportedError: the combination has no meaning, or the backend asked for cannot serve it.
-        RoomError: no memory is left; says what would take less.
+        OutOfMemoryError: no memory is left; says what would take less.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; Bahdanau et al. 2015, eq. 5 and 6.
 
@@ -85,21 +85,21 @@ def attention(
     """
     mark = None
     if not torch.compiler.is_compiling():
-        mark = look(query, key, value, score, normalizer, mask, bias, dropout, enable_gqa, backend)
-        known = FAMILIAR.get(mark)
+        mark = cache_key(query, key, value, score, normalizer, mask, bias, dropout, enable_gqa, backend)
+        known = PLANS.get(mark)
         if known is not None:
             return known.attend(query, key, value, score, normalizer, bias)
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given)
+    problem, call, leading = describe(query, key, value, given)
     name = choose(problem, backend)
     call = _zeroed(call, name)
     if mark is not None:
-        remember(mark, problem, call, normalizer is None, name)
+        store_plan(mark, problem, call, normalizer is None, name)
     result = BACKENDS[name].run(problem, call)
     return _laid_out(result.output, leading, 2) if enable_gqa else result.output
 
 
-def again(
+def decoder_for(
     query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer | None, mask: Mask | Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
     """What attends over these keys and values, which get no gradient, with one query after another.
@@ -116,16 +116,16 @@ def again(
 
     Example:
         >>> query, key, value = torch.randn(2, 1, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 3)
-        >>> again(query, key, value, ScaledDot(), None, None) is None
+        >>> decoder_for(query, key, value, ScaledDot(), None, None) is None
         True
     """
-    problem, call, _ = bind(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
+    problem, call, _ = describe(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
     name = choose(problem, "auto")
     repeats = BACKENDS[name].repeats
     return None if repeats is None else repeats(problem, _zeroed(call, name))
 
 
-@within_memory
+@explain_out_of_memory
 def attention_with_weights(
     query: Tensor,
     key: Tensor,
@@ -161,8 +161,8 @@ def attention_with_weights(
         (True, True)
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given)
-    name, call = choose(problem, backend), without_hidden(call)
+    problem, call, leading = describe(query, key, value, given)
+    name, call = choose(problem, backend), zero_hidden_keys(call)
     weights = reference.weights(problem, call)
     if name == reference.BACKEND.name:
         output = reference.output(problem, call, weights)
@@ -172,7 +172,7 @@ def attention_with_weights(
     return (_laid_out(output, leading, 2), _laid_out(weights, leading, 2)) if enable_gqa else (output, weights)
 
 
-@within_memory
+@explain_out_of_memory
 def attention_with_state(
     query: Tensor,
     key: Tensor,
@@ -208,10 +208,10 @@ def attention_with_state(
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094])
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = bind(query, key, value, given, True)
+    problem, call, leading = describe(query, key, value, given, True)
     if problem.normalizer not in KNOWN:
-        mend = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
-        raise UnsupportedError(complaint("normalizer", "a value of qkv.normalizers", problem.normalizer, mend))
+        hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
+        raise UnsupportedError(error_message("normalizer", "a value of qkv.normalizers", problem.normalizer, hint))
     name = choose(problem, backend)
     output, state = BACKENDS[name].run(problem, _zeroed(call, name))
     assert state is not None
@@ -253,15 +253,15 @@ def explain(
     """
     # A generator of its own: looking at a plan must not change what is drawn next.
     given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    problem, call, _ = bind(query, key, value, given)
+    problem, call, _ = describe(query, key, value, given)
     found = plan(problem, backend)
     tells = BACKENDS[found.backend].tells
-    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, without_hidden(call))}")
+    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, zero_hidden_keys(call))}")
 
 
 def _zeroed(call: Call, name: str) -> Call:
     """Zero the keys that no query may see, unless the backend reads only what is seen."""
-    return call if BACKENDS[name].shields else without_hidden(call)
+    return call if BACKENDS[name].shields else zero_hidden_keys(call)
 
 
 def _laid_out(x: Tensor, leading: Shape, own: int) -> Tensor:

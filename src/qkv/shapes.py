@@ -16,7 +16,7 @@ width that a score's prepared operands share.
 
 from torch import Tensor
 
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ShapeError, error_message
 
 Shape = tuple[int, ...]
 
@@ -71,7 +71,7 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
     fits = item.ndim <= len(leading) and all(have in (1, want) for have, want in zip(item.shape, leading, strict=False))
     if not fits:
         raise ShapeError(
-            complaint(
+            error_message(
                 argument,
                 f"one entry per item: a shape that begins {show(leading)} from the left",
                 f"shape {show(tuple(item.shape))}",
@@ -99,7 +99,7 @@ def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> T
     heads = tuple(parameter.shape[: parameter.ndim - own])
     if parameter.ndim < own or len(heads) > len(leading) or broadcast(heads, leading) != leading:
         raise ShapeError(
-            complaint(
+            error_message(
                 argument,
                 f"{own} own dimension(s), before them none or the heads of {show(leading)} from the right",
                 f"shape {show(tuple(parameter.shape))}",

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import refused, run
 
 from qkv.cli.main import main
-from qkv.errors import DataError, complaint, harmless
+from qkv.errors import DataError, error_message, harmless
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.tasks.streams import read_stdin, write_lines, write_text
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text_comes_out_as_it_came_in(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("code", [0, 7, 8, 13, 27, 127, 0x9B, 0x202E, 0x2066])
 def test_messages_show_what_a_terminal_would_obey(code: int) -> None:
-    told = complaint(f"a{chr(code)}b", "a", "b", "c")
+    told = error_message(f"a{chr(code)}b", "a", "b", "c")
     assert chr(code) not in told
     assert f"{code:x}" in told
     assert harmless(told) == told

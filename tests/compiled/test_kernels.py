@@ -187,4 +187,4 @@ def test_an_error_in_the_code_is_not_hidden():
         return x.no_such_attribute
 
     with pytest.raises(numba.core.errors.TypingError):
-        kernels.compile_kept(wrong, ["void(f4[::1])"])
+        kernels.compile_cached(wrong, ["void(f4[::1])"])

@@ -54,7 +54,7 @@ def test_work_is_shared_out_with_a_team_and_without(
     given = np.arange(60.0).reshape(10, 3, 2)
     tiles, expected = np.empty((10, 1, 4, 16)), np.empty((10, 1, 4, 16))
     lay_out.at(np.float64)(0, 10, given, expected)
-    thread_pool.share_out(lay_out, given.dtype, 10, microseconds, (given, tiles))
+    thread_pool.run_in_chunks(lay_out, given.dtype, 10, microseconds, (given, tiles))
     assert np.array_equal(tiles, expected)
 
 
@@ -76,12 +76,12 @@ torch.set_num_threads(2)
 from qkv.compiled import openmp, thread_pool
 from qkv.algorithms.additive.layout_kernel import lay_out
 given, tiles = np.ones((64, 3, 2)), np.empty((64, 1, 4, 16))
-thread_pool.share_out(lay_out, given.dtype, 64, 1e4, (given, tiles))
+thread_pool.run_in_chunks(lay_out, given.dtype, 64, 1e4, (given, tiles))
 assert openmp.available()
 child = os.fork()
 if child == 0:
     tiles.fill(0)
-    thread_pool.share_out(lay_out, given.dtype, 64, 1e4, (given, tiles))
+    thread_pool.run_in_chunks(lay_out, given.dtype, 64, 1e4, (given, tiles))
     os._exit(0 if not openmp.available() and tiles.sum() == 384 else 1)
 print(os.waitpid(child, 0)[1])
 """

@@ -107,9 +107,9 @@ def test_registers_of_every_kernel(settings: dict[str, str], forbidden: set[str]
 PRODUCT = textwrap.dedent(
     """
     import json, torch
-    from qkv.linalg.packed import Paneled
+    from qkv.linalg.packed import PackedWeight
     weight, x = (torch.arange(n * 24.0).view(n, 24).remainder(7) for n in (40, 9))
-    assert torch.equal(Paneled(weight).times(x, None), x @ weight.T)
+    assert torch.equal(PackedWeight(weight).times(x, None), x @ weight.T)
     """
 )
 

@@ -15,7 +15,7 @@ from tests.algorithms.additive.direct import case, ours
 
 import qkv
 from qkv.algorithms.rowwise.entmax import project
-from qkv.algorithms.rowwise.row_passes import Mechanism, Tile, weigh
+from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile, weigh
 from qkv.compiled import thread_pool
 
 LONG = 10 * thread_pool.ALONE_BELOW
@@ -38,8 +38,8 @@ def rows() -> list[np.ndarray]:
     keep = np.array(1.25).view(np.uint64)
     drop = np.array([7, 2**32 // 5, keep], np.uint64)
     found = [np.empty_like(products), np.empty_like(products), products.copy()]
-    found.append(weigh(Mechanism("Linear", 0.0, "softmax", drop), tile, products, found[0]))
-    found.append(weigh(Mechanism("Bell", 0.0, "sum", drop[:0]), tile, products, found[1]))
+    found.append(weigh(RowMechanism("Linear", 0.0, "softmax", drop), tile, products, found[0]))
+    found.append(weigh(RowMechanism("GaussianShape", 0.0, "sum", drop[:0]), tile, products, found[1]))
     found.append(project(found[2], np.array([1.5, 1.3])))
     return found
 

@@ -10,7 +10,7 @@ from tests.contract.judge import legal
 from tests.contract.mechanisms import NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
 from torch import Tensor
 
-from qkv.engine.describe import Arguments, bind
+from qkv.engine.describe import Arguments, describe
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.normalizers.row_state import RowState
 from qkv.planner.registry import BACKENDS
@@ -98,7 +98,7 @@ class Call:
         leaves = {name: x.detach().requires_grad_(gradient) for name, x in self.leaves.items()}
         given = {"mask": None, "bias": None, "dropout": 0.0, "generator": None, "enable_gqa": False}
         given |= self.arguments(leaves)
-        bound = bind(leaves["query"], leaves["key"], leaves["value"], Arguments(**given), state)
+        bound = describe(leaves["query"], leaves["key"], leaves["value"], Arguments(**given), state)
         return BACKENDS[backend].refuses(bound.problem)
 
     def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:

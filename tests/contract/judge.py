@@ -38,7 +38,7 @@ from tests.contract.mechanisms import (
 )
 from torch import Tensor
 
-from qkv.engine.describe import Arguments, bind
+from qkv.engine.describe import Arguments, describe
 from qkv.functional import attention
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
@@ -213,7 +213,7 @@ class Trial:
         leaves = {name: x.to(self.case.dtype).requires_grad_() for name, x in self.inputs.leaves.items()}
         score, normalizer = self.case.score.build(self._own(leaves)), self.case.normalizer.build(leaves)
         given = Arguments(score, normalizer, self.inputs.mask, None, 0.0, None, False)
-        bound = bind(leaves["query"], leaves["key"], leaves["value"], given, state)
+        bound = describe(leaves["query"], leaves["key"], leaves["value"], given, state)
         return BACKENDS[backend].refuses(bound.problem)
 
     def answer(self, backend: str, dtype: torch.dtype) -> Answer:

@@ -6,7 +6,7 @@ from tests.contract.calls import MECHANISMS, Call, near, same_bits
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.engine.dropout import kept, mix
+from qkv.engine.dropout import keep_mask, mix
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, lengths
@@ -136,12 +136,12 @@ def test_bits_of_a_part_are_a_part_of_the_bits() -> None:
     """Any tile may be asked for by itself."""
     seed = torch.tensor(-(2**62) + 5)
     rows, keys = torch.arange(30), torch.arange(40)
-    whole = kept(seed, rows, keys, 0.3)
-    assert torch.equal(kept(seed, rows[7:19], keys[11:], 0.3), whole[7:19, 11:])
+    whole = keep_mask(seed, rows, keys, 0.3)
+    assert torch.equal(keep_mask(seed, rows[7:19], keys[11:], 0.3), whole[7:19, 11:])
 
 
 def test_rows_and_keys_are_uncorrelated() -> None:
-    keep = kept(torch.tensor(1), torch.arange(400), torch.arange(400), 0.5).double() * 2 - 1
+    keep = keep_mask(torch.tensor(1), torch.arange(400), torch.arange(400), 0.5).double() * 2 - 1
     for table in (keep, keep.T):
         correlation = table @ table.T / 400 - torch.eye(400)
         assert correlation.abs().max() < 6 / 400**0.5

@@ -15,7 +15,7 @@ from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.masks.patterns import causal, lengths, window
-from qkv.planner.plan_cache import FAMILIAR
+from qkv.planner.plan_cache import PLANS
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "toeplitz", "auto"])
 
@@ -81,7 +81,7 @@ def test_defaults_change_no_bit(backend: str, default: Callable[[], AbstractCont
     for call in a_third(calls(), len(backend)):
         expected = answers(call, backend)
         served += len(expected)
-        FAMILIAR.clear()
+        PLANS.clear()
         with default():
             found = answers(call, backend)
         assert len(found) == len(expected), call
@@ -96,7 +96,7 @@ def test_short_sequences_with_gradients_change_no_bit(default: Callable[[], Abst
     leaves = [torch.randn(8, 8, 24, 16, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)]
     for mask in (None, causal()):
         expected = torch.autograd.grad(attention(*leaves, mask=mask).square().sum(), leaves)
-        FAMILIAR.clear()
+        PLANS.clear()
         with default():
             found = torch.autograd.grad(attention(*leaves, mask=mask).square().sum(), leaves)
         assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
@@ -111,7 +111,7 @@ def test_inference_mode_before_changes_nothing_after(backend: str) -> None:
             continue
         expected = answers(call, backend)
         served += len(expected)
-        FAMILIAR.clear()
+        PLANS.clear()
         with torch.inference_mode():
             inside = Call(
                 call.score, call.normalizer, {name: x.clone() for name, x in call.leaves.items()}, call.options

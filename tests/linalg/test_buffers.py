@@ -7,7 +7,7 @@ import torch
 
 import qkv
 from qkv.linalg import buffers
-from qkv.linalg.buffers import Rooms, lent
+from qkv.linalg.buffers import Workspace, borrow_workspace
 
 
 @pytest.fixture(autouse=True)
@@ -16,38 +16,38 @@ def _nothing_kept() -> None:
 
 
 def test_the_same_memory_comes_back() -> None:
-    with lent() as rooms:
+    with borrow_workspace() as rooms:
         first = rooms.take("weights", (4, 5), torch.float32)
         assert rooms.take("weights", (2, 3), torch.float32).data_ptr() == first.data_ptr()
         assert rooms.take("weights", (2, 3), torch.float64).data_ptr() != first.data_ptr()
         assert rooms.take("products", (2, 3), torch.float32).data_ptr() != first.data_ptr()
-    with lent() as again:
+    with borrow_workspace() as again:
         assert again.take("weights", (4, 5), torch.float32).data_ptr() == first.data_ptr()
 
 
 def test_who_asks_meanwhile_gets_other_memory() -> None:
-    with lent() as rooms:
+    with borrow_workspace() as rooms:
         mine = rooms.take("weights", (4,), torch.float32)
-        with lent() as others:
+        with borrow_workspace() as others:
             assert others.take("weights", (4,), torch.float32).data_ptr() != mine.data_ptr()
 
 
 def test_much_memory_is_not_kept() -> None:
-    with lent() as rooms:
+    with borrow_workspace() as rooms:
         rooms.take("weights", (buffers.KEPT + 1,), torch.uint8)
-    with lent() as fresh:
+    with borrow_workspace() as fresh:
         assert fresh.bytes == 0
 
 
 def test_what_fails_keeps_nothing() -> None:
     def fail() -> None:
-        with lent() as rooms:
+        with borrow_workspace() as rooms:
             rooms.take("weights", (4,), torch.float32)
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         fail()
-    with lent() as fresh:
+    with borrow_workspace() as fresh:
         assert fresh.bytes == 0
 
 
@@ -80,7 +80,7 @@ def test_threads_do_not_share_it() -> None:
 
 
 def test_a_room_is_named_by_its_type_too() -> None:
-    rooms = Rooms()
+    rooms = Workspace()
     assert rooms.take("a", (3,), torch.float32).dtype == torch.float32
     assert rooms.take("a", (3,), torch.float64).dtype == torch.float64
     assert rooms.bytes == 36

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.linalg import matmul
-from qkv.linalg.matmul import Linear, batched, linear, plain, product, served
-from qkv.linalg.session import keeping
+from qkv.linalg.matmul import Linear, batched, contiguous_rows, linear, onednn_serves, product
+from qkv.linalg.session import decoding_session
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
@@ -45,7 +45,7 @@ def drawn(shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_product_and_its_gradients_are_pytorchs(shape: tuple[int, ...], size: int, biased: bool) -> None:
     x, weight, bias = drawn(shape, size)
-    assert served(x, weight)
+    assert onednn_serves(x, weight)
     given = (x, weight, bias) if biased else (x, weight)
     ours, wide = linear(*given), F.linear(*(each.double() for each in given))
     scale = float(wide.detach().abs().max()) * 1e-6
@@ -200,7 +200,7 @@ def test_products_of_batches_are_pytorchs(
     torch.testing.assert_close(found.double(), wide, rtol=0, atol=1e-6 * float(wide.abs().max()))
     held = torch.empty(found.numel())
     assert torch.equal(batched(one, other, held.view), found)
-    assert torch.equal(plain(one), one)
+    assert torch.equal(contiguous_rows(one), one)
 
 
 def _laid_out(x: Tensor, gaps: bool, turned: bool) -> Tensor:
@@ -214,7 +214,7 @@ def _laid_out(x: Tensor, gaps: bool, turned: bool) -> Tensor:
 def test_sums_of_many_terms_round_no_more_than_twice_as_much_as_pytorchs() -> None:
     torch.manual_seed(0)
     left, right = torch.rand(64, 8192).softmax(-1), torch.rand(8192, 64) + 1
-    assert matmul.favored(left, right)
+    assert matmul.onednn_favored(left, right)
     wide = left.double() @ right.double()
     ours, theirs = (float((x - wide).square().mean().sqrt()) for x in (batched(left, right), left @ right))
     assert ours <= 2 * theirs + 2**-24
@@ -232,7 +232,7 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     monkeypatch.setattr(matmul, "_MANY", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         before = [linear(x, weight, bias) for _ in range(3)]
         weight.mul_(more)
         after = [linear(x, weight, bias) for _ in range(3)]
@@ -254,7 +254,7 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
     monkeypatch.setattr(paneled, "times", lambda self, x, bias: taken.append(x) or true(self, x, bias))
     monkeypatch.setattr(matmul, "_MANY", 2**23)
     x, weight, bias = drawn(*SHAPES[0])
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         found = [linear(x * scale, weight, bias) for scale in range(1, 6)]
     assert len(taken) == 4
     for scale, each in enumerate(found, 1):
@@ -267,7 +267,7 @@ def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monke
     true = matmul._product
     monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         for _ in range(2):
             linear(x, weight[:])
             linear(x, weight * 2)
@@ -281,11 +281,11 @@ def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.M
     true = matmul._product
     monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         for _ in range(3):
-            with keeping():
+            with decoding_session():
                 linear(x, weight)
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         linear(x, weight)
     assert given == [False, True, True, False]
 

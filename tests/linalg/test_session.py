@@ -5,32 +5,32 @@ import threading
 
 import torch
 
-from qkv.linalg.session import Reused, keeping, kept
+from qkv.linalg.session import ReusedMemory, decoding_session, session_value
 
 
 def test_one_of_each_kind_until_the_outermost_block_ends() -> None:
-    with keeping():
-        first = kept(list)
-        with keeping():
-            assert kept(list) is first
-            assert kept(dict) is kept(dict)
-        assert kept(list) is first
-    assert kept(list) is None
-    with keeping():
-        assert kept(list) is not first
+    with decoding_session():
+        first = session_value(list)
+        with decoding_session():
+            assert session_value(list) is first
+            assert session_value(dict) is session_value(dict)
+        assert session_value(list) is first
+    assert session_value(list) is None
+    with decoding_session():
+        assert session_value(list) is not first
 
 
 def test_another_thread_keeps_its_own() -> None:
     found: list[object] = []
-    with keeping():
-        thread = threading.Thread(target=lambda: found.append(kept(list)))
+    with decoding_session():
+        thread = threading.Thread(target=lambda: found.append(session_value(list)))
         thread.start()
         thread.join()
     assert found == [None]
 
 
 def test_memory_that_anything_lies_in_is_not_given_again() -> None:
-    reused = Reused()
+    reused = ReusedMemory()
     first = reused.tensor((4, 8))
     view = first[1:, ::2].T.detach()
     place, part = first.data_ptr(), view.data_ptr()
@@ -49,7 +49,7 @@ def test_memory_that_anything_lies_in_is_not_given_again() -> None:
 
 
 def test_a_room_much_larger_than_what_is_asked_for_stays_free() -> None:
-    reused = Reused()
+    reused = ReusedMemory()
     place = reused.tensor((1000,)).data_ptr()
     small = reused.tensor((100,))
     assert small.data_ptr() != place
@@ -57,14 +57,14 @@ def test_a_room_much_larger_than_what_is_asked_for_stays_free() -> None:
 
 
 def test_memory_begins_where_a_line_of_the_cache_does() -> None:
-    reused = Reused()
+    reused = ReusedMemory()
     taken = [reused.tensor((size,)) for size in (1, 7, 100)]
     assert all(x.data_ptr() % 64 == 0 for x in taken)
     assert torch.equal(reused.tensor((0, 3)), torch.empty(0, 3))
 
 
 def test_beyond_the_limit_idle_pieces_go_and_those_in_use_stay() -> None:
-    reused = Reused(most=10_000)
+    reused = ReusedMemory(most=10_000)
     held = [reused.tensor((100,)).fill_(float(number)) for number in range(12)]
     del held[:9]
     fresh = [reused.tensor((size,)).fill_(-1.0) for size in (500, 400, 600, 500)]
@@ -75,7 +75,7 @@ def test_beyond_the_limit_idle_pieces_go_and_those_in_use_stay() -> None:
 
 
 def test_much_taking_and_letting_go_never_mixes_two() -> None:
-    chance, reused = random.Random(0), Reused(most=50_000)
+    chance, reused = random.Random(0), ReusedMemory(most=50_000)
     held: list[tuple[torch.Tensor, float]] = []
     for number in range(3000):
         if held and chance.random() < 0.5:

@@ -26,7 +26,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
-    plan_cache.FAMILIAR.clear()
+    plan_cache.PLANS.clear()
 
 
 def inputs(**options: Any) -> tuple[Tensor, ...]:
@@ -36,10 +36,10 @@ def inputs(**options: Any) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_a_second_call_that_looks_the_same_computes_its_own_numbers(given: dict[str, Any]) -> None:
     qkv.attention(*inputs(), **given)
-    assert plan_cache.FAMILIAR
+    assert plan_cache.PLANS
     second = inputs()
     found = qkv.attention(*second, **given)
-    plan_cache.FAMILIAR.clear()
+    plan_cache.PLANS.clear()
     assert torch.equal(found, qkv.attention(*second, **given))
 
 
@@ -73,7 +73,7 @@ def test_what_inference_mode_made_serves_later_training() -> None:
 def test_nothing_of_a_call_is_held() -> None:
     sink = torch.zeros(2, requires_grad=True)
     qkv.attention(*inputs(), normalizer=qkv.normalizers.Softmax(sink))
-    assert all(known.normalizer is None for known in plan_cache.FAMILIAR.values())
+    assert all(known.normalizer is None for known in plan_cache.PLANS.values())
 
 
 def test_errors_come_every_time() -> None:
@@ -99,7 +99,7 @@ def test_only_so_many_kinds_of_calls_are_known(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plan_cache, "MOST", 2)
     for length in range(1, 6):
         qkv.attention(*(x[..., :length, :] for x in inputs()))
-    assert 0 < len(plan_cache.FAMILIAR) <= 2
+    assert 0 < len(plan_cache.PLANS) <= 2
 
 
 def test_the_number_of_threads_tells_calls_apart() -> None:
@@ -107,9 +107,9 @@ def test_the_number_of_threads_tells_calls_apart() -> None:
     before, given = torch.get_num_threads(), (ScaledDot(), None, None, None, 0.0, False, "auto")
     try:
         torch.set_num_threads(1)
-        one = plan_cache.look(*inputs(), *given)
+        one = plan_cache.cache_key(*inputs(), *given)
         torch.set_num_threads(2)
         assert one is not None
-        assert plan_cache.look(*inputs(), *given) != one
+        assert plan_cache.cache_key(*inputs(), *given) != one
     finally:
         torch.set_num_threads(before)

@@ -11,7 +11,7 @@ import typer
 
 import qkv
 from qkv.cli.failure import BAD_INPUT, guarded
-from qkv.errors import RoomError, exhausted
+from qkv.errors import OutOfMemoryError, out_of_memory_text
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
 
@@ -45,7 +45,7 @@ def test_a_real_limit_is_met_by_auto_and_said_of_the_full_matrix(backend: str) -
     if backend == "auto":
         assert done.stdout == "(1, 8, 8192, 8)\n"
         return
-    assert done.stdout.startswith("RoomError memory: expected room for one attention; got DefaultCPUAllocator: ")
+    assert done.stdout.startswith("OutOfMemoryError memory: expected room for one attention; got DefaultCPUAllocator: ")
     assert "(backend 'reference', " in done.stdout
     assert 'backend="auto" takes less: explain chooses sdpa, with ' in done.stdout
     assert "[training] tokens in --config" in done.stdout
@@ -55,7 +55,7 @@ def test_a_real_limit_is_met_by_auto_and_said_of_the_full_matrix(backend: str) -
 def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]) -> None:
     """A petabyte of queries, in the inputs one number that is repeated."""
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
-    with pytest.raises(RoomError) as raised:
+    with pytest.raises(OutOfMemoryError) as raised:
         call(query, key, key)
     said = str(raised.value)
     assert said.startswith("memory: expected room for one attention; got DefaultCPUAllocator: can't allocate memory: ")
@@ -67,14 +67,16 @@ def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]
 
 def test_a_backend_that_takes_more_than_auto_is_named() -> None:
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
-    with pytest.raises(RoomError, match=r'backend \'reference\', .*backend="auto" takes less: explain chooses sdpa'):
+    with pytest.raises(
+        OutOfMemoryError, match=r'backend \'reference\', .*backend="auto" takes less: explain chooses sdpa'
+    ):
         qkv.attention(query, key, key, backend="reference")
 
 
 def test_masks_that_find_no_room_are_said() -> None:
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
     with pytest.raises(
-        RoomError, match=r"got .*allocate.* \(backend 'auto'\). Not even its masks find room: take fewer"
+        OutOfMemoryError, match=r"got .*allocate.* \(backend 'auto'\). Not even its masks find room: take fewer"
     ):
         qkv.attention(query, key, key, mask=qkv.masks.causal())
 
@@ -88,7 +90,7 @@ def test_the_message_draws_nothing_from_the_generator() -> None:
     """The one draw is the call's own."""
     x = torch.randn(1, 3, 4)
     said, sound = (torch.Generator().manual_seed(5) for _ in range(2))
-    with pytest.raises(RoomError):
+    with pytest.raises(OutOfMemoryError):
         qkv.attention(x, x, x, score=Learned(huge), dropout=0.5, generator=said, backend="reference")
     qkv.attention(x, x, x, dropout=0.5, generator=sound, backend="reference")
     assert torch.equal(said.get_state(), sound.get_state())
@@ -109,7 +111,7 @@ def test_what_an_attention_within_a_score_says_is_said_once() -> None:
         return qkv.attention(query, key, key, score=Learned(huge)) @ key.mT
 
     x = torch.randn(1, 3, 4)
-    with pytest.raises(RoomError) as raised:
+    with pytest.raises(OutOfMemoryError) as raised:
         qkv.attention(x, x, x, score=Learned(nested))
     assert str(raised.value).count("expected room for one attention") == 1
 
@@ -132,5 +134,5 @@ def test_a_command_without_memory_ends_with_one_message(error: Exception, capsys
 
 
 def test_only_an_exhausted_memory_counts_as_one() -> None:
-    assert exhausted(RuntimeError("shapes differ")) is None
-    assert exhausted(torch.OutOfMemoryError("CUDA out of memory.\nmore")) == "CUDA out of memory."
+    assert out_of_memory_text(RuntimeError("shapes differ")) is None
+    assert out_of_memory_text(torch.OutOfMemoryError("CUDA out of memory.\nmore")) == "CUDA out of memory."

@@ -36,11 +36,11 @@ def test_the_file_can_be_read_by_whom_the_umask_allows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "hint"),
     [("a.htm", '"\\.html"'), ("a.pngg", '"\\.png"'), ("a", "Valid: .html, .svg, .png"), ("a.pdf", "Valid|mean")],
 )
-def test_another_suffix_names_the_nearest_valid_one(tmp_path, name, mend):
-    with pytest.raises(ConfigError, match=mend):
+def test_another_suffix_names_the_nearest_valid_one(tmp_path, name, hint):
+    with pytest.raises(ConfigError, match=hint):
         save(tmp_path / name, ONE)
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack, unpack
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 
 _AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
@@ -77,12 +77,12 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
         files[FIGURES] = encode_figures(contents.figures)
     for name, data in files.items():
         if len(data) > manifests.LIMITS[name]:
-            got, mend = f"{len(data):,} bytes", "Store less in it."
-            raise CheckpointError(complaint(name, f"at most {manifests.LIMITS[name]:,} bytes", got, mend))
+            got, hint = f"{len(data):,} bytes", "Store less in it."
+            raise CheckpointError(error_message(name, f"at most {manifests.LIMITS[name]:,} bytes", got, hint))
     manifest = manifests.describe(files, tied)
     if len(manifest.to_bytes()) > manifests.LIMIT:
-        mend = "Give the tied tensors shorter names."
-        raise CheckpointError(complaint(manifests.NAME, f"at most {manifests.LIMIT:,} bytes", "more", mend))
+        hint = "Give the tied tensors shorter names."
+        raise CheckpointError(error_message(manifests.NAME, f"at most {manifests.LIMIT:,} bytes", "more", hint))
     return files, manifest
 
 
@@ -117,11 +117,11 @@ def _text(folder: Path, data: bytes | None) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(complaint(str(folder / TOKENIZER), "UTF-8 text", str(error), _AGAIN)) from error
+        raise CheckpointError(error_message(str(folder / TOKENIZER), "UTF-8 text", str(error), _AGAIN)) from error
 
 
 def _bytes(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(complaint("tokenizer", "valid text", str(error), "Correct the tokenizer.")) from error
+        raise CheckpointError(error_message("tokenizer", "valid text", str(error), "Correct the tokenizer.")) from error

@@ -1,6 +1,6 @@
 """How bytes reach the disk for certain, and how they come back from one folder only.
 
-Every function turns an `OSError` into a `CheckpointError` that names the path and the mend.
+Every function turns an `OSError` into a `CheckpointError` that names the path and the hint.
 """
 
 import errno
@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import final
 
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 SAVING = ".saving-"
 REMOVING = ".removing-"
@@ -43,7 +43,7 @@ _MENDS = {
 
 @contextmanager
 def typed(path: Path, wish: str) -> Iterator[None]:
-    """Turn what the operating system refuses into a `CheckpointError` with the mend.
+    """Turn what the operating system refuses into a `CheckpointError` with the hint.
 
     Args:
         path: what is worked on.
@@ -62,8 +62,8 @@ def typed(path: Path, wish: str) -> Iterator[None]:
         yield
     except OSError as error:
         said = error.strerror or str(error)
-        mend = _MENDS.get(error.errno or 0, "Check the disk and the path.")
-        raise CheckpointError(complaint(str(path), wish, f'"{said}"', mend)) from error
+        hint = _MENDS.get(error.errno or 0, "Check the disk and the path.")
+        raise CheckpointError(error_message(str(path), wish, f'"{said}"', hint)) from error
 
 
 def fsync_folder(folder: Path) -> None:
@@ -287,8 +287,8 @@ class Reader:
     def _chunks(self, name: str, limit: int, chunk: int) -> Iterator[bytes]:
         path = self.folder / name
         if name in {"", ".", ".."} or "/" in name or "\0" in name:
-            mend = "A checkpoint reads nothing outside its own folder: get it again from where it came."
-            raise CheckpointError(complaint(str(path), "a plain file name", f"{name!r}", mend))
+            hint = "A checkpoint reads nothing outside its own folder: get it again from where it came."
+            raise CheckpointError(error_message(str(path), "a plain file name", f"{name!r}", hint))
         with typed(path, "a file of the checkpoint that can be read"):
             handle = os.open(name, _FILE, dir_fd=self._handle)
             try:
@@ -300,13 +300,13 @@ class Reader:
 def _bounded(handle: int, path: Path, limit: int, size: int) -> Iterator[bytes]:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
-        mend = "Put the real file in its place."
-        raise CheckpointError(complaint(str(path), "a plain file", "something else by this name", mend))
+        hint = "Put the real file in its place."
+        raise CheckpointError(error_message(str(path), "a plain file", "something else by this name", hint))
     left = limit
     # A file that grows while it is read is still held to the limit.
     while chunk := os.read(handle, min(size, left + 1, status.st_size + 1)):
         left -= len(chunk)
         if left < 0:
-            mend = "It is not what was saved: get the checkpoint again from where it came."
-            raise CheckpointError(complaint(str(path), f"at most {limit:,} bytes", "more", mend))
+            hint = "It is not what was saved: get the checkpoint again from where it came."
+            raise CheckpointError(error_message(str(path), f"at most {limit:,} bytes", "more", hint))
         yield chunk

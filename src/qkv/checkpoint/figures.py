@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from qkv.checkpoint.plain import Plain, decode, encode
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 
 _AGAIN = "It is not what was saved: use another checkpoint of this run, or get this one again from where it came."
@@ -42,7 +42,7 @@ def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
     """
     value = decode(data, path)
     if not isinstance(value, list):
-        raise CheckpointError(complaint(path, "a list of figures", type(value).__name__, _AGAIN))
+        raise CheckpointError(error_message(path, "a list of figures", type(value).__name__, _AGAIN))
     return tuple(from_plain(item, path) for item in value)
 
 
@@ -85,4 +85,4 @@ def from_plain(value: Plain, path: str) -> Figure:
             "higher_is_better": bool(up),
         }:
             return Figure(name, float(number), text, up)
-    raise CheckpointError(complaint(path, "a figure", repr(value)[:160], _AGAIN))
+    raise CheckpointError(error_message(path, "a figure", repr(value)[:160], _AGAIN))

@@ -21,7 +21,7 @@ from qkv.checkpoint.disk import (
     write_file,
 )
 from qkv.checkpoint.manifest import TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 _AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
 
@@ -84,7 +84,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
         What it holds, tensors on the CPU.
 
     Raises:
-        CheckpointError: a file is missing or altered; it is named, with the mend.
+        CheckpointError: a file is missing or altered; it is named, with the hint.
     """
     folder = standing(folder)
     with Reader(folder) as reader:
@@ -111,7 +111,7 @@ def verify(folder: Path) -> Manifest:
         Its manifest.
 
     Raises:
-        CheckpointError: a file is missing or altered; it is named, with the mend.
+        CheckpointError: a file is missing or altered; it is named, with the hint.
     """
     folder = standing(folder)
     with Reader(folder) as reader:
@@ -181,17 +181,17 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 def _occupied(folder: Path, replace: bool) -> bool:
     with typed(folder, "a folder that can be written to"):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            mend = "Choose another folder."
-            raise CheckpointError(complaint(str(folder), "a new folder", "a file or link by this name", mend))
+            hint = "Choose another folder."
+            raise CheckpointError(error_message(str(folder), "a new folder", "a file or link by this name", hint))
         entries = sorted(os.listdir(folder)) if folder.exists() else []
     if not entries:
         return False
     if manifests.NAME not in entries:
-        got, mend = f"a folder that holds {entries[0]!r}", "Choose another folder: nothing in this one was touched."
-        raise CheckpointError(complaint(str(folder), "a new or empty folder", got, mend))
+        got, hint = f"a folder that holds {entries[0]!r}", "Choose another folder: nothing in this one was touched."
+        raise CheckpointError(error_message(str(folder), "a new or empty folder", got, hint))
     if not replace:
-        mend = "Choose another folder, or remove this one if it is no longer needed."
-        raise CheckpointError(complaint(str(folder), "a new folder", "one that holds a checkpoint already", mend))
+        hint = "Choose another folder, or remove this one if it is no longer needed."
+        raise CheckpointError(error_message(str(folder), "a new folder", "one that holds a checkpoint already", hint))
     return True
 
 
@@ -209,9 +209,9 @@ def _manifest(reader: Reader) -> Manifest:
     except CheckpointError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        mend = "It is not a checkpoint, or an incomplete copy of one: give the folder that qkv saved, or copy it again."
+        hint = "It is not a checkpoint, or an incomplete copy of one: give the folder that qkv saved, or copy it again."
         raise CheckpointError(
-            complaint(str(path), "the list of the checkpoint's files", "no such file", mend)
+            error_message(str(path), "the list of the checkpoint's files", "no such file", hint)
         ) from None
     return manifests.parse(data, str(path))
 
@@ -232,7 +232,7 @@ def _digest(reader: Reader, name: str, limit: int) -> tuple[int, str]:
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     if isinstance(error.__cause__, FileNotFoundError):
-        return CheckpointError(complaint(str(path), "a file of this checkpoint", "no such file", _AGAIN))
+        return CheckpointError(error_message(str(path), "a file of this checkpoint", "no such file", _AGAIN))
     return error
 
 
@@ -240,4 +240,4 @@ def _compare(path: Path, stored: manifests.Entry, found: manifests.Entry) -> Non
     if stored != found:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
         got = f"an altered file ({found.bytes:,} bytes, sha256 {found.sha256[:16]}…)"
-        raise CheckpointError(complaint(str(path), expected, got, _AGAIN))
+        raise CheckpointError(error_message(str(path), expected, got, _AGAIN))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.checkpoint.disk import typed
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 NAME = ".lock"
 
@@ -35,8 +35,8 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            mend = "Wait until it ends, or give another --out."
-            message = complaint(str(folder), "a run folder that no other training uses", "one in use", mend)
+            hint = "Wait until it ends, or give another --out."
+            message = error_message(str(folder), "a run folder that no other training uses", "one in use", hint)
             raise CheckpointError(message) from None
         yield
     finally:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 
@@ -37,7 +37,9 @@ def encode(value: Plain, what: str) -> bytes:
         text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
     except ValueError as error:
-        raise CheckpointError(complaint(what, "text that is valid UTF-8", str(error), "Correct this text.")) from error
+        raise CheckpointError(
+            error_message(what, "text that is valid UTF-8", str(error), "Correct this text.")
+        ) from error
 
 
 def decode(data: bytes, what: str) -> Plain:
@@ -63,8 +65,8 @@ def decode(data: bytes, what: str) -> Plain:
     except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
-        mend = "It is not what was saved: get the checkpoint again from where it came."
-        raise CheckpointError(complaint(what, "JSON of names and numbers", str(error), mend)) from error
+        hint = "It is not what was saved: get the checkpoint again from where it came."
+        raise CheckpointError(error_message(what, "JSON of names and numbers", str(error), hint)) from error
     return value  # type: ignore[no-any-return]
 
 
@@ -83,8 +85,8 @@ def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
     """
     value = decode(data, what)
     if not isinstance(value, dict):
-        mend = "It is not what was saved: get the checkpoint again from where it came."
-        raise CheckpointError(complaint(what, "a JSON object", type(value).__name__, mend))
+        hint = "It is not what was saved: get the checkpoint again from where it came."
+        raise CheckpointError(error_message(what, "a JSON object", type(value).__name__, hint))
     return value
 
 
@@ -125,7 +127,7 @@ def _refuse_constant(name: str) -> Plain:
 
 def _check(value: object, where: str, depth: int) -> None:
     if depth > _DEPTH:
-        raise CheckpointError(complaint(where, f"at most {_DEPTH} levels", "more", "Store a flatter structure."))
+        raise CheckpointError(error_message(where, f"at most {_DEPTH} levels", "more", "Store a flatter structure."))
     match value:
         case None | bool() | int() | str():
             return
@@ -134,12 +136,12 @@ def _check(value: object, where: str, depth: int) -> None:
         case Mapping():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    mend = "Turn the key into text."
-                    raise CheckpointError(complaint(where, "keys that are text", repr(key)[:80], mend))
+                    hint = "Turn the key into text."
+                    raise CheckpointError(error_message(where, "keys that are text", repr(key)[:80], hint))
                 _check(item, f"{where}.{key[:80]}", depth + 1)
         case list() | tuple():
             for index, item in enumerate(value):
                 _check(item, f"{where}[{index}]", depth + 1)
         case _:
-            mend = "Only text, finite numbers, truth values, None, lists and mappings of these can be stored."
-            raise CheckpointError(complaint(where, "a name or a finite number", repr(value)[:80], mend))
+            hint = "Only text, finite numbers, truth values, None, lists and mappings of these can be stored."
+            raise CheckpointError(error_message(where, "a name or a finite number", repr(value)[:80], hint))

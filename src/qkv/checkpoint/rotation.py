@@ -15,7 +15,7 @@ from qkv.checkpoint.disk import REPLACED, Reader, remove_folder, replace_file, t
 from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 BEST = "best"
 _BEST_LIMIT = 4096
@@ -187,8 +187,10 @@ def best_step(run: Path) -> int | None:
         value = decode_mapping(reader.read(BEST, _BEST_LIMIT), str(path)).get("checkpoint")
     found = _STEP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        mend = "Remove this file and train on, or give the folder of one checkpoint, as in RUN/step-00001000."
-        raise CheckpointError(complaint(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), mend))
+        hint = "Remove this file and train on, or give the folder of one checkpoint, as in RUN/step-00001000."
+        raise CheckpointError(
+            error_message(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), hint)
+        )
     return int(found[1])
 
 
@@ -206,12 +208,12 @@ def best(run: Path) -> Path:
     """
     step = best_step(run)
     if step is None:
-        mend = "Train until the first validation, or give the folder of one checkpoint, as in RUN/step-00001000."
-        raise CheckpointError(complaint(str(run / BEST), "the name of the best checkpoint", "no such file", mend))
+        hint = "Train until the first validation, or give the folder of one checkpoint, as in RUN/step-00001000."
+        raise CheckpointError(error_message(str(run / BEST), "the name of the best checkpoint", "no such file", hint))
     folder = standing(step_folder(run, step))
     if not is_checkpoint(folder):
-        mend = "Copy the run folder again as a whole, or give the folder of another checkpoint."
-        raise CheckpointError(complaint(str(run / BEST), f"a checkpoint {folder.name}", "none by this name", mend))
+        hint = "Copy the run folder again as a whole, or give the folder of another checkpoint."
+        raise CheckpointError(error_message(str(run / BEST), f"a checkpoint {folder.name}", "none by this name", hint))
     return folder
 
 
@@ -239,14 +241,14 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         path = path.parent
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
-        mend = "Give the --out of a training, or one checkpoint in it."
-        raise CheckpointError(complaint(str(path), "a checkpoint or a run folder", got, mend))
+        hint = "Give the --out of a training, or one checkpoint in it."
+        raise CheckpointError(error_message(str(path), "a checkpoint or a run folder", got, hint))
     if os.path.lexists(path / BEST):
         return best(path)
     found = latest_complete(path, say)
     if found is None:
-        mend = "Give the --out of a training, or one checkpoint in it."
+        hint = "Give the --out of a training, or one checkpoint in it."
         raise CheckpointError(
-            complaint(str(path), "a checkpoint or a run folder", "a folder without checkpoints", mend)
+            error_message(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
         )
     return found

@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.lock import locked
 from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode
 from qkv.checkpoint.rotation import step_folder, steps
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 
 NAME = "run.json"
 FORMAT = "qkv run"
@@ -88,8 +88,10 @@ def read_config(folder: Path) -> dict[str, Plain]:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     config = value.get("config")
     if value.get("format") != FORMAT or value.get("version") != VERSION or not isinstance(config, dict):
-        mend = "Give another --out; if qkv trained in this folder, use the same version of qkv, or a newer one."
-        raise CheckpointError(complaint(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", mend))
+        hint = "Give another --out; if qkv trained in this folder, use the same version of qkv, or a newer one."
+        raise CheckpointError(
+            error_message(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
+        )
     return config
 
 
@@ -98,8 +100,8 @@ def _check_kind(folder: Path) -> None:
         entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
     if entries and NAME not in entries:
         got = "one checkpoint" if is_checkpoint(folder) else f"a folder that holds {entries[0]!r}"
-        mend = "Give another --out: nothing in this folder was touched."
-        raise CheckpointError(complaint(f"--out {folder}", "a run folder, or a new or empty one", got, mend))
+        hint = "Give another --out: nothing in this folder was touched."
+        raise CheckpointError(error_message(f"--out {folder}", "a run folder, or a new or empty one", got, hint))
 
 
 def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
@@ -109,11 +111,11 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
         return
     shown = ", ".join(f"{name} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
     more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-    mend = "Give another --out, or the same settings as before."
+    hint = "Give another --out, or the same settings as before."
     if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
-        mend = "A sha256 sum that differs means that a file now holds something else. " + mend
+        hint = "A sha256 sum that differs means that a file now holds something else. " + hint
     argument = f"--out {folder}"
-    raise ConfigError(complaint(argument, "the configuration this run was started with", shown + more, mend))
+    raise ConfigError(error_message(argument, "the configuration this run was started with", shown + more, hint))
 
 
 def _is_sum(value: Plain) -> bool:

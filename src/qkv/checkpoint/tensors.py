@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 _AGAIN = "It is not what was saved: get the checkpoint again from where it came."
 
@@ -48,8 +48,8 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
     try:
         return safetensors.torch.save(kept), tied
     except (SafetensorError, ValueError, KeyError) as error:
-        mend = "Convert these tensors to a plain dense type, such as float32."
-        raise CheckpointError(complaint(what, "tensors that safetensors can hold", str(error), mend)) from error
+        hint = "Convert these tensors to a plain dense type, such as float32."
+        raise CheckpointError(error_message(what, "tensors that safetensors can hold", str(error), hint)) from error
 
 
 def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
@@ -69,10 +69,10 @@ def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(complaint(what, "safetensors", str(error)[:200], _AGAIN)) from error
+        raise CheckpointError(error_message(what, "safetensors", str(error)[:200], _AGAIN)) from error
     for name, home in tied.items():
         if name in tensors or home not in tensors:
-            raise CheckpointError(complaint(what, f"a tensor {home!r} that {name!r} stands for", "none", _AGAIN))
+            raise CheckpointError(error_message(what, f"a tensor {home!r} that {name!r} stands for", "none", _AGAIN))
     return tensors | {name: tensors[home] for name, home in tied.items()}
 
 
@@ -90,11 +90,11 @@ def _check(name: str, tensor: Tensor, what: str) -> None:
     dense = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_quantized
     if not dense or tensor.is_complex():
         got = f"{name!r}: {tensor.dtype}, {tensor.layout}, on {tensor.device}"
-        mend = "Convert it to a plain dense tensor of real numbers first."
-        raise CheckpointError(complaint(what, "dense tensors with data", got, mend))
+        hint = "Convert it to a plain dense tensor of real numbers first."
+        raise CheckpointError(error_message(what, "dense tensors with data", got, hint))
     if not name or name == "__metadata__":
-        mend = "Rename the tensor."
-        raise CheckpointError(complaint(what, "names that safetensors can hold", repr(name), mend))
+        hint = "Rename the tensor."
+        raise CheckpointError(error_message(what, "names that safetensors can hold", repr(name), hint))
 
 
 def _identity(name: str, tensor: Tensor) -> object:

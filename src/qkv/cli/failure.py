@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from qkv.errors import QkvError, complaint, exhausted
+from qkv.errors import QkvError, error_message, out_of_memory_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,16 +46,16 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             print(f"qkv: {_as_typed(command, kwargs, str(error))}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except (MemoryError, RuntimeError) as error:
-            said = exhausted(error)
+            said = out_of_memory_text(error)
             if said is None:
                 raise
-            print(f"qkv: {complaint('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
+            print(f"qkv: {error_message('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except OSError as error:
             if error.filename is None:  # no file refused: a reader who has enough, or a defect
                 raise
-            mend = "Check the name, and whether you may use it."
-            told = complaint(str(error.filename), "a file or folder that can be used", f"{error.strerror}", mend)
+            hint = "Check the name, and whether you may use it."
+            told = error_message(str(error.filename), "a file or folder that can be used", f"{error.strerror}", hint)
             print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:

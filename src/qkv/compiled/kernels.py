@@ -5,7 +5,7 @@ Numba's threading layers one kills forked children and another aborts under conc
 `afn` in `fastmath`, because scores may be infinite and a visible NaN must stay one (`ninf` alone where numbers are
 finite by construction: `estimated`); no allocation (`_nrt=False`):
 counting references to slices costs a tenth of the time; a kernel and its helpers in one file, because the cache notices
-only changes of the kernel's own file, or a name that tells of the others (`kept_with`). The options below are part of
+only changes of the kernel's own file, or a name that tells of the others (`cached_with`). The options below are part of
 the name under which machine code is kept.
 """
 
@@ -25,7 +25,7 @@ from numba.core.options import DefaultOptions
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload
 
-from qkv.errors import DtypeError, complaint
+from qkv.errors import DtypeError, error_message
 
 ELEMENTWISE = {"contract", "nsz"}
 REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
@@ -111,7 +111,7 @@ def estimated(function: _Function) -> _Function:
     return cast(_Function, _njit(fastmath=ESTIMATED, **_OPTIONS)(function))
 
 
-def stage(function: _Function) -> _Function:
+def inlined(function: _Function) -> _Function:
     """Compile a function as a part of each kernel that calls it, never alone: it takes too many arrays for a call.
 
     Args:
@@ -121,7 +121,7 @@ def stage(function: _Function) -> _Function:
         The compiled function; `.py_func` is the plain one.
 
     Example:
-        >>> stage(lambda x: x + 1)(1)
+        >>> inlined(lambda x: x + 1)(1)
         2
     """
     return cast(_Function, _njit(fastmath=ELEMENTWISE, inline="always", **_OPTIONS)(function))
@@ -173,7 +173,7 @@ def _prefer_wide(_: Any) -> Any:
     return types.none(), ask
 
 
-def fetch(row: Any) -> None:
+def prefetch(row: Any) -> None:
     """Ask, in a compiled function, for a row of numbers to be brought into the caches while other work is done.
 
     Cores fetch ahead what is read in order, but not while they compute: sixteen tanhs take as long as a line from the
@@ -183,11 +183,11 @@ def fetch(row: Any) -> None:
         row: numbers beside each other; none is read.
 
     Example:
-        >>> fetch(np.zeros(8))
+        >>> prefetch(np.zeros(8))
     """
 
 
-@overload(fetch, inline="always")
+@overload(prefetch, inline="always")
 def _fetch_row(row: Any) -> Callable[[Any], None]:
     line = 64 // (row.dtype.bitwidth // 8)
 
@@ -202,13 +202,13 @@ def _fetch_row(row: Any) -> Callable[[Any], None]:
 def _prefetch(_: Any, row: Any, place: Any) -> Any:
     def ask(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, given[0]).data
-        fetch_at(builder, builder.gep(data, [given[1]]))
+        prefetch_at(builder, builder.gep(data, [given[1]]))
         return context.get_dummy_value()
 
     return types.none(row, place), ask
 
 
-def fetch_at(builder: Any, place: Any) -> None:
+def prefetch_at(builder: Any, place: Any) -> None:
     """Write down, as LLVM's instruction, that what lies at a place is wanted in the caches.
 
     Args:
@@ -266,11 +266,11 @@ class Kernel:
     def _compile(self, dtype: Any) -> Callable[..., Any]:
         key = np.dtype(dtype)
         if key not in _LETTERS:
-            message = complaint("dtype", "float32 or float64", str(key), "Convert before the kernel is called.")
+            message = error_message("dtype", "float32 or float64", str(key), "Convert before the kernel is called.")
             raise DtypeError(message)
         with self._lock:
             if dtype not in self._compiled:
-                self._compiled[dtype] = self._compiled.get(key) or compile_kept(
+                self._compiled[dtype] = self._compiled.get(key) or compile_cached(
                     self.py_func, [self.signature.replace("F", _LETTERS[key])]
                 )
                 self._compiled[key] = self._compiled[dtype]
@@ -294,7 +294,7 @@ def kernel(signature: str, *others: ModuleType) -> Callable[[Callable[..., Any]]
         >>> first.py_func(np.array([3.0])), first.signature
         (np.float64(3.0), 'F(F[::1])')
     """
-    return lambda function: Kernel(kept_with(function, *others) if others else function, signature)
+    return lambda function: Kernel(cached_with(function, *others) if others else function, signature)
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:
@@ -309,7 +309,7 @@ def part_of(kernel: Kernel) -> Callable[..., Any]:
     return helper(kernel.py_func)
 
 
-def kept_with(function: _Function, *modules: ModuleType) -> _Function:
+def cached_with(function: _Function, *modules: ModuleType) -> _Function:
     """Let machine code that is kept of a function be made anew when files change from which it takes helpers.
 
     Args:
@@ -321,7 +321,7 @@ def kept_with(function: _Function, *modules: ModuleType) -> _Function:
 
     Example:
         >>> from qkv.compiled import registers
-        >>> kept_with(first := lambda x: x[0], registers).__qualname__.startswith("<lambda>-")
+        >>> cached_with(first := lambda x: x[0], registers).__qualname__.startswith("<lambda>-")
         True
     """
     sources = "".join(map(inspect.getsource, modules))
@@ -329,7 +329,7 @@ def kept_with(function: _Function, *modules: ModuleType) -> _Function:
     return function
 
 
-def compile_kept(function: Callable[..., Any], signatures: Sequence[Any]) -> Callable[..., Any]:
+def compile_cached(function: Callable[..., Any], signatures: Sequence[Any]) -> Callable[..., Any]:
     """Compile a function now, and keep the machine code on disk where that can be done.
 
     Args:
@@ -362,6 +362,6 @@ _warned = threading.Event()
 def _warn_once(reason: str) -> None:
     if not _warned.is_set():
         _warned.set()
-        mend = "Set NUMBA_CACHE_DIR to a folder that can be written."
-        message = complaint("kernel cache", "a folder that can be written", reason, mend)
+        hint = "Set NUMBA_CACHE_DIR to a folder that can be written."
+        message = error_message("kernel cache", "a folder that can be written", reason, hint)
         warnings.warn(message, KernelCacheWarning, stacklevel=2)

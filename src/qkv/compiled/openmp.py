@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numba.core import sigutils, types
 
-from qkv.compiled.kernels import Kernel, compile_kept, part_of
-from qkv.compiled.parallel_region import enter_by, spread
-from qkv.errors import UnsupportedError, complaint
+from qkv.compiled.kernels import Kernel, compile_cached, part_of
+from qkv.compiled.parallel_region import run_parallel, set_entry_point
+from qkv.errors import UnsupportedError, error_message
 
 _forked = False
 _lock = threading.Lock()
@@ -57,7 +57,7 @@ def link() -> None:
         UnsupportedError: PyTorch's threads cannot be had.
     """
     if not _found():
-        raise UnsupportedError(complaint("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
+        raise UnsupportedError(error_message("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
 
 
 def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
@@ -90,11 +90,11 @@ def _compile(kernel: Kernel, letter: str, scratch: int) -> Callable[..., None]:
     source = kernel.py_func
     # As if it stood in the kernel's file: so it is kept on disk with it, and made anew when that file changes.
     code = _launch.__code__.replace(co_filename=source.__code__.co_filename)
-    named = {"__name__": source.__module__, "_spread": spread(start, scratch), "_part": part_of(kernel)}
+    named = {"__name__": source.__module__, "_spread": run_parallel(start, scratch), "_part": part_of(kernel)}
     function = FunctionType(code, named, f"{source.__name__}_by_team")
     function.__qualname__ = f"{source.__qualname__}-team-{scratch}"
     packed = types.Tuple(given)  # type: ignore[no-untyped-call]
-    return compile_kept(function, [types.void(types.uint64, types.uint64, types.uint64, packed)])
+    return compile_cached(function, [types.void(types.uint64, types.uint64, types.uint64, packed)])
 
 
 # Of the kernel that a copy of `_launch` is made for.
@@ -123,13 +123,13 @@ def _found() -> bool:
         return False
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None
-    return bool(enter_by(address))
+    return bool(set_entry_point(address))
 
 
-def _forget() -> None:
+def _after_fork() -> None:
     global _forked  # noqa: PLW0603 - of the process
     _forked = True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_after_fork)

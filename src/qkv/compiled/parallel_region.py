@@ -19,14 +19,14 @@ _I8P, _I32, _I64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
 _MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
 
 
-def enter_by(address: int) -> bool:
+def set_entry_point(address: int) -> bool:
     """Tell LLVM where `GOMP_parallel` is; whether functions are compiled at all, so that it will call it."""
     binding.add_symbol(_SYMBOL, address)
     return compiles()
 
 
 @lru_cache
-def spread(count: types.Type, scratch: int):
+def run_parallel(count: types.Type, scratch: int):
     """Make the call of a function for each chunk of some things, in a parallel region of OpenMP.
 
     Args:
@@ -34,8 +34,9 @@ def spread(count: types.Type, scratch: int):
         scratch: how many of the function's last arguments are memory that each chunk has for itself.
 
     Returns:
-        For compiled functions: `spread(part, threads, chunks, things, packed)` calls `part(start, stop, *packed)`, of
-        scratch the chunk's row.
+        For compiled functions: `run_parallel(part, threads, chunks, things, packed)` calls
+        `part(start, stop, *packed)`;
+        of scratch, the chunk's row.
     """
 
     @intrinsic

@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Laid(NamedTuple):
+class StridedArray(NamedTuple):
     """Numbers from the first of a tensor to its last, and how far its dimensions are apart there."""
 
     numbers: NDArray[Any]
     strides: tuple[int, ...]
 
 
-def laid(x: Tensor) -> Laid:
+def as_strided_array(x: Tensor) -> StridedArray:
     """Where the numbers of a tensor lie, of bfloat16 their bits, with the strides of all dimensions but the last."""
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     flat = x.detach().as_strided((last + 1,), (1,))
-    return Laid((flat.view(torch.uint16) if x.dtype == torch.bfloat16 else flat).numpy(), x.stride()[:-1])
+    return StridedArray((flat.view(torch.uint16) if x.dtype == torch.bfloat16 else flat).numpy(), x.stride()[:-1])

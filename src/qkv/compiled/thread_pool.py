@@ -1,6 +1,6 @@
 """The threads that run compiled kernels, `torch.get_num_threads()` with the caller: PyTorch's own, or workers of ours.
 
-A kernel that takes a range of things goes to PyTorch's own threads (`share_out`). For other work, and where those
+A kernel that takes a range of things goes to PyTorch's own threads (`run_in_chunks`). For other work, and where those
 cannot be had, there are workers, and a number of chunks that anyone may take. The caller takes chunks too, so it never
 waits for a worker that is busy with somebody else's work, and calls from many Python threads share the workers without
 being able to block each other. A forked child starts with no workers and makes its own when it first needs them.
@@ -80,13 +80,13 @@ def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
         >>> squares
         [0, 1, 4, 9]
     """
-    helpers = 0 if microseconds < ALONE_BELOW else min(threads(), chunks) - 1
+    helpers = 0 if microseconds < ALONE_BELOW else min(thread_count(), chunks) - 1
     if helpers <= 0:
         for chunk in range(chunks):
             work(chunk)
         return
     job = _Job(work, chunks)
-    _hire(helpers)
+    _start_workers(helpers)
     for _ in range(helpers):
         _queue.put(job)
     job.help()
@@ -95,7 +95,7 @@ def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
         raise job.error
 
 
-def share_out(
+def run_in_chunks(
     kernel: Kernel,
     dtype: Any,
     things: int,
@@ -120,12 +120,12 @@ def share_out(
     Example:
         >>> from qkv.algorithms.additive.layout_kernel import lay_out
         >>> tiles = np.empty((1, 1, 4, 16))
-        >>> share_out(lay_out, tiles.dtype, 1, 0.0, (np.ones((1, 3, 2)), tiles))
+        >>> run_in_chunks(lay_out, tiles.dtype, 1, 0.0, (np.ones((1, 3, 2)), tiles))
         >>> tiles.sum()
         np.float64(6.0)
     """
     if openmp.available():
-        members = threads() if microseconds >= TEAM_BELOW else 1
+        members = thread_count() if microseconds >= TEAM_BELOW else 1
         count = 1 if members == 1 else max(1, min(things, each * members))
         rooms = _rooms.of([((count, *shape), kind) for shape, kind in scratch])
         openmp.launcher(kernel, dtype, len(rooms))(members, count, things, (*given, *rooms))
@@ -139,7 +139,7 @@ def share_out(
 
 
 @final
-class _Rooms(threading.local):
+class _Scratch(threading.local):
     """Scratch of a thread's calls, kept for those that follow: glibc gives large blocks back, and touching pages anew
     takes a fifth of a short pass."""
 
@@ -163,17 +163,17 @@ class _Rooms(threading.local):
         return rooms
 
 
-_rooms = _Rooms()
+_rooms = _Scratch()
 
 
-def threads() -> int:
+def thread_count() -> int:
     """How many threads a call may use, its own included.
 
     Returns:
         What `torch.get_num_threads()` says in the calling thread.
 
     Example:
-        >>> threads() >= 1
+        >>> thread_count() >= 1
         True
     """
     return torch.get_num_threads()
@@ -193,7 +193,7 @@ def chunks(microseconds: float, most: int) -> int:
         >>> chunks(0.0, 1000)
         1
     """
-    return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * threads()))
+    return 1 if microseconds < ALONE_BELOW else max(1, min(most, _EACH * thread_count()))
 
 
 def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
@@ -214,26 +214,26 @@ def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
     return chunk * count // chunks, (chunk + 1) * count // chunks
 
 
-def _hire(count: int) -> None:
+def _start_workers(count: int) -> None:
     global _workers  # noqa: PLW0603 - one pool for the process
     if _workers >= count:
         return
     with _lock:
         while _workers < count:
-            threading.Thread(target=_serve, args=(_queue,), name=f"qkv-kernel-{_workers}", daemon=True).start()
+            threading.Thread(target=_work, args=(_queue,), name=f"qkv-kernel-{_workers}", daemon=True).start()
             _workers += 1
 
 
-def _serve(queue: "SimpleQueue[_Job]") -> None:
+def _work(queue: "SimpleQueue[_Job]") -> None:
     while True:
         queue.get().help()
 
 
-def _forget() -> None:
+def _after_fork() -> None:
     """After a fork only the forking thread is left: start again with nobody hired, and a lock that nobody holds."""
     global _queue, _workers, _lock
     _queue, _workers, _lock = SimpleQueue(), 0, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_after_fork)

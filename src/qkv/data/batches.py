@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 
 _FRAME = 2
 """`bos` and `eos`, which `collate` puts around every target."""
@@ -107,14 +107,14 @@ def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: in
         [[0, 2], [1, 3]]
     """
     if not examples:
-        raise DataError(complaint("examples", "at least one", "none", "Check the training files."))
+        raise DataError(error_message("examples", "at least one", "none", "Check the training files."))
     lengths = [(len(example.source), len(example.target) + _FRAME) for example in examples]
     widths = [max(pair) for pair in lengths]
     longest = max(range(len(widths)), key=widths.__getitem__)
     if widths[longest] > tokens:
         got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
-        mend = "Raise it, or leave such long texts out."
-        raise ConfigError(complaint("tokens", "room for the longest example", got, mend))
+        hint = "Raise it, or leave such long texts out."
+        raise ConfigError(error_message("tokens", "room for the longest example", got, hint))
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
@@ -141,7 +141,7 @@ def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
         [[1], [2, 0], [3]]
     """
     if tokens < 1:
-        raise ConfigError(complaint("tokens", "at least 1", str(tokens), "A few thousand suit most machines."))
+        raise ConfigError(error_message("tokens", "at least 1", str(tokens), "A few thousand suit most machines."))
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
     return _cut(order, lengths, tokens)
 
@@ -213,7 +213,7 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
         ([[5, 6], [7, 0]], [2, 1])
     """
     if not sources:
-        raise DataError(complaint("examples", "at least one", "none", "Leave empty batches out."))
+        raise DataError(error_message("examples", "at least one", "none", "Leave empty batches out."))
     lengths = [len(source) for source in sources]
     longest = max(lengths)
     rows = [[*source, *[pad] * (longest - len(source))] for source in sources]

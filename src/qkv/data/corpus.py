@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from qkv.errors import ConfigError, DataError, complaint, nearest
+from qkv.errors import ConfigError, DataError, error_message, nearest
 
 LONGEST_LINE = 2**20
 """How many characters a line may have unless the caller says otherwise."""
@@ -100,12 +100,12 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         where = f"{path}:{number}"
         if len(columns) != 2:
             expected = "2 columns, source and target, with one tab between them"
-            mend = "Correct this line; a tab inside a text must become a space."
-            raise DataError(complaint(where, expected, _columns(len(columns)), mend))
+            hint = "Correct this line; a tab inside a text must become a space."
+            raise DataError(error_message(where, expected, _columns(len(columns)), hint))
         for name, column in zip(("source", "target"), columns, strict=True):
             if not column.strip():
                 expected = "text in both columns"
-                raise DataError(complaint(where, expected, f"an empty {name}", "Fill it or delete the line."))
+                raise DataError(error_message(where, expected, f"an empty {name}", "Fill it or delete the line."))
         pairs.append(Pair(columns[0], columns[1], number))
     return pairs
 
@@ -135,7 +135,7 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
     with _opened(path) as stream:
         lines = list(iterate_lines(stream, str(path), longest=longest, blank=blank))
     if not lines:
-        raise DataError(complaint(str(path), "at least one line", "an empty file", "Check how the file was made."))
+        raise DataError(error_message(str(path), "at least one line", "an empty file", "Check how the file was made."))
     return lines
 
 
@@ -162,7 +162,9 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         ['one', 'two']
     """
     if longest < 1:
-        raise ConfigError(complaint("longest", "at least 1 character", str(longest), "Leave it out for the default."))
+        raise ConfigError(
+            error_message("longest", "at least 1 character", str(longest), "Leave it out for the default.")
+        )
     most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
     number = 0
     while raw := stream.readline(most):
@@ -177,15 +179,15 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
             _refuse_long(where, longest)
         if "\0" in text:
             got = f"a NUL at character {text.index(chr(0)) + 1}"
-            raise DataError(complaint(where, "text", got, "Is it a text file? Remove the NUL characters."))
+            raise DataError(error_message(where, "text", got, "Is it a text file? Remove the NUL characters."))
         if not blank and not text.strip():
-            raise DataError(complaint(where, "text in every line", "an empty line", "Fill it or delete the line."))
+            raise DataError(error_message(where, "text in every line", "an empty line", "Fill it or delete the line."))
         yield text
 
 
 def _refuse_long(where: str, longest: int) -> NoReturn:
-    mend = "Split the line."
-    raise DataError(complaint(where, f"at most {longest:,} characters in a line", "a longer line", mend))
+    hint = "Split the line."
+    raise DataError(error_message(where, f"at most {longest:,} characters in a line", "a longer line", hint))
 
 
 def decode(body: bytes, where: str, *, first: bool) -> str:
@@ -213,11 +215,11 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
             got += ", the start of a character that does not end"
-        raise DataError(complaint(where, "valid UTF-8", got, _mend_encoding(body if first else b""))) from None
+        raise DataError(error_message(where, "valid UTF-8", got, _mend_encoding(body if first else b""))) from None
 
 
 def _mend_encoding(start: bytes) -> str:
-    """How to mend a file that is not UTF-8, by how it starts: in the middle the same bytes mean nothing."""
+    """How to hint a file that is not UTF-8, by how it starts: in the middle the same bytes mean nothing."""
     if start.startswith(b"\x1f\x8b"):
         return "The file looks compressed with gzip: give it a name that ends in .gz."
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
@@ -232,23 +234,23 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, plain or packed, and turn what the system says into a `DataError`."""
     path = Path(path)
     if "\0" in str(path):
-        raise DataError(complaint(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
+        raise DataError(error_message(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
             yield cast("BinaryIO", stream)
     except FileNotFoundError:
-        raise DataError(complaint(str(path), "a file", "nothing with that name", _mend_name(path))) from None
+        raise DataError(error_message(str(path), "a file", "nothing with that name", _mend_name(path))) from None
     except IsADirectoryError:
-        raise DataError(complaint(str(path), "a file", "a folder", "Name a file inside it.")) from None
+        raise DataError(error_message(str(path), "a file", "a folder", "Name a file inside it.")) from None
     except PermissionError:
         got = "a file that you may not read"
-        raise DataError(complaint(str(path), "a readable file", got, "Change its permissions.")) from None
+        raise DataError(error_message(str(path), "a readable file", got, "Change its permissions.")) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        mend = "Copy or pack it again; if it is plain text, drop .gz from its name."
-        raise DataError(complaint(str(path), "a whole gzip file", str(error), mend)) from None
+        hint = "Copy or pack it again; if it is plain text, drop .gz from its name."
+        raise DataError(error_message(str(path), "a whole gzip file", str(error), hint)) from None
     except OSError as error:
         got = error.strerror or str(error)
-        raise DataError(complaint(str(path), "a readable file", got, "Check the path and the disk.")) from None
+        raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
 
 
 def _mend_name(path: Path) -> str:
@@ -266,7 +268,7 @@ def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines:
     longer, shorter = (source, target) if source_lines > target_lines else (target, source)
     extra = min(source_lines, target_lines) + 1
     raise DataError(
-        complaint(
+        error_message(
             f"{longer}:{extra}",
             f"as many lines in {source} as in {target}",
             f"{source_lines:,} lines in {source} and {target_lines:,} lines in {target}",
@@ -280,8 +282,8 @@ def _refuse_empty_side(source: Path, target: Path, number: int, left: str, right
     both = not left.strip() and not right.strip()
     expected = "text in every line"
     got = f"an empty line{' in both files' if both else ''}"
-    mend = f"Fill it, or delete line {number} of {empty} and of {other}."
-    raise DataError(complaint(f"{empty}:{number}", expected, got, mend))
+    hint = f"Fill it, or delete line {number} of {empty} and of {other}."
+    raise DataError(error_message(f"{empty}:{number}", expected, got, hint))
 
 
 def _columns(count: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
@@ -27,7 +27,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         (4, set())
     """
     if count < 1:
-        raise ConfigError(complaint("count", "at least 1 pair", str(count), "Hold out a few hundred pairs."))
+        raise ConfigError(error_message("count", "at least 1 pair", str(count), "Hold out a few hundred pairs."))
     frequency: dict[str, int] = {}
     for pair in pairs:
         frequency[pair.source] = frequency.get(pair.source, 0) + 1
@@ -41,5 +41,5 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         found += frequency[source]
     if found < count or found == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        raise ConfigError(complaint("count", f"more than {count:,} pairs to take from", got, "Hold out fewer."))
+        raise ConfigError(error_message("count", f"more than {count:,} pairs to take from", got, "Hold out fewer."))
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]

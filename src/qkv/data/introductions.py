@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 
 FORMS = (
     ("hello , my name is {a} .", "hello {a} !"),
@@ -58,8 +58,8 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     """
     counts = (train, validation, test)
     if min(counts) < 0 or sum(counts) > _MOST:
-        mend = "Generate fewer."
-        raise ConfigError(complaint("train", f"from 0 to {_MOST:,} pairs in all", f"{counts}", mend))
+        hint = "Generate fewer."
+        raise ConfigError(error_message("train", f"from 0 to {_MOST:,} pairs in all", f"{counts}", hint))
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
     ends = [3 * sum(counts[:place]) for place in range(4)]

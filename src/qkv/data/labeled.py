@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 
 T = TypeVar("T")
 
@@ -72,12 +72,12 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
         where = f"{path}:{number}"
         if len(columns) != 2:
             got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
-            mend = "Write label<TAB>text; a tab inside the text must become a space."
-            raise DataError(complaint(where, "2 columns, label and text, with one tab between them", got, mend))
+            hint = "Write label<TAB>text; a tab inside the text must become a space."
+            raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
         label, text = columns[0].strip(), columns[1]
         if not label or not text.strip():
             got = "an empty label" if not label else "an empty text"
-            raise DataError(complaint(where, "a label and a text", got, "Fill it or delete the line."))
+            raise DataError(error_message(where, "a label and a text", got, "Fill it or delete the line."))
         found.append(Labeled(text, label, number))
     return found
 
@@ -108,8 +108,8 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
     tabs = any("\t" in line for line in lines)
     found = list(_sentences(lines, str(path), "\t" if tabs else " "))
     if not found:
-        mend = "Write one word on each line: word, then tag."
-        raise DataError(complaint(str(path), "words with their tags", "none", mend))
+        hint = "Write one word on each line: word, then tag."
+        raise DataError(error_message(str(path), "words with their tags", "none", hint))
     return found
 
 
@@ -126,8 +126,8 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
     found = tuple(sorted(set(labels)))
     if len(found) < 2:
         got = f'only "{found[0]}"' if found else "none"
-        mend = "Is the label in the first column, or the tag in the last?"
-        raise DataError(complaint("labels", "at least two different labels", got, mend))
+        hint = "Is the label in the first column, or the tag in the last?"
+        raise DataError(error_message("labels", "at least two different labels", got, hint))
     return found
 
 
@@ -152,7 +152,7 @@ def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[
     """
     if not 0 < count < len(items):
         got = f"{len(items):,} for {count:,} to hold out"
-        raise ConfigError(complaint("data", "enough examples to hold some out", got, "Give more, or --valid-data."))
+        raise ConfigError(error_message("data", "enough examples to hold some out", got, "Give more, or --valid-data."))
     held = set(Random(f"hold out:{seed}").sample(range(len(items)), count))
     return [x for n, x in enumerate(items) if n not in held], [x for n, x in enumerate(items) if n in held]
 
@@ -180,8 +180,8 @@ def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:
 def _check_columns(columns: list[str], width: int, where: str) -> None:
     if len(columns) < 2 or not columns[0].strip() or not columns[-1].strip():
         got = "one column" if len(columns) < 2 else "an empty column"
-        mend = "Write word, then tag, with a tab or one space between; leave a line empty after each sentence."
-        raise DataError(complaint(where, "a word and its tag", got, mend))
+        hint = "Write word, then tag, with a tab or one space between; leave a line empty after each sentence."
+        raise DataError(error_message(where, "a word and its tag", got, hint))
     if len(columns) != width:
         got = f"{len(columns)}"
-        raise DataError(complaint(where, f"{width} columns, as above", got, "Give every word the same columns."))
+        raise DataError(error_message(where, f"{width} columns, as above", got, "Give every word the same columns."))

@@ -4,7 +4,7 @@ from random import Random
 from string import ascii_lowercase
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 
 
 def generate(
@@ -32,15 +32,15 @@ def generate(
         (True, 4)
     """
     if not 1 <= shortest <= longest:
-        mend = "Give 1 <= shortest <= longest."
-        raise ConfigError(complaint("shortest", f"a length from 1 to {longest}", str(shortest), mend))
+        hint = "Give 1 <= shortest <= longest."
+        raise ConfigError(error_message("shortest", f"a length from 1 to {longest}", str(shortest), hint))
     if not symbols or len(set(symbols)) != len(symbols):
-        raise ConfigError(complaint("symbols", "different characters", repr(symbols), "Name each symbol once."))
+        raise ConfigError(error_message("symbols", "different characters", repr(symbols), "Name each symbol once."))
     # Half of what is possible with the longest ones alone: beyond it, drawing new ones would take long.
     most = (len(symbols) ** longest + 1) // 2
     if not 0 <= count <= most:
-        mend = "Generate fewer, or longer ones."
-        raise ConfigError(complaint("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", mend))
+        hint = "Generate fewer, or longer ones."
+        raise ConfigError(error_message("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", hint))
     random = Random(f"reverse:{seed}")
     found: dict[str, None] = {}
     while len(found) < count:

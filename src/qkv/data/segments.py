@@ -14,7 +14,7 @@ from unicodedata import category
 
 from tokenizers import Regex, pre_tokenizers
 
-from qkv.errors import DataError, complaint
+from qkv.errors import DataError, error_message
 
 JOINER = "￭"
 JOINER_IN_TEXT = "■"
@@ -206,6 +206,6 @@ def require_text(text: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         got = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start + 1}"
-        mend = "Read the text with a strict UTF-8 decoder."
-        raise DataError(complaint("text", "characters that UTF-8 can write", got, mend)) from None
+        hint = "Read the text with a strict UTF-8 decoder."
+        raise DataError(error_message("text", "characters that UTF-8 can write", got, hint)) from None
     return text

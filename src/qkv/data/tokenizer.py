@@ -11,7 +11,7 @@ from tokenizers import models, trainers
 
 from qkv.data.segments import bare, bpe_splitter, byte_alphabet, chunks, join_words, require_text, words
 from qkv.data.vocabulary import SPECIALS, Kind, Vocabulary, check_kind
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 
 _BYTES = byte_alphabet()
 _SPACE_SHOWN = "▁"
@@ -227,8 +227,8 @@ class Tokenizer:
     def _checked(self, ids: Iterable[int]) -> Iterator[int]:
         for number in ids:
             if not 0 <= number < self.size:
-                mend = "Was the text encoded with another tokenizer?"
-                raise DataError(complaint("ids", f"numbers from 0 to {self.size - 1}", str(number), mend))
+                hint = "Was the text encoded with another tokenizer?"
+                raise DataError(error_message("ids", f"numbers from 0 to {self.size - 1}", str(number), hint))
             yield int(number)
 
     def _bytes(self, number: int) -> bytes:
@@ -250,13 +250,15 @@ class Tokenizer:
 def _check_counts(kind: Kind, size: int, minimum: int) -> None:
     least = len(SPECIALS) + (len(_BYTES) if kind == "bpe" else 1)
     if size < least:
-        mend = "A few thousand suit most texts." if kind == "bpe" else "Raise it."
-        raise ConfigError(complaint("size", f"at least {least} with kind {kind}", str(size), mend))
+        hint = "A few thousand suit most texts." if kind == "bpe" else "Raise it."
+        raise ConfigError(error_message("size", f"at least {least} with kind {kind}", str(size), hint))
     if kind == "bpe" and size > _MOST:
-        mend = "A few thousand suit most texts."
-        raise ConfigError(complaint("size", f"at most {_MOST:,} with kind {kind}", str(size), mend))
+        hint = "A few thousand suit most texts."
+        raise ConfigError(error_message("size", f"at most {_MOST:,} with kind {kind}", str(size), hint))
     if minimum < 1:
-        raise ConfigError(complaint("minimum", "at least 1", str(minimum), "1 learns everything there is room for."))
+        raise ConfigError(
+            error_message("minimum", "at least 1", str(minimum), "1 learns everything there is room for.")
+        )
 
 
 def _prepared(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
@@ -265,7 +267,7 @@ def _prepared(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
         found = found or bool(text)
         yield require_text(text).lower() if lowercase else require_text(text)
     if not found:
-        raise DataError(complaint("texts", "text to learn from", "none", "Give the lines of the training files."))
+        raise DataError(error_message("texts", "text to learn from", "none", "Give the lines of the training files."))
 
 
 def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, lowercase: bool) -> Vocabulary:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn, cast, get_args
 
 from qkv.data.segments import byte_alphabet
-from qkv.errors import ConfigError, DataError, complaint, nearest
+from qkv.errors import ConfigError, DataError, error_message, nearest
 
 Kind = Literal["bpe", "word", "char"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -102,7 +102,7 @@ def check_kind(name: str) -> Kind:
         'word'
     """
     if name not in KINDS:
-        raise ConfigError(complaint("kind", "bpe, word or char", _shown(name), nearest(str(name), KINDS)))
+        raise ConfigError(error_message("kind", "bpe, word or char", _shown(name), nearest(str(name), KINDS)))
     return cast("Kind", name)
 
 
@@ -188,4 +188,4 @@ def _shown(value: object) -> str:
 
 
 def _refuse(expected: str, got: str) -> NoReturn:
-    raise DataError(complaint("tokenizer", expected, got, _MEND))
+    raise DataError(error_message("tokenizer", expected, got, _MEND))

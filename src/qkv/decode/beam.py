@@ -14,8 +14,8 @@ from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper
 from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
-from qkv.errors import ConfigError, QkvError, complaint
-from qkv.linalg.session import keeping
+from qkv.errors import ConfigError, QkvError, error_message
+from qkv.linalg.session import decoding_session
 
 Stop = Literal["proved", "filled"]
 
@@ -47,13 +47,13 @@ class Beam:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise ConfigError(complaint("width", "at least 1", f"{self.width}", "5 suits most models."))
+            raise ConfigError(error_message("width", "at least 1", f"{self.width}", "5 suits most models."))
         if not 1 <= self.n_best <= self.width:
-            mend = "Widen the beam, or ask for fewer."
-            raise ConfigError(complaint("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", mend))
+            hint = "Widen the beam, or ask for fewer."
+            raise ConfigError(error_message("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", hint))
         if self.stop not in get_args(Stop):
-            mend = "Only the first is sure to miss nothing."
-            raise ConfigError(complaint("stop", '"proved" or "filled"', repr(self.stop), mend))
+            hint = "Only the first is sure to miss nothing."
+            raise ConfigError(error_message("stop", '"proved" or "filled"', repr(self.stop), hint))
 
 
 @torch.inference_mode()
@@ -119,8 +119,8 @@ def beam(
         [((), 0.5), ((2,), 0.15), ((3,), 0.1)]
     """
     if search.ranking.coverage and attended is None:
-        mend = "Use a model with attention, or coverage=0."
-        raise ConfigError(complaint("coverage", "0 where nothing tells what was attended to", "more", mend))
+        hint = "Use a model with attention, or coverage=0."
+        raise ConfigError(error_message("coverage", "0 where nothing tells what was attended to", "more", hint))
     limits = as_limits(limit, source)
     run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
@@ -128,7 +128,7 @@ def beam(
         state = model.start(source, lengths)
         if sources.numel() < source.shape[0]:
             state = model.select(state, sources)
-        with keeping():
+        with decoding_session():
             run.to_the_end(_Front.first(state, source, lengths, sources, bos))
     return [run.best(row) for row in range(source.shape[0])]
 
@@ -347,7 +347,7 @@ def _check(choice: _Choice, sources: Tensor, step: int) -> None:
     if lost.any():
         row = int(sources[lost][0])
         raise QkvError(
-            complaint(
+            error_message(
                 "model",
                 "scores that are numbers",
                 f"NaN for row {row} at step {step}",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 
 Mean = Literal["probability", "log_probability"]
 
@@ -47,10 +47,10 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ConfigError(complaint("models", "at least one", "none", "Give the models to decode together."))
+            raise ConfigError(error_message("models", "at least one", "none", "Give the models to decode together."))
         if self.mean not in ("probability", "log_probability"):
-            mend = 'Valid: "probability", "log_probability".'
-            raise ConfigError(complaint("mean", "a known mean", repr(self.mean), mend))
+            hint = 'Valid: "probability", "log_probability".'
+            raise ConfigError(error_message("mean", "a known mean", repr(self.mean), hint))
 
     def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
         """Read the source with each model."""

@@ -9,7 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ShapeError, error_message
 
 
 @torch.no_grad()
@@ -53,7 +53,7 @@ def forced(
     """
     if len(targets) != source.shape[0]:
         raise ShapeError(
-            complaint(
+            error_message(
                 "targets",
                 f"one for each of {source.shape[0]} rows",
                 f"{len(targets)}",

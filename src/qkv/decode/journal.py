@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import QkvError, complaint
+from qkv.errors import QkvError, error_message
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Journal:
         if torch.isnan(gains).any():
             row = int(rows[torch.isnan(gains)][0])
             raise QkvError(
-                complaint(
+                error_message(
                     "model",
                     "scores that are numbers",
                     f"NaN for row {row} at step {len(self.steps)}",

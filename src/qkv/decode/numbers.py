@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qkv.errors import QkvError, complaint
+from qkv.errors import QkvError, error_message
 
 
 def expect_numbers(scores: Tensor, where: str) -> None:
@@ -24,5 +24,5 @@ def expect_numbers(scores: Tensor, where: str) -> None:
         Inf: take an earlier checkpoint.
     """
     if scores.isnan().any():
-        mend = "The parameters hold NaN or Inf: take an earlier checkpoint."
-        raise QkvError(complaint("model", "scores that are numbers", f"NaN for {where}", mend))
+        hint = "The parameters hold NaN or Inf: take an earlier checkpoint."
+        raise QkvError(error_message("model", "scores that are numbers", f"NaN for {where}", hint))

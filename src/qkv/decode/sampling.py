@@ -13,7 +13,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest, log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, error_message
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -49,11 +49,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(complaint("temperature", "0 or more", f"{self.temperature}", "1 changes nothing."))
+            raise ConfigError(error_message("temperature", "0 or more", f"{self.temperature}", "1 changes nothing."))
         if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(complaint("top_k", "at least 1", f"{self.top_k}", "Leave it out to keep all tokens."))
+            raise ConfigError(error_message("top_k", "at least 1", f"{self.top_k}", "Leave it out to keep all tokens."))
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(complaint("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
+            raise ConfigError(error_message("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
 
     def filtered(self, logits_RN: Tensor, never: Sequence[int] = ()) -> Tensor:
         """Scores as the draw sees them: divided by the temperature, −inf where a token is ruled out.
@@ -211,7 +211,7 @@ def sample(
     """
     if keys.shape != (source.shape[0],):
         got = f"shape {tuple(keys.shape)}"
-        raise ShapeError(complaint("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
+        raise ShapeError(error_message("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
 
     barred = as_never(never, eos)
 

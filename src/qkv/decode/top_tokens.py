@@ -37,5 +37,5 @@ def best(
     gains = np.empty(found.shape, np.float32)
     given = (size, scores.reshape(-1), barred, found, gains)
     scratch = (((-(-size // BLOCK),), np.float32),)
-    thread_pool.share_out(best_tokens, np.float32, rows, scores.size * _EACH, given, scratch)
+    thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _EACH, given, scratch)
     return found.view(np.int64), gains

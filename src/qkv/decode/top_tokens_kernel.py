@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
 BLOCK = 64
 """Scores whose maximum is kept: the best are searched for among the maxima."""
@@ -53,7 +53,7 @@ def _sum_of_powers(x, start, stop, top):
     return total
 
 
-@stage
+@inlined
 def _barred(never, k):
     for place in range(never.size):  # noqa: SIM110 - no generators in kernels
         if never[place] == k:
@@ -61,7 +61,7 @@ def _barred(never, k):
     return False
 
 
-@stage
+@inlined
 def _taken(tokens, row, count, k):
     for place in range(count):  # noqa: SIM110 - no generators in kernels
         if tokens[row, place] == k:
@@ -69,7 +69,7 @@ def _taken(tokens, row, count, k):
     return False
 
 
-@stage
+@inlined
 def _best_of(x, begin, start, stop, never, tokens, row, count):
     """The first of a block's greatest scores that may be chosen, and where; past the block where there is none."""
     best, top = stop, LOWEST
@@ -80,7 +80,7 @@ def _best_of(x, begin, start, stop, never, tokens, row, count):
     return best, top
 
 
-@stage
+@inlined
 def _greatest(maxima, blocks):
     """The first block with the greatest bound; past the last where all are NaN."""
     found, top = blocks, LOWEST
@@ -90,7 +90,7 @@ def _greatest(maxima, blocks):
     return found
 
 
-@stage
+@inlined
 def _next(x, begin, size, blocks, never, tokens, row, count, maxima):
     """The best that may be chosen and is not yet; past the last where only NaN is left.
 
@@ -107,7 +107,7 @@ def _next(x, begin, size, blocks, never, tokens, row, count, maxima):
         maxima[block] = top if best < stop else NONE
 
 
-@stage
+@inlined
 def _left(size, never, tokens, row, count):
     """The lowest that may be chosen and is not yet."""
     for k in range(size):

@@ -8,8 +8,8 @@ from torch import Tensor
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper
-from qkv.errors import ConfigError, ShapeError, complaint
-from qkv.linalg.session import keeping
+from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.linalg.session import decoding_session
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
@@ -54,7 +54,7 @@ def walk(
     if rows.numel() < source.shape[0]:
         state = model.select(state, rows)
     tokens = torch.full_like(rows, bos)
-    with keeping():
+    with decoding_session():
         for step in range(int(limits.max())):
             logits, state = model.step(tokens, state)
             tokens, gains = choose(logits, rows, step)
@@ -93,7 +93,7 @@ def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
     if limit.shape == (rows,):
         return limit.to(source.device)
     raise ShapeError(
-        complaint(
+        error_message(
             "limit",
             f"one number, or one for each of {rows} rows",
             f"shape {tuple(limit.shape)}",
@@ -120,6 +120,6 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
         (0, 1)
     """
     if eos in never or min(never, default=0) < 0:
-        mend = "Leave it out: a text must be able to end."
-        raise ConfigError(complaint("never", f"ids from 0 on without the end mark {eos}", f"{list(never)}", mend))
+        hint = "Leave it out: a text must be able to end."
+        raise ConfigError(error_message("never", f"ids from 0 on without the end mark {eos}", f"{list(never)}", hint))
     return tuple(sorted(set(never)))

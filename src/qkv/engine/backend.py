@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.scores.base import Score
 
-Direct = Callable[[Tensor, Tensor, Tensor, Score], Tensor]
+DirectCall = Callable[[Tensor, Tensor, Tensor, Score], Tensor]
 """(query, key, value, score) -> output, for a problem whose call holds nothing else and broadcasts nothing."""
 
 
@@ -53,5 +53,5 @@ class Backend:
     quadratic: bool = False
     tells: Callable[[Problem, Call], str] | None = None
     shields: bool = False
-    direct: Callable[[Problem], Direct | None] | None = None
+    direct: Callable[[Problem], DirectCall | None] | None = None
     repeats: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.biases import Bias
 from qkv.engine.problem import Call, Problem
-from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, complaint
+from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
 
 
-class Bound(NamedTuple):
+class DescribedCall(NamedTuple):
     """A call ready to be computed.
 
     Attributes:
@@ -54,10 +54,10 @@ class Arguments(NamedTuple):
     enable_gqa: bool
 
 
-def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> Bound:
+def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> DescribedCall:
     """Check the arguments of a call, align them, and describe the problem.
 
-    Keys that no query may see are as the caller gave them: `without_hidden` zeroes them.
+    Keys that no query may see are as the caller gave them: `zero_hidden_keys` zeroes them.
 
     Raises:
         ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.
@@ -100,7 +100,7 @@ def bind(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: boo
     seed = _seed(given.dropout, given.generator, query.device)
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
-    return Bound(problem, call, leading)
+    return DescribedCall(problem, call, leading)
 
 
 def _recorded(x: T) -> T:
@@ -115,14 +115,14 @@ def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
-def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> Bound:
+def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> DescribedCall:
     """Bind a call whose bias follows from positions: score and bias become one function of tiles."""
     bias, score, normalizer = given.bias, given.score, given.normalizer
     assert isinstance(bias, Bias)
     assert isinstance(score, Score)
     if normalizer is not None and normalizer.needs_non_negative:
-        mend = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
-        raise UnsupportedError(complaint("normalizer", "one that takes any number, beside a bias", "Sum()", mend))
+        hint = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
+        raise UnsupportedError(error_message("normalizer", "one that takes any number, beside a bias", "Sum()", hint))
     groups = _groups(query, key, value) if given.enable_gqa else None
     leading = _leading(query, key, value, groups)
     score.check(tuple(query.shape), tuple(key.shape))
@@ -135,7 +135,7 @@ def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments,
     )
     together = Learned(Positioned(score, bias.tile, fixed=bias.relative and not learns))
     given = given._replace(score=together, bias=None)
-    return bind(with_positions(query), with_positions(key), value, given, state)
+    return describe(with_positions(query), with_positions(key), value, given, state)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -156,24 +156,26 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
-            raise DtypeError(complaint(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+            raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
         if x.ndim < 2:
-            mend = "The last two dimensions are positions and widths; add one with x[None]."
-            raise ShapeError(complaint(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), mend))
+            hint = "The last two dimensions are positions and widths; add one with x[None]."
+            raise ShapeError(
+                error_message(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
+            )
         if not x.is_floating_point():
-            raise DtypeError(complaint(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
+            raise DtypeError(error_message(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
         if x.device != query.device:
-            mend = f"Use {name}.to(query.device)."
-            raise DtypeError(complaint(name, f"device {query.device}, that of query", f"{x.device}", mend))
+            hint = f"Use {name}.to(query.device)."
+            raise DtypeError(error_message(name, f"device {query.device}, that of query", f"{x.device}", hint))
         # Autocast makes one type of all but float64.
         cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
         if x.dtype != query.dtype and not cast:
-            mend = f"Use {name}.to(query.dtype)."
-            raise DtypeError(complaint(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", mend))
+            hint = f"Use {name}.to(query.dtype)."
+            raise DtypeError(error_message(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", hint))
     if key.shape[-2] != value.shape[-2]:
         got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
-        mend = "Every key needs its value: the second last dimensions must be equal."
-        raise ShapeError(complaint("value", f"{key.shape[-2]} rows, as many as key", got, mend))
+        hint = "Every key needs its value: the second last dimensions must be equal."
+        raise ShapeError(error_message("value", f"{key.shape[-2]} rows, as many as key", got, hint))
 
 
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,9 +197,9 @@ def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
         return _SUM if score.non_negative else _SOFTMAX
     normalizer = as_normalizer(given)
     if normalizer.needs_non_negative and not score.non_negative:
-        mend = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
+        hint = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
         got = f"{type(score).__name__}, which may be negative"
-        raise UnsupportedError(complaint("normalizer", "a score that is never negative, for Sum()", got, mend))
+        raise UnsupportedError(error_message("normalizer", "a score that is never negative, for Sum()", got, hint))
     return normalizer
 
 
@@ -205,13 +207,13 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
     """The number of key/value heads, and of query heads for each."""
     if min(query.ndim, key.ndim, value.ndim) < 3:
         shapes = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
-        mend = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
-        raise ShapeError(complaint("enable_gqa", "a head dimension in query, key and value", shapes, mend))
+        hint = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
+        raise ShapeError(error_message("enable_gqa", "a head dimension in query, key and value", shapes, hint))
     heads, groups = query.shape[-3], key.shape[-3]
     if value.shape[-3] != groups or groups == 0 or heads % groups:
         got = f"{heads} query heads, {groups} key heads and {value.shape[-3]} value heads"
-        mend = "Key and value need one number of heads, a divisor of the query's."
-        raise ShapeError(complaint("key", "heads that divide the query's heads", got, mend))
+        hint = "Key and value need one number of heads, a divisor of the query's."
+        raise ShapeError(error_message("key", "heads that divide the query's heads", got, hint))
     return groups, heads // groups
 
 
@@ -225,8 +227,8 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
     leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
     if leading is None:
         got = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
-        mend = "For fewer key/value heads than query heads pass enable_gqa=True; else expand the smaller one."
-        raise ShapeError(complaint("key", "leading dimensions that broadcast with query and value", got, mend))
+        hint = "For fewer key/value heads than query heads pass enable_gqa=True; else expand the smaller one."
+        raise ShapeError(error_message("key", "leading dimensions that broadcast with query and value", got, hint))
     return leading if groups is None else (*leading, query.shape[-3])
 
 
@@ -235,23 +237,23 @@ def _check_mask_device(mask: Mask | None, device: torch.device) -> None:
         if isinstance(part, Mask):
             _check_mask_device(part, device)
         elif isinstance(part, Tensor) and part.device != device:
-            mend = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
-            raise MaskError(complaint("mask", f"device {device}, that of query", f"{part.device}", mend))
+            hint = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
+            raise MaskError(error_message("mask", f"device {device}, that of query", f"{part.device}", hint))
 
 
 def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
-        mend = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
-        raise DtypeError(complaint("bias", "a floating-point tensor", got, mend))
+        hint = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
+        raise DtypeError(error_message("bias", "a floating-point tensor", got, hint))
     if bias.device != query.device:
-        mend = "Use bias.to(query.device)."
-        raise DtypeError(complaint("bias", f"device {query.device}, that of query", f"{bias.device}", mend))
+        hint = "Use bias.to(query.device)."
+        raise DtypeError(error_message("bias", f"device {query.device}, that of query", f"{bias.device}", hint))
     whole = (*grid.leading, grid.queries, grid.keys)
     if broadcast(tuple(bias.shape), whole) != whole:
         got = f"shape {show(tuple(bias.shape))}"
-        mend = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
-        raise ShapeError(complaint("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, mend))
+        hint = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
+        raise ShapeError(error_message("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint))
     return bias.to(bias_type(query.dtype, bias.dtype))
 
 
@@ -275,8 +277,8 @@ def _grouped(
 
 def _seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        mend = "It is the probability with which a weight is dropped."
-        raise ConfigError(complaint("dropout", "a number from 0 up to, but not including, 1", repr(dropout), mend))
+        hint = "It is the probability with which a weight is dropped."
+        raise ConfigError(error_message("dropout", "a number from 0 up to, but not including, 1", repr(dropout), hint))
     if dropout == 0:
         return None
     drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else "cpu")

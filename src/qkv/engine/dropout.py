@@ -27,7 +27,7 @@ def mix(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-def kept(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
+def keep_mask(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
     """Which weights are kept.
 
     Args:
@@ -41,7 +41,7 @@ def kept(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
 
     Example:
         >>> import torch
-        >>> keep = kept(torch.tensor(7), torch.arange(100), torch.arange(1000), 0.25)
+        >>> keep = keep_mask(torch.tensor(7), torch.arange(100), torch.arange(1000), 0.25)
         >>> round(keep.double().mean().item(), 2)
         0.75
     """

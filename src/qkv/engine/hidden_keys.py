@@ -5,7 +5,7 @@ import torch
 from qkv.engine.problem import Call
 
 
-def without_hidden(call: Call, keys: bool = True) -> Call:
+def zero_hidden_keys(call: Call, keys: bool = True) -> Call:
     """Zero what no one may see, so that nothing it holds can reach a result or a gradient.
 
     Args:
@@ -21,7 +21,7 @@ def without_hidden(call: Call, keys: bool = True) -> Call:
         >>> x = torch.full((1, 3, 2), torch.nan)
         >>> mask = lengths(torch.tensor([0]))
         >>> given = Arguments(lambda query, key: query @ key.mT, None, mask, None, 0.0, None, False)
-        >>> without_hidden(bind(x, x, x, given).call).key.sum()
+        >>> zero_hidden_keys(bind(x, x, x, given).call).key.sum()
         tensor(0.)
     """
     visibility = call.visibility

@@ -11,7 +11,7 @@ Array = NDArray[np.floating]
 
 @final
 @dataclass(frozen=True)
-class Sight:
+class KeyRanges:
     """What each row may see, and which rows of shared data belong to an item.
 
     Attributes:
@@ -40,7 +40,7 @@ class Drop(NamedTuple):
     probability: float
 
 
-def see(
+def key_ranges(
     dtype: np.dtype[np.floating],
     items: int,
     queries: int,
@@ -51,7 +51,7 @@ def see(
     last: NDArray[np.int32] | None = None,
     mask: NDArray[np.bool_] | None = None,
     bias: Array | None = None,
-) -> Sight:
+) -> KeyRanges:
     """Describe what each row may see, for shared data laid out in the usual ways.
 
     Args:
@@ -68,7 +68,7 @@ def see(
         The description.
 
     Example:
-        >>> see(np.dtype("f4"), 4, 3, 5, heads=2, last=np.array([[5], [2]], np.int32)).owner.tolist()
+        >>> key_ranges(np.dtype("f4"), 4, 3, 5, heads=2, last=np.array([[5], [2]], np.int32)).owner.tolist()
         [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]]
     """
     first = np.zeros((1, 1), np.int32) if first is None else first
@@ -80,7 +80,7 @@ def see(
     n = np.arange(items)
     shares = (bounds, max(mask.shape[0], 1), max(bias.shape[0], 1))
     columns = [n % heads, *(n * share // max(items, 1) for share in shares)]
-    return Sight(
+    return KeyRanges(
         np.array(np.broadcast_to(first, shape), np.int32),
         np.array(np.broadcast_to(last, shape), np.int32),
         np.ascontiguousarray(np.stack(columns, -1).astype(np.int64)),
@@ -89,7 +89,9 @@ def see(
     )
 
 
-def arguments(sight: Sight, shift: Array | None, drop: Drop | None, dtype: np.dtype[np.floating]) -> tuple[object, ...]:
+def arguments(
+    sight: KeyRanges, shift: Array | None, drop: Drop | None, dtype: np.dtype[np.floating]
+) -> tuple[object, ...]:
     """Give the arguments from the bounds to the scale of kept weights, in the kernels' order.
 
     Args:
@@ -102,7 +104,7 @@ def arguments(sight: Sight, shift: Array | None, drop: Drop | None, dtype: np.dt
         first, last, mask, bias, owner, shift, drop (seed and threshold, or nothing), scale.
 
     Example:
-        >>> arguments(see(np.dtype("f4"), 1, 2, 3), None, Drop(7, 0.5), np.dtype("f4"))[-1]
+        >>> arguments(key_ranges(np.dtype("f4"), 1, 2, 3), None, Drop(7, 0.5), np.dtype("f4"))[-1]
         np.float32(2.0)
     """
     bits = np.zeros(0, np.uint64)

@@ -10,13 +10,13 @@ from qkv.engine.problem import Call, Problem
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
-from qkv.scores.pointwise import Bell, Half, Pointwise
+from qkv.scores.pointwise import GaussianShape, NegativeHalf, Pointwise
 from qkv.shapes import Shape
 
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class Mechanism:
     """What is computed, without tensors.
 
     Attributes:
@@ -61,7 +61,7 @@ class Inputs(NamedTuple):
     seed: Tensor | None
 
 
-class Buffers(NamedTuple):
+class Gradients(NamedTuple):
     """The gradients of the inputs that may have one, as they add up; None where not wanted."""
 
     query: Tensor | None
@@ -73,14 +73,14 @@ class Buffers(NamedTuple):
     bias: Tensor | None
 
 
-DIFFERENTIABLE = len(Buffers._fields)
+DIFFERENTIABLE = len(Gradients._fields)
 """The first so many inputs may have gradients."""
 
 
-def empty_buffers(inputs: Inputs, wanted: list[bool]) -> Buffers:
+def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:
     """Zeros like what learns: column by column, where products with weights add up fastest; a bias as its tiles lie."""
     pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
-    return Buffers(*(None if x is None or not want else _zeros(x, x is not inputs.bias) for x, want in pairs))
+    return Gradients(*(None if x is None or not want else _zeros(x, x is not inputs.bias) for x, want in pairs))
 
 
 def _zeros(x: Tensor, columns: bool) -> Tensor:
@@ -94,7 +94,7 @@ def full_rank(x: Tensor, rank: int) -> Tensor:
     return x if x.ndim == rank else x.reshape(*(1,) * (rank - x.ndim), *x.shape)
 
 
-def prepare(problem: Problem, call: Call) -> tuple[Recipe, Inputs]:
+def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
     """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts."""
     operands = call.score.prepare(call.query, call.key)
     leading = problem.leading
@@ -118,10 +118,10 @@ def prepare(problem: Problem, call: Call) -> tuple[Recipe, Inputs]:
     )
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     pointwise = problem.pointwise
-    if isinstance(pointwise, Bell) and name == "sum" and call.bias is None:
+    if isinstance(pointwise, GaussianShape) and name == "sum" and call.bias is None:
         # Exponents are normalized: where Gaussians underflow, 1/Σs has no digits, and gradients no number.
-        pointwise, name = Half(), "gaussian"
-    recipe = Recipe(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
+        pointwise, name = NegativeHalf(), "gaussian"
+    recipe = Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
     return recipe, inputs
 
 

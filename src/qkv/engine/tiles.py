@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.dropout import kept
+from qkv.engine.dropout import keep_mask
 from qkv.engine.mechanism import full_rank
 from qkv.linalg.heap import Release
 from qkv.masks.base import Bounds
@@ -91,7 +91,7 @@ def _height(queries: int, keys: int, widest: int, pairs: int, tall: int) -> int:
     return max(1, min(queries, max(pairs // columns, min(tall, LONG // columns))))
 
 
-class Walk:
+class TileWalk:
     """The tiles of a problem, each with its place and what its rows may see.
 
     Tiles of a `whole` size cut rows alone: a function of the caller's own may close over parameters for each head, so
@@ -176,10 +176,12 @@ def _ends(bound: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def shares(seed: Tensor, place: Place, leading: Shape, queries: int, dropout: float, dtype: torch.dtype) -> Tensor:
+def dropout_factors(
+    seed: Tensor, place: Place, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
+) -> Tensor:
     """What each weight of a tile is multiplied by under dropout: 0, or 1/(1 − dropout)."""
     lead, rows, columns = place
     problems = torch.arange(prod(leading), device=seed.device).view(leading)[lead]
     row_numbers = problems.unsqueeze(-1) * queries + torch.arange(rows.start, rows.stop, device=seed.device)
-    keep = kept(seed, row_numbers, torch.arange(columns.start, columns.stop, device=seed.device), dropout)
+    keep = keep_mask(seed, row_numbers, torch.arange(columns.start, columns.stop, device=seed.device), dropout)
     return keep.to(dtype).div_(1 - dropout)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, complaint
+from qkv.errors import ConfigError, UnsupportedError, error_message
 from qkv.models.transformer import TransformerTranslator
 from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
 from qkv.nn.multihead import MultiHeadAttention
@@ -36,8 +36,8 @@ def to_ctranslate2(
     specs = _library()
     score = model.config.score
     if score not in _SCALES:
-        mend = "Export to ONNX, which takes any score, or train with --score scaled_dot."
-        raise UnsupportedError(complaint("--to", "a score that CTranslate2 computes", score, mend))
+        hint = "Export to ONNX, which takes any score, or train with --score scaled_dot."
+        raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", score, hint))
     spec = specs.TransformerSpec.from_config(
         (model.config.encoder_layers, model.config.decoder_layers),
         model.config.heads,
@@ -67,8 +67,8 @@ def _library() -> Any:
     try:
         from ctranslate2.specs import transformer_spec
     except ImportError as error:
-        mend = "Install it: pip install qkv[export]."
-        raise ConfigError(complaint("--to", "an installed library", f"ctranslate2: {error}", mend)) from None
+        hint = "Install it: pip install qkv[export]."
+        raise ConfigError(error_message("--to", "an installed library", f"ctranslate2: {error}", hint)) from None
     return transformer_spec
 
 

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, complaint
+from qkv.errors import ConfigError, UnsupportedError, error_message
 from qkv.models.decoder import LanguageModel
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.transformer import TransformerState, TransformerTranslator
@@ -161,14 +161,14 @@ def _quiet() -> Iterator[None]:
 def _check_parts(model: Exportable) -> None:
     config: Any = model.config
     if isinstance(model, TextClassifier | TextTagger) and model.reader.recurrent is not None:
-        mend = "Train with --model transformer or none."
-        raise UnsupportedError(complaint("--to", "an encoder that ONNX can hold", config.encoder, mend))
+        hint = "Train with --model transformer or none."
+        raise UnsupportedError(error_message("--to", "an encoder that ONNX can hold", config.encoder, hint))
     if isinstance(model, TextClassifier) and model.wide is not None:
-        mend = "Train without wide under [model]."
-        raise UnsupportedError(complaint("--to", "a model that reads tokens alone", "one with a wide part", mend))
+        hint = "Train without wide under [model]."
+        raise UnsupportedError(error_message("--to", "a model that reads tokens alone", "one with a wide part", hint))
     if isinstance(model, LanguageModel) and config.window is not None:
-        mend = "Train without --window."
-        raise UnsupportedError(complaint("--to", "attention to all that came before", "a sliding window", mend))
+        hint = "Train without --window."
+        raise UnsupportedError(error_message("--to", "attention to all that came before", "a sliding window", hint))
 
 
 def _check_libraries() -> None:
@@ -176,5 +176,5 @@ def _check_libraries() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        mend = "Install it: pip install qkv[export]."
-        raise ConfigError(complaint("--to", "an installed library", f"{error}", mend)) from None
+        hint = "Install it: pip install qkv[export]."
+        raise ConfigError(error_message("--to", "an installed library", f"{error}", hint)) from None

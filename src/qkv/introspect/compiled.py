@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.compiled.available import trouble
+from qkv.compiled.available import why_unavailable
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call
 from qkv.scores.pointwise import Linear
@@ -42,7 +42,7 @@ def serves(call: Call, kind: str, count: int) -> bool:
     plain = call.score.core == "dot" and isinstance(call.score.pointwise, Linear) and kind == "softmax"
     intervals = call.visibility.kind in ("all", "causal", "keys", "bounds")
     here = call.query.device.type == "cpu" and call.query.dtype != torch.float64
-    return plain and intervals and here and call.bias is None and count <= 64 and trouble() is None
+    return plain and intervals and here and call.bias is None and count <= 64 and why_unavailable() is None
 
 
 @torch.no_grad()

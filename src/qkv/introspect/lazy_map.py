@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.engine.describe import Arguments, Bound, bind
-from qkv.engine.hidden_keys import without_hidden
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint
+from qkv.engine.describe import Arguments, DescribedCall, describe
+from qkv.engine.hidden_keys import zero_hidden_keys
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message
 from qkv.introspect import gradients
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
@@ -44,7 +44,7 @@ class AttentionMap:
         shape: (..., Q, K).
     """
 
-    def __init__(self, bound: Bound, state: Tensor) -> None:
+    def __init__(self, bound: DescribedCall, state: Tensor) -> None:
         self._call = bound.call
         self._kind = bound.problem.normalizer
         self._state = state
@@ -63,11 +63,11 @@ class AttentionMap:
                 the caller's own, of whose rows nothing is kept.
         """
         if self._kind == "hard":
-            mend = "attention_with_state gives the largest score of each row."
-            raise UnsupportedError(complaint("state", "a normalizer other than Hard", "Hard", mend))
+            hint = "attention_with_state gives the largest score of each row."
+            raise UnsupportedError(error_message("state", "a normalizer other than Hard", "Hard", hint))
         if self._kind not in KNOWN:
-            mend = "Its rows are made whole whenever they are looked at."
-            raise UnsupportedError(complaint("state", "a value of qkv.normalizers", self._kind, mend))
+            hint = "Its rows are made whole whenever they are looked at."
+            raise UnsupportedError(error_message("state", "a value of qkv.normalizers", self._kind, hint))
         return RowState(self._kind, self._state.reshape(self.shape[:-1]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
@@ -115,8 +115,8 @@ class AttentionMap:
         """
         size = prod(self.shape)
         if limit is not None and size > limit:
-            mend = "Look at tiles, or pass limit=None if there is memory for all of it."
-            raise UnsupportedError(complaint("dense(limit)", f"at most {limit:,} weights", f"{size:,}", mend))
+            hint = "Look at tiles, or pass limit=None if there is memory for all of it."
+            raise UnsupportedError(error_message("dense(limit)", f"at most {limit:,} weights", f"{size:,}", hint))
         return self[..., :, :]
 
     def received(self) -> Tensor:
@@ -167,7 +167,7 @@ class AttentionMap:
         """
         found = self.statistics(topk=count)
         if found.weights is None or found.keys is None:
-            raise ConfigError(complaint("count", "1 or more", str(count), "The largest weight alone is peak()."))
+            raise ConfigError(error_message("count", "1 or more", str(count), "The largest weight alone is peak()."))
         return found.weights, found.keys
 
     def peak(self) -> Tensor:
@@ -263,8 +263,10 @@ class AttentionMap:
         missing = len(self.shape) - len(before) - len(after)
         good = missing >= 0 and all(_fits(place) for place in (*before, *after))
         if not good or len(before) + len(after) + (gap < len(index)) != len(index):
-            mend = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
-            raise ShapeError(complaint("index", f"integers and plain slices of {show(self.shape)}", str(index), mend))
+            hint = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
+            raise ShapeError(
+                error_message("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
+            )
         return [*before, *[slice(None)] * missing, *after]
 
 
@@ -320,8 +322,8 @@ def attention_map(
     """
     given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
     places = _positions(key)
-    bound = bind(query, key, places, given, state=True)
-    bound = bound._replace(call=without_hidden(bound.call))
+    bound = describe(query, key, places, given, state=True)
+    bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
         wide = torch.promote_types(query.dtype, torch.float32)
@@ -333,8 +335,8 @@ def attention_map(
     whole = (*bound.leading, bound.problem.queries)
     if state.kind != bound.problem.normalizer or tuple(state.value.shape) != whole:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
-        mend = "Pass the state that attention_with_state returned for this query, key and normalizer."
-        raise ShapeError(complaint("state", f"{bound.problem.normalizer} {show(whole)}", got, mend))
+        hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
+        raise ShapeError(error_message("state", f"{bound.problem.normalizer} {show(whole)}", got, hint))
     return AttentionMap(bound, state.value.reshape(*bound.problem.leading, bound.problem.queries))
 
 

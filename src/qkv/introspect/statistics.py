@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.problem import Call
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -99,10 +99,12 @@ def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Te
         ConfigError: more blocks than rows or keys, or another way to pool.
     """
     if how not in ("mean", "max"):
-        raise ConfigError(complaint("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max"))))
+        raise ConfigError(error_message("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max"))))
     if not all(1 <= blocks <= count for blocks, count in zip(size, whole.shape[-2:], strict=True)):
         got, most = show(size), show(whole.shape[-2:])
-        raise ConfigError(complaint("height, width", f"from 1 up to {most}", got, "A block holds at least one weight."))
+        raise ConfigError(
+            error_message("height, width", f"from 1 up to {most}", got, "A block holds at least one weight.")
+        )
     tally = Pooled(whole.shape, whole.call.query.device, size, how, whole.state.dtype)
     with torch.no_grad():
         sweep(*whole, [tally])
@@ -134,9 +136,9 @@ def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | 
     largest = float(torch.where(whole.state.isfinite(), whole.state, 0).abs().max())
     bound = 1e-3 + 64 * torch.finfo(torch.float32).eps * largest
     if error > bound:
-        mend = "Pass the state that attention_with_state returned for this query, key and mechanism."
+        hint = "Pass the state that attention_with_state returned for this query, key and mechanism."
         got = f"sums that are off by {error:.3g}"
-        raise ShapeError(complaint("state", "rows whose weights sum to what the normalizer promises", got, mend))
+        raise ShapeError(error_message("state", "rows whose weights sum to what the normalizer promises", got, hint))
     return error
 
 
@@ -180,10 +182,10 @@ def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
 def _check(whole: Whole, names: Sequence[str], count: int) -> None:
     for name in names:
         if name not in NAMES:
-            raise ConfigError(complaint("statistics", "names of statistics", repr(name), nearest(name, NAMES)))
+            raise ConfigError(error_message("statistics", "names of statistics", repr(name), nearest(name, NAMES)))
     if not 0 <= count <= whole.shape[-1]:
-        mend = "A row has no more weights than there are keys."
-        raise ConfigError(complaint("topk", f"from 0 to {whole.shape[-1]} keys", str(count), mend))
+        hint = "A row has no more weights than there are keys."
+        raise ConfigError(error_message("topk", f"from 0 to {whole.shape[-1]} keys", str(count), hint))
     if "entropy" in names:
         check_entropy(whole)
 
@@ -193,8 +195,8 @@ def check_entropy(whole: Whole) -> None:
     normalizer = whole.call.normalizer
     if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):
         got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
-        mend = "Negative weights have no logarithm; received() and topk() take them."
-        raise UnsupportedError(complaint("entropy", "weights that are never negative", got, mend))
+        hint = "Negative weights have no logarithm; received() and topk() take them."
+        raise UnsupportedError(error_message("entropy", "weights that are never negative", got, hint))
 
 
 class _Refused(torch.autograd.Function):
@@ -207,8 +209,8 @@ class _Refused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        mend = "received() and entropy() have gradients; so has any tile, amap[..., rows, keys]."
-        raise UnsupportedError(complaint(ctx.name, "no gradient asked of it", "a backward pass", mend))
+        hint = "received() and entropy() have gradients; so has any tile, amap[..., rows, keys]."
+        raise UnsupportedError(error_message(ctx.name, "no gradient asked of it", "a backward pass", hint))
 
 
 def without_gradient(name: str, result: Tensor, anchors: Sequence[Tensor]) -> Tensor:

@@ -20,11 +20,11 @@ KEPT = 1 << 23
 _own = threading.local()
 
 
-class Rooms:
+class Workspace:
     """Pieces of memory by name; each is used for one thing at a time.
 
     Example:
-        >>> rooms = Rooms()
+        >>> rooms = Workspace()
         >>> rooms.take("weights", (2, 3), torch.float32).shape, rooms.bytes
         (torch.Size([2, 3]), 24)
     """
@@ -56,18 +56,18 @@ class Rooms:
 
 
 @contextmanager
-def lent() -> Iterator[Rooms]:
+def borrow_workspace() -> Iterator[Workspace]:
     """Lend this thread's rooms; whoever asks meanwhile, such as a finalizer, gets new ones.
 
     Example:
-        >>> with lent() as rooms:
-        ...     with lent() as others:
+        >>> with borrow_workspace() as rooms:
+        ...     with borrow_workspace() as others:
         ...         others is rooms
         False
     """
-    rooms: Rooms | None = getattr(_own, "rooms", None)
+    rooms: Workspace | None = getattr(_own, "rooms", None)
     _own.rooms = None
-    rooms = Rooms() if rooms is None else rooms
+    rooms = Workspace() if rooms is None else rooms
     yield rooms
     if rooms.bytes <= KEPT:
         _own.rooms = rooms

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.linalg.session import kept
+from qkv.linalg.session import session_value
 from qkv.shapes import Shape, broadcast
 from qkv.values.parameters import forward_mode, numbers, readable
 
 if TYPE_CHECKING:
-    from qkv.linalg.packed import Paneled
+    from qkv.linalg.packed import PackedWeight
 
 _LEAST = 2**20
 """Multiplications below which the call itself takes too much of the time."""
@@ -62,7 +62,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         tensor([[4., 4., 4., 4.],
                 [4., 4., 4., 4.]])
     """
-    if not served(x, weight) or not (bias is None or _added(weight, bias)):
+    if not onednn_serves(x, weight) or not (bias is None or _added(weight, bias)):
         return F.linear(x, weight, bias)
     given = (x, weight) if bias is None else (x, weight, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
@@ -76,13 +76,13 @@ _Place = tuple[int, int, torch.Size, tuple[int, ...]]
 
 
 @final
-class _Weights(dict[_Place, "tuple[Tensor, Tensor | Paneled | None]"]):
+class _Weights(dict[_Place, "tuple[Tensor, Tensor | PackedWeight | None]"]):
     """Weights met in a decoding, and as they are multiplied from the second time on; a changed one is another."""
 
 
-def _kept(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
+def _kept(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
     """The weight laid out, where it is kept so; only of what was not itself computed in this decoding."""
-    weights = kept(_Weights)
+    weights = session_value(_Weights)
     if weights is None or weight.is_inference() or torch.is_grad_enabled():
         return weight
     place = (weight.data_ptr(), weight._version, weight.shape, weight.stride())
@@ -97,7 +97,7 @@ def _kept(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
     return met[1]
 
 
-def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | Paneled":
+def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
     """A weight for products of our own where they are large, else as oneDNN reads it."""
     if x.numel() * weight.shape[0] >= _MANY and (paneled := _compiled()) is not None:
         return paneled(weight.detach())
@@ -115,7 +115,7 @@ def few(rows: int) -> bool:
     return 8 <= rows <= 128
 
 
-def by_panels(weight: Tensor, steps: int, rows: int) -> "Paneled | None":
+def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None":
     """A weight W (N, M) laid out for the steps of a loop, each a product x·Wᵀ of few rows without a gradient.
 
     Args:
@@ -128,32 +128,32 @@ def by_panels(weight: Tensor, steps: int, rows: int) -> "Paneled | None":
         without compiled kernels, or in a decoding, which keeps its weights itself (`linear`).
 
     Example:
-        >>> by_panels(torch.ones(4, 3), 100, 8) is None
+        >>> packed_weight(torch.ones(4, 3), 100, 8) is None
         True
     """
     pays = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
     if not pays or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
         return None
-    if kept(_Weights) is not None and not torch.is_grad_enabled():
+    if session_value(_Weights) is not None and not torch.is_grad_enabled():
         return None
     paneled = _compiled()
     return None if paneled is None else paneled(weight.detach())
 
 
 @lru_cache
-def _compiled() -> "type[Paneled] | None":
+def _compiled() -> "type[PackedWeight] | None":
     """Products by panels, where Numba runs and shares them among PyTorch's threads."""
     try:
         from qkv.compiled.openmp import linked
-        from qkv.linalg.packed import Paneled
+        from qkv.linalg.packed import PackedWeight
     except (ImportError, OSError, RuntimeError):
         return None
-    return Paneled if linked() else None
+    return PackedWeight if linked() else None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """A product of two matrices (R, M) and (M, N), as `left @ right`, without a gradient."""
-    if not served(left, right.mT):
+    if not onednn_serves(left, right.mT):
         return left @ right
     # oneDNN takes its first operand by rows and copies it where it lies by columns: the smaller one then comes first.
     if not left.is_contiguous() and right.numel() < left.numel():
@@ -179,7 +179,7 @@ def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None 
     *heads, rows, terms = left.shape
     columns = right.shape[-1]
     lead = broadcast(tuple(heads), tuple(right.shape[:-2]))
-    if lead is None or not favored(left, right):
+    if lead is None or not onednn_favored(left, right):
         if room is None or lead is None:
             return left @ right
         return torch.matmul(left, right, out=room((*lead, rows, columns)))
@@ -193,13 +193,13 @@ def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None 
     return found
 
 
-def favored(left: Tensor, right: Tensor) -> bool:
+def onednn_favored(left: Tensor, right: Tensor) -> bool:
     """Whether `batched` takes oneDNN."""
     large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _LEAST_ITEM
     return large and left.shape[-1] == right.shape[-2] and _answered(left, right)
 
 
-def plain(x: Tensor) -> Tensor:
+def contiguous_rows(x: Tensor) -> Tensor:
     """The same numbers, row by row without gaps where `batched` would ask that of them again and again."""
     return x if x.dtype != torch.float32 or not _answered(x, x) or _gapless(x) else x.contiguous()
 
@@ -234,7 +234,7 @@ def _long(left: Tensor, right: Tensor) -> Tensor:
     return found
 
 
-def served(x: Tensor, weight: Tensor) -> bool:
+def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN takes a product: large ones in float32, called eagerly on a processor that MKL does not favor.
 
     `torch.backends.mkldnn.set_flags(False)` leaves all of them to PyTorch, and so does what does not fit: the private

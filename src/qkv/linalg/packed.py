@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.compiled import thread_pool
 from qkv.linalg import packed_kernel
-from qkv.linalg.session import Reused, kept
+from qkv.linalg.session import ReusedMemory, session_value
 
 _EACH = 1e-5
 """Microseconds of one thread for a multiplication."""
@@ -33,7 +33,7 @@ class Norm(NamedTuple):
     epsilon: float
 
 
-def lay_out(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArray[np.uint64]]:
+def pack(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArray[np.uint64]]:
     """Copy parameters as `product` and `norm` read them, one behind the other.
 
     Args:
@@ -43,7 +43,7 @@ def lay_out(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArr
         All numbers, and where each part begins; the bias of a product follows its panels.
 
     Example:
-        >>> numbers, places = lay_out([Norm(torch.ones(2), torch.zeros(2), 1e-5)])
+        >>> numbers, places = pack([Norm(torch.ones(2), torch.zeros(2), 1e-5)])
         >>> numbers[:5], places
         (array([1.e+00, 1.e+00, 0.e+00, 0.e+00, 1.e-05], dtype=float32), array([0], dtype=uint64))
     """
@@ -79,14 +79,14 @@ def _lay_out_affine(part: Affine, room: Tensor) -> None:
 
 
 @final
-class Paneled:
+class PackedWeight:
     """A weight W (N, M), by panels.
 
     Args:
         weight: float32, on the CPU.
 
     Example:
-        >>> Paneled(torch.ones(4, 3)).times(torch.ones(2, 3), torch.ones(4))
+        >>> PackedWeight(torch.ones(4, 3)).times(torch.ones(2, 3), torch.ones(4))
         tensor([[4., 4., 4., 4.],
                 [4., 4., 4., 4.]])
     """
@@ -94,7 +94,7 @@ class Paneled:
     def __init__(self, weight: Tensor) -> None:
         """Copy it."""
         self._columns, self._terms = weight.shape
-        self._numbers, _ = lay_out([Affine(weight, None)])
+        self._numbers, _ = pack([Affine(weight, None)])
         self._panels = -(-self._columns // packed_kernel.WIDE)
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -108,7 +108,7 @@ class Paneled:
             (..., N).
         """
         rows = x.numel() // self._terms
-        shape, reused = (*x.shape[:-1], self._columns), kept(Reused)
+        shape, reused = (*x.shape[:-1], self._columns), session_value(ReusedMemory)
         out = torch.empty(shape, dtype=torch.float32, device="cpu") if reused is None else reused.tensor(shape)
         behind = self._numbers, self._panels * packed_kernel.WIDE * self._terms
         added = behind if bias is None else (_flat(bias), 0)
@@ -116,7 +116,7 @@ class Paneled:
         scratch = (((packed_kernel.ROWS * packed_kernel.WIDE,), np.float32),)
         time = rows * self._terms * self._columns * _EACH
         # One chunk for each thread: a panel is fetched while the one before it is multiplied.
-        thread_pool.share_out(packed_kernel.product_alone, np.float32, self._panels, time, given, scratch, each=1)
+        thread_pool.run_in_chunks(packed_kernel.product_alone, np.float32, self._panels, time, given, scratch, each=1)
         return out
 
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from qkv.compiled import kernels, registers
-from qkv.compiled.kernels import Kernel, fetch_at, helper, kept_with, reduction, wide_registers
+from qkv.compiled.kernels import Kernel, cached_with, helper, prefetch_at, reduction, wide_registers
 from qkv.compiled.registers import WORD
 
 ROUND = 16 if kernels.WIDE else 8
@@ -61,7 +61,7 @@ def _tile(_, sums, x, row, of_row, rows, numbers, panel, terms, ahead, more):
         whole = builder.and_(terms, WORD(-_UNROLLED))
 
         def fetched(builder, term):
-            fetch_at(builder, builder.gep(ahead, [builder.mul(term, WORD(LINE // _UNROLLED))]))
+            prefetch_at(builder, builder.gep(ahead, [builder.mul(term, WORD(LINE // _UNROLLED))]))
 
         sides = registers.Sides(lowest, WORD(1), panel, WORD(WIDE))
         sums = registers.add_terms(builder, sums, sides, WORD(0), whole, _UNROLLED, fetched)
@@ -124,7 +124,7 @@ def _product(start, stop, rows, terms, columns, x, numbers, weight, biases, bias
 product = helper(_product)
 """As a part of other compiled functions."""
 product_alone = Kernel(
-    kept_with(_product, registers),
+    cached_with(_product, registers),
     "void(u8, u8, u8, u8, u8, F[::1], F[::1], u8, F[::1], u8, b1, F[::1], F[::1], F[::1])",
 )
 

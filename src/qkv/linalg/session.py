@@ -23,15 +23,15 @@ _WIDER = 4
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
+def decoding_session() -> Iterator[None]:
     """Keep what decodings make for themselves until the end of the block: laid out weights, room for keys.
 
     For a decoding, whose every step takes the same, and for several of them: a block within another one shares what
     that one keeps. Nothing outlives the outermost block.
 
     Example:
-        >>> with keeping():
-        ...     with keeping():
+        >>> with decoding_session():
+        ...     with decoding_session():
         ...         inner = kept(list)
         ...     kept(list) is inner
         True
@@ -46,17 +46,17 @@ def keeping() -> Iterator[None]:
         _STORE.reset(before)
 
 
-def kept(kind: type[T]) -> T | None:
+def session_value(kind: type[T]) -> T | None:
     """Give the one thing of a kind that is kept here, made when it is first asked for.
 
     Args:
         kind: a class; it is called without arguments.
 
     Returns:
-        It, or None outside of `keeping`.
+        It, or None outside of `decoding_session`.
 
     Example:
-        >>> kept(dict) is None
+        >>> session_value(dict) is None
         True
     """
     store = _STORE.get()
@@ -69,7 +69,7 @@ def kept(kind: type[T]) -> T | None:
 
 
 @final
-class Reused:
+class ReusedMemory:
     """Memory that arrays and tensors lay in, once nothing refers to them any more.
 
     glibc gives large blocks back to the system when they are freed, and the first touch of each page that comes anew
@@ -80,7 +80,7 @@ class Reused:
         most: bytes of all pieces together, from which on idle ones are given back before more is taken.
 
     Example:
-        >>> reused = Reused()
+        >>> reused = ReusedMemory()
         >>> place = reused.tensor((2, 3)).data_ptr()  # and lets go of it
         >>> reused.tensor((3, 2)).data_ptr() == place
         True

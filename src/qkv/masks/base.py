@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.errors import MaskError, complaint
+from qkv.errors import MaskError, error_message
 from qkv.shapes import Shape
 from qkv.values.pytree import value
 
@@ -84,14 +84,14 @@ def as_mask(mask: object) -> Mask:
     if isinstance(mask, Tensor) and mask.dtype == torch.bool:
         return Dense(mask)
     if isinstance(mask, Tensor):
-        mend = (
+        hint = (
             "Numbers that are added to the scores are a bias: pass bias=."
             if mask.is_floating_point()
             else "Compare first, for example mask=(tensor != 0); True means may attend."
         )
-        raise MaskError(complaint("mask", "a bool tensor (True: may attend)", f"dtype {mask.dtype}", mend))
+        raise MaskError(error_message("mask", "a bool tensor (True: may attend)", f"dtype {mask.dtype}", hint))
     raise MaskError(
-        complaint(
+        error_message(
             "mask", "a bool tensor or a value of qkv.masks", f"{type(mask).__name__}", "Example: qkv.masks.causal()."
         )
     )

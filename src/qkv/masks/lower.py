@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkv.errors import MaskError, complaint
+from qkv.errors import MaskError, error_message
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import Causal
 from qkv.shapes import Shape, broadcast, show
@@ -151,9 +151,9 @@ def _table(seen: Tensor, whole: Shape) -> Tensor:
     """What a mask of the caller's own says, if it may be said."""
     shape = tuple(seen.shape)
     if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, whole) != whole):
-        mend = "visible(grid, rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
+        hint = "visible(grid, rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
         expected = f"bool that broadcasts to (..., Q, K) = {show(whole)} from visible()"
-        raise MaskError(complaint("mask", expected, f"{seen.dtype} of shape {show(shape)}", mend))
+        raise MaskError(error_message("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint))
     return seen
 
 
@@ -257,7 +257,7 @@ def _fitting(table: Tensor, grid: Grid) -> Tensor:
     whole = (*grid.leading, grid.queries, grid.keys)
     if broadcast(tuple(table.shape), whole) != whole:
         raise MaskError(
-            complaint(
+            error_message(
                 "mask",
                 f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
                 f"shape {show(tuple(table.shape))}",

@@ -6,7 +6,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import MaskError, ShapeError, complaint
+from qkv.errors import MaskError, ShapeError, error_message
 from qkv.masks.base import Bounds, Dense, Grid, Mask
 from qkv.shapes import align_left, show
 from qkv.values.pytree import value
@@ -137,7 +137,7 @@ class Documents(Mask):
 def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
     if ids.shape[-1] != count:
         raise ShapeError(
-            complaint(
+            error_message(
                 f"documents({argument})",
                 f"one id per position, {count} in the last dimension",
                 f"shape {show(tuple(ids.shape))}",
@@ -227,7 +227,9 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
                 [1, 1, 1]], dtype=torch.int32)
     """
     if align not in ("start", "end"):
-        raise MaskError(complaint("align", '"start" or "end"', repr(align), 'Use "end" for bottom-right alignment.'))
+        raise MaskError(
+            error_message("align", '"start" or "end"', repr(align), 'Use "end" for bottom-right alignment.')
+        )
     return Causal(_integer(offset, "offset"), align)
 
 
@@ -284,7 +286,7 @@ def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> 
     for name, width in (("left", left), ("right", right)):
         if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 0):
             raise MaskError(
-                complaint(f"window({name})", "a number of keys, 0 or more, or None", repr(width), "None means all.")
+                error_message(f"window({name})", "a number of keys, 0 or more, or None", repr(width), "None means all.")
             )
     return Window(left, right, _integer(offset, "offset"))
 
@@ -312,7 +314,7 @@ def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
     for name, given in (("ids", ids), ("key_ids", key_ids)):
         if given is not None and (not isinstance(given, Tensor) or given.ndim == 0 or _fractional(given)):
             raise MaskError(
-                complaint(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
+                error_message(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
             )
     return Documents(ids, key_ids)
 
@@ -335,7 +337,9 @@ def dense(tensor: Tensor) -> Dense:
     """
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
         raise MaskError(
-            complaint("dense(tensor)", "a bool tensor (True: may attend)", _kind(tensor), "Compare first: tensor != 0.")
+            error_message(
+                "dense(tensor)", "a bool tensor (True: may attend)", _kind(tensor), "Compare first: tensor != 0."
+            )
         )
     return Dense(tensor)
 
@@ -344,8 +348,8 @@ def _integer(item: int | Tensor, argument: str) -> int | Tensor:
     plain = isinstance(item, int) and not isinstance(item, bool)
     if plain or (isinstance(item, Tensor) and not _fractional(item)) or isinstance(item, torch.SymInt):
         return item
-    mend = "Use .long()." if isinstance(item, Tensor) else "Example: torch.tensor([20, 13])."
-    raise MaskError(complaint(argument, "an integer or an integer tensor per item", _kind(item), mend))
+    hint = "Use .long()." if isinstance(item, Tensor) else "Example: torch.tensor([20, 13])."
+    raise MaskError(error_message(argument, "an integer or an integer tensor per item", _kind(item), hint))
 
 
 def _fractional(tensor: Tensor) -> bool:

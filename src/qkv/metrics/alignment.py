@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from qkv.errors import DataError, complaint
+from qkv.errors import DataError, error_message
 from qkv.metrics.figure import Figure, require_same_length
 
 Link = tuple[int, int]
@@ -54,8 +54,8 @@ def parse_links(text: str, where: str = "links") -> Links:
         match = _LINK.fullmatch(item)
         if match is None:
             got = ascii(item) if len(item) <= 40 else f"{item[:37]!a}..."
-            mend = "Write SOURCE-TARGET for a sure link and SOURCEpTARGET for a possible one, counted from 0."
-            raise DataError(complaint(where, "links like 3-4 or 3p4", got, mend))
+            hint = "Write SOURCE-TARGET for a sure link and SOURCEpTARGET for a possible one, counted from 0."
+            raise DataError(error_message(where, "links like 3-4 or 3p4", got, hint))
         link = (int(match[1]), int(match[3]))
         possible.add(link)
         if match[2] == "-":
@@ -170,5 +170,5 @@ def _count(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) ->
 
 def _share(argument: str, part: int, whole: int) -> float:
     if not whole:
-        raise DataError(complaint(argument, "at least one link", "none", "There is nothing to measure."))
+        raise DataError(error_message(argument, "at least one link", "none", "There is nothing to measure."))
     return part / whole

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from qkv.errors import DataError, complaint
+from qkv.errors import DataError, error_message
 from qkv.metrics.figure import Figure, require_same_length
 
 
@@ -109,7 +109,7 @@ def _rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequenc
     require_same_length(hypotheses, references)
     length = sum(map(len, references))
     if not length:
-        mend = "A rate needs something to divide by."
-        raise DataError(complaint("references", "at least one token in all", "only empty ones", mend))
+        hint = "A rate needs something to divide by."
+        raise DataError(error_message("references", "at least one token in all", "only empty ones", hint))
     edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
     return 100 * edits / length

@@ -5,7 +5,7 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Self
 
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Figure:
             return True
         measured = (self.name, self.signature, self.higher_is_better)
         if measured != (other.name, other.signature, other.higher_is_better):
-            mend = "Measure both in the same way."
+            hint = "Measure both in the same way."
             expected = f"{self.name} ({self.signature})"
-            raise ConfigError(complaint("other", expected, f"{other.name} ({other.signature})", mend))
+            raise ConfigError(error_message("other", expected, f"{other.name} ({other.signature})", hint))
         return self.value > other.value if self.higher_is_better else self.value < other.value
 
     def __str__(self) -> str:
@@ -78,8 +78,8 @@ def require_same_length(hypotheses: Sized, references: Sized) -> int:
     """
     if len(hypotheses) != len(references):
         expected = f"one for each of the {len(references):,} references"
-        mend = "Give them in the same order, none left out."
-        raise DataError(complaint("hypotheses", expected, f"{len(hypotheses):,}", mend))
+        hint = "Give them in the same order, none left out."
+        raise DataError(error_message("hypotheses", expected, f"{len(hypotheses):,}", hint))
     if not len(references):
-        raise DataError(complaint("references", "at least one", "none", "There is nothing to measure."))
+        raise DataError(error_message("references", "at least one", "none", "There is nothing to measure."))
     return len(references)

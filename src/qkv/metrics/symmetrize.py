@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 
 Link = tuple[int, int]
 _NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
@@ -106,6 +106,6 @@ def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> s
         [(0, 0), (1, 0)]
     """
     if how not in SYMMETRIZATIONS:
-        mend = nearest(how, SYMMETRIZATIONS)
-        raise ConfigError(complaint("--symmetrize", "a known way", f'"{how}"', mend))
+        hint = nearest(how, SYMMETRIZATIONS)
+        raise ConfigError(error_message("--symmetrize", "a known way", f'"{how}"', hint))
     return SYMMETRIZATIONS[how](set(forward), set(backward))

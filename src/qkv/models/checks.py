@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, ShapeError, complaint, nearest
+from qkv.errors import ConfigError, ShapeError, error_message, nearest
 
 _LAYERS = 10_000
 """Of any kind at most: nothing so deep was ever trained, and each takes milliseconds to be made."""
@@ -38,14 +38,14 @@ def check_config(config: Any) -> None:
         kind, value, name = hints[field.name], getattr(config, field.name), f"model.{field.name}"
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
-                mend = nearest(str(value), get_args(kind))
-                raise ConfigError(complaint(name, "one of its names", repr(value), mend))
+                hint = nearest(str(value), get_args(kind))
+                raise ConfigError(error_message(name, "one of its names", repr(value), hint))
         elif kind is int and value < 1:
-            raise ConfigError(complaint(name, "at least 1", str(value), "Use more."))
+            raise ConfigError(error_message(name, "at least 1", str(value), "Use more."))
         elif kind is int and name.endswith("layers") and value > _LAYERS:
-            raise ConfigError(complaint(name, f"at most {_LAYERS:,}", str(value), "Use fewer, and wider ones."))
+            raise ConfigError(error_message(name, f"at most {_LAYERS:,}", str(value), "Use fewer, and wider ones."))
         elif kind is float and not 0 <= value < 1:
-            raise ConfigError(complaint(name, "a share in [0, 1)", str(value), "0 switches it off."))
+            raise ConfigError(error_message(name, "a share in [0, 1)", str(value), "0 switches it off."))
 
 
 def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -69,8 +69,8 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
     _expect("source", source, 2, "(B, S)")
     _expect("lengths", lengths, 1, "(B,)")
     if lengths.shape[0] != source.shape[0]:
-        mend = "Give one length for each row."
-        raise ShapeError(complaint("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", mend))
+        hint = "Give one length for each row."
+        raise ShapeError(error_message("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", hint))
     if source.shape[1] == 0:
         source = F.pad(source, (0, 1))
     real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
@@ -110,21 +110,23 @@ def check_target(target: Tensor, rows: int, size: int) -> None:
     """
     _expect("target", target, 2, "(B, T)")
     if target.shape[0] != rows or target.shape[1] == 0:
-        mend = "Each row begins with the begin mark."
-        raise ShapeError(complaint("target", f"{rows} rows of one token or more", f"{tuple(target.shape)}", mend))
+        hint = "Each row begins with the begin mark."
+        raise ShapeError(error_message("target", f"{rows} rows of one token or more", f"{tuple(target.shape)}", hint))
     _within("target", target, size, "The ids come from the tokenizer that the model was made for.")
 
 
 def _expect(argument: str, ids: Tensor, rank: int, shape: str) -> None:
     if ids.ndim != rank or ids.dtype != torch.int64:
         got = f"{ids.dtype} of shape {tuple(ids.shape)}"
-        raise ShapeError(complaint(argument, f"int64 of shape {shape}", got, "Token ids and counts are whole numbers."))
+        raise ShapeError(
+            error_message(argument, f"int64 of shape {shape}", got, "Token ids and counts are whole numbers.")
+        )
 
 
-def _within(argument: str, ids: Tensor, end: int, mend: str) -> None:
+def _within(argument: str, ids: Tensor, end: int, hint: str) -> None:
     # On an accelerator this would wait for the device at every step: its own assertion must do there.
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
         low, high = ids.aminmax()
         if low < 0 or high >= end:
             got = f"{int(low) if low < 0 else int(high)}"
-            raise ShapeError(complaint(argument, f"numbers from 0 to {end - 1}", got, mend))
+            raise ShapeError(error_message(argument, f"numbers from 0 to {end - 1}", got, hint))

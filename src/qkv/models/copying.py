@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
@@ -52,8 +52,8 @@ class CopyingTranslator(nn.Module):
         super().__init__()
         config = inner.config
         if config.copy == "none":
-            mend = 'Choose "mixture" or "joint".'
-            raise ConfigError(complaint("model.copy", "a way to mix copies in", '"none"', mend))
+            hint = 'Choose "mixture" or "joint".'
+            raise ConfigError(error_message("model.copy", "a way to mix copies in", '"none"', hint))
         self.config, self.unknown = config, unknown
         self.inner = inner
         states, memory = inner.widths
@@ -81,7 +81,7 @@ class CopyingTranslator(nn.Module):
         state = self.start(source, source_lengths)
         if target.ndim != 2 or target.dtype != torch.int64 or target.shape[0] != source.shape[0]:
             expected, got = f"int64 ({source.shape[0]}, T)", f"{target.dtype} {tuple(target.shape)}"
-            raise ShapeError(complaint("target", expected, got, "Each row begins with the begin mark."))
+            raise ShapeError(error_message("target", expected, got, "Each row begins with the begin mark."))
         return self._predict(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> CopyingState:

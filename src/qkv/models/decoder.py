@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear
 from qkv.models.checks import check_config, check_target
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
@@ -78,11 +78,13 @@ class DecoderConfig:
         check_config(self)
         if self.width % self.heads:
             got = f"{self.heads} for width {self.width}"
-            raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
+            raise ConfigError(error_message("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
         for name in ("window", "key_heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(complaint(f"model.{name}", "at least 1", str(value), "Leave it out for the default."))
+                raise ConfigError(
+                    error_message(f"model.{name}", "at least 1", str(value), "Leave it out for the default.")
+                )
 
 
 class DecoderState(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ShapeError, error_message
 from qkv.linalg.matmul import Linear
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
@@ -204,20 +204,20 @@ class PointerNetwork(nn.Module):
     def _real(self, source: Tensor, lengths: Tensor) -> Tensor:
         if source.ndim != 3 or source.shape[2] != self.config.features or source.shape[1] == 0:
             expected = f"(B, S, {self.config.features}) with S from 1 on"
-            mend = "Each element is described by that many numbers."
-            raise ShapeError(complaint("elements", expected, f"{tuple(source.shape)}", mend))
+            hint = "Each element is described by that many numbers."
+            raise ShapeError(error_message("elements", expected, f"{tuple(source.shape)}", hint))
         if lengths.shape != source.shape[:1] or lengths.dtype != torch.int64:
             got = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
-            mend = "Give one length for each row."
-            raise ShapeError(complaint("lengths", f"int64 of shape ({source.shape[0]},)", got, mend))
+            hint = "Give one length for each row."
+            raise ShapeError(error_message("lengths", f"int64 of shape ({source.shape[0]},)", got, hint))
         return torch.arange(source.shape[1], device=source.device) < lengths[:, None]
 
     def _check_target(self, target: Tensor, state: PointerState) -> None:
         good = target.ndim == 2 and target.dtype == torch.int64 and len(target) == len(state.free)
         if not good or (target.numel() and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
             expected = f"int64 (B, T) of positions from 0 to {state.free.shape[1] - 1}"
-            mend = "Elements count from 1; 0 ends the sequence."
-            raise ShapeError(complaint("target", expected, f"{target.dtype} {tuple(target.shape)}", mend))
+            hint = "Elements count from 1; 0 ends the sequence."
+            raise ShapeError(error_message("target", expected, f"{target.dtype} {tuple(target.shape)}", hint))
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:

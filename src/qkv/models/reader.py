@@ -6,7 +6,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import check_config, clean_source, padding_of
@@ -63,12 +63,16 @@ class ReaderConfig:
     def __post_init__(self) -> None:
         check_config(self)
         if self.wide is not None and self.wide < 1:
-            raise ConfigError(complaint("model.wide", "at least 1 bucket", f"{self.wide}", "Leave it out for none."))
+            raise ConfigError(
+                error_message("model.wide", "at least 1 bucket", f"{self.wide}", "Leave it out for none.")
+            )
         parts = self.heads if self.encoder == "transformer" else 2 if self.encoder in _CELLS else 1
         if self.width % parts:
             name = "model.heads" if self.encoder == "transformer" else "model.width"
             got = f"{parts} parts of width {self.width}"
-            raise ConfigError(complaint(name, "a divisor of model.width", got, "Choose an even width, or other heads."))
+            raise ConfigError(
+                error_message(name, "a divisor of model.width", got, "Choose an even width, or other heads.")
+            )
 
 
 @final
@@ -247,8 +251,8 @@ class TextClassifier(nn.Module):
         if features is None or counts is None:
             return scores
         if self.wide is None:
-            mend = "Leave them out, or make the model with wide=BUCKETS."
-            raise ShapeError(complaint("features", "none for a model without a wide part", "some", mend))
+            hint = "Leave them out, or make the model with wide=BUCKETS."
+            raise ShapeError(error_message("features", "none for a model without a wide part", "some", hint))
         wide: Tensor = self.wide(*_clean_features(features, counts, self.wide.weights.num_embeddings))
         return scores + wide
 

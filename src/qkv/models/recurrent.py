@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
@@ -61,9 +61,9 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         check_config(self)
         if self.memory == "split" and self.hidden % 2:
-            mend = "Choose an even width."
+            hint = "Choose an even width."
             raise ConfigError(
-                complaint("model.hidden", "an even width, to split in keys and values", f"{self.hidden}", mend)
+                error_message("model.hidden", "an even width, to split in keys and values", f"{self.hidden}", hint)
             )
 
 

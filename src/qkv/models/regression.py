@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask
@@ -164,17 +164,17 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _check(kernel: str, bandwidth: float | str, beyond: str) -> None:
     if kernel not in KERNELS:
-        raise ConfigError(complaint("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS)))
+        raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS)))
     if beyond not in ("nearest", "mean", "nan"):
-        mend = nearest(str(beyond), ("nearest", "mean", "nan"))
-        raise ConfigError(complaint("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', mend))
+        hint = nearest(str(beyond), ("nearest", "mean", "nan"))
+        raise ConfigError(error_message("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', hint))
     if isinstance(bandwidth, str):
         if bandwidth not in _CHOICES:
-            mend = nearest(bandwidth, _CHOICES)
-            raise ConfigError(complaint("bandwidth", "a number or a way to choose it", f'"{bandwidth}"', mend))
+            hint = nearest(bandwidth, _CHOICES)
+            raise ConfigError(error_message("bandwidth", "a number or a way to choose it", f'"{bandwidth}"', hint))
         if bandwidth == "gradient" and kernel == "boxcar":
-            mend = 'Use "leave-one-out", which needs no gradient.'
+            hint = 'Use "leave-one-out", which needs no gradient.'
             expected = "a kernel with a gradient to its bandwidth"
-            raise ConfigError(complaint("bandwidth", expected, '"gradient" for the boxcar kernel', mend))
+            raise ConfigError(error_message("bandwidth", expected, '"gradient" for the boxcar kernel', hint))
     elif not 0 < bandwidth < math.inf:
-        raise ConfigError(complaint("bandwidth", "a finite number above 0", repr(bandwidth), 'Or "leave-one-out".'))
+        raise ConfigError(error_message("bandwidth", "a finite number above 0", repr(bandwidth), 'Or "leave-one-out".'))

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear
 from qkv.masks.patterns import Lengths
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
@@ -57,7 +57,7 @@ class TransformerConfig:
         check_config(self)
         if self.width % self.heads:
             got = f"{self.heads} for width {self.width}"
-            raise ConfigError(complaint("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
+            raise ConfigError(error_message("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
 
 
 class TransformerState(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -58,9 +58,11 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         if also not in _CALLS:
-            raise ConfigError(complaint("also", '"weights", "state" or None', f"{also!r}", "None gives the output."))
+            raise ConfigError(
+                error_message("also", '"weights", "state" or None', f"{also!r}", "None gives the output.")
+            )
         if not 0.0 <= dropout < 1.0:
-            raise ConfigError(complaint("dropout", "a share in [0, 1)", f"{dropout}", "0 switches it off."))
+            raise ConfigError(error_message("dropout", "a share in [0, 1)", f"{dropout}", "0 switches it off."))
         self.score = score
         self.normalizer = None if normalizer is None else as_normalizer(normalizer)
         self.dropout = dropout
@@ -97,7 +99,7 @@ class Attention(nn.Module):
             The output (..., Q, V); with `also` a pair.
 
         Raises:
-            RoomError: no memory is left; says what would take less.
+            OutOfMemoryError: no memory is left; says what would take less.
         """
         arguments = {
             "score": score or self.score or _SCALED_DOT,

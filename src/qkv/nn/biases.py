@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.values.parameters import Owner
 
 BIASES = ("alibi", "relative")
@@ -54,7 +54,7 @@ class AlibiBias(BiasModule):
     def __init__(self, heads: int, *, learned: bool = False) -> None:
         super().__init__()
         if heads < 1:
-            raise ConfigError(complaint("heads", "at least 1", f"{heads}", "It is the number of query heads."))
+            raise ConfigError(error_message("heads", "at least 1", f"{heads}", "It is the number of query heads."))
         logarithms = torch.tensor(alibi_slopes(heads)).log()
         if learned:
             self.log_slopes = nn.Parameter(logarithms)
@@ -88,7 +88,9 @@ class RelativeBias(BiasModule):
     def __init__(self, reach: int, heads: int | None = None) -> None:
         super().__init__()
         if reach < 1:
-            raise ConfigError(complaint("reach", "at least 1", f"{reach}", "It is the farthest distance told apart."))
+            raise ConfigError(
+                error_message("reach", "at least 1", f"{reach}", "It is the farthest distance told apart.")
+            )
         self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
 
     def value(self, offset: int = 0) -> Bias:
@@ -117,7 +119,7 @@ def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
         case "relative":
             return RelativeBias(reach, heads)
         case _:
-            raise ConfigError(complaint("bias", "the name of a bias", f'"{name}"', nearest(name, BIASES)))
+            raise ConfigError(error_message("bias", "the name of a bias", f'"{name}"', nearest(name, BIASES)))
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Literal, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.linalg.matmul import Linear
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
@@ -48,8 +48,8 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in _ACTIVATIONS:
-            mend = nearest(activation, _ACTIVATIONS)
-            raise ConfigError(complaint("activation", "relu, gelu or squared_relu", repr(activation), mend))
+            hint = nearest(activation, _ACTIVATIONS)
+            raise ConfigError(error_message("activation", "relu, gelu or squared_relu", repr(activation), hint))
         self.expand = Linear(width, hidden, bias=bias)
         self.contract = Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)

@@ -8,7 +8,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
@@ -43,7 +43,7 @@ class KernelScore(ScoreModule):
     def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0, *, heads: int | None = None) -> None:
         super().__init__()
         if kernel not in KERNELS:
-            raise ConfigError(complaint("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
+            raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
         above("bandwidth", bandwidth, 0, "It is where learning starts.")
         self.kernel = kernel
         self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), math.log(bandwidth)))

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 
 _LEVELS = 1 << 16
 _DRAWS = 4
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
         if not 0.0 <= share < 1.0:
-            raise ConfigError(complaint("dropout", "a share in [0, 1)", f"{share}", "0 switches it off."))
+            raise ConfigError(error_message("dropout", "a share in [0, 1)", f"{share}", "0 switches it off."))
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, complaint, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.linalg.matmul import Linear, linear
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
@@ -135,8 +135,10 @@ class MultiHeadAttention(nn.Module):
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
         if self.positions is not None:
-            mend = "Positions compare places in one sequence: make the layer of cross-attention without them."
-            raise ConfigError(complaint("positions", "none between two sequences", type(self.positions).__name__, mend))
+            hint = "Positions compare places in one sequence: make the layer of cross-attention without them."
+            raise ConfigError(
+                error_message("positions", "none between two sequences", type(self.positions).__name__, hint)
+            )
         return self.score.project_query(_by_head(self.projections.query(query), self.heads))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None) -> Memory:
@@ -183,8 +185,8 @@ class MultiHeadAttention(nn.Module):
         """
         if isinstance(self.positions, BiasModule):
             if bias is not None:
-                mend = "Leave out one of the two, or write the positions' bias out and add them."
-                raise ConfigError(complaint("bias", "none beside positions that are a bias", "both", mend))
+                hint = "Leave out one of the two, or write the positions' bias out and add them."
+                raise ConfigError(error_message("bias", "none beside positions that are a bias", "both", hint))
             bias = self.positions.value(offset=memory.length - query.shape[-2])
         heads: Tensor = self.attention(
             query,
@@ -210,8 +212,8 @@ class MultiHeadAttention(nn.Module):
     def _expect(self, name: str, x: Tensor, index: int) -> None:
         if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
             expected = f"shape (B, N, {self.input_widths[index]})"
-            mend = "The layer was made for that width: see key_width and value_width."
-            raise ShapeError(complaint(name, expected, f"{tuple(x.shape)}", mend))
+            hint = "The layer was made for that width: see key_width and value_width."
+            raise ShapeError(error_message(name, expected, f"{tuple(x.shape)}", hint))
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -235,8 +237,8 @@ class MultiHeadAttention(nn.Module):
             True
         """
         if other.bias_k is not None or other.add_zero_attn:
-            mend = "Convert a layer without bias_k, bias_v and add_zero_attn."
-            raise UnsupportedError(complaint("other", "projections and heads alone", "an extra key", mend))
+            hint = "Convert a layer without bias_k, bias_v and add_zero_attn."
+            raise UnsupportedError(error_message("other", "projections and heads alone", "an extra key", hint))
         ours = cls(
             other.embed_dim,
             other.num_heads,
@@ -265,8 +267,10 @@ class MultiHeadAttention(nn.Module):
         if self.output is None or not (
             scaled and softmax and self.key_heads == self.heads and self.projections.sizes[2]
         ):
-            mend = "Only scaled dot products under softmax, as many key heads as heads, all projections."
-            raise UnsupportedError(complaint("layer", "what nn.MultiheadAttention can express", "more than that", mend))
+            hint = "Only scaled dot products under softmax, as many key heads as heads, all projections."
+            raise UnsupportedError(
+                error_message("layer", "what nn.MultiheadAttention can express", "more than that", hint)
+            )
         theirs = nn.MultiheadAttention(
             self.width,
             self.heads,
@@ -311,19 +315,21 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
         return
     if score.projected().core not in ("dot", "distance"):
         got = type(score.projected()).__name__
-        mend = "Only dot products and distances of rotated vectors depend on the difference of positions alone."
-        raise ConfigError(complaint("score", "a dot product or a distance, beside rotary positions", got, mend))
+        hint = "Only dot products and distances of rotated vectors depend on the difference of positions alone."
+        raise ConfigError(error_message("score", "a dot product or a distance, beside rotary positions", got, hint))
     if head % 2:
-        mend = "Rotary positions turn pairs: choose another number of heads."
-        raise ConfigError(complaint("heads", "an even width of each head", f"{head}", mend))
+        hint = "Rotary positions turn pairs: choose another number of heads."
+        raise ConfigError(error_message("heads", "an even width of each head", f"{head}", hint))
 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:
     if heads < 1 or width % heads:
-        raise ConfigError(complaint("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
+        raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
     if groups < 1 or heads % groups:
-        raise ConfigError(complaint("key_heads", f"a divisor of {heads} heads", str(groups), "1 shares one key head."))
+        raise ConfigError(
+            error_message("key_heads", f"a divisor of {heads} heads", str(groups), "1 shares one key head.")
+        )
     for name in leave_out:
         if name not in ("value", "output"):
             valid = ("value", "output")
-            raise ConfigError(complaint("leave_out", '"value" or "output"', repr(name), nearest(name, valid)))
+            raise ConfigError(error_message("leave_out", '"value" or "output"', repr(name), nearest(name, valid)))

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
@@ -71,7 +71,7 @@ class LearnedSigmoid(NormalizerModule):
     def __init__(self, keys: int, heads: int | None = None) -> None:
         super().__init__()
         if keys < 1:
-            raise ConfigError(complaint("keys", "a number from 1", f"{keys}", "It is how many keys a row sees."))
+            raise ConfigError(error_message("keys", "a number from 1", f"{keys}", "It is how many keys a row sees."))
         self.bias = nn.Parameter(_full(heads, -math.log(keys)))
 
     def value(self) -> Normalizer:
@@ -100,8 +100,8 @@ class LearnedEntmax(NormalizerModule):
     def __init__(self, heads: int | None = None, alpha: float = 1.5) -> None:
         super().__init__()
         if not 1 < alpha < 2:
-            mend = "Softmax() is alpha = 1, and Sparsemax() is alpha = 2."
-            raise ConfigError(complaint("alpha", "a number between 1 and 2", f"{alpha:g}", mend))
+            hint = "Softmax() is alpha = 1, and Sparsemax() is alpha = 2."
+            raise ConfigError(error_message("alpha", "a number between 1 and 2", f"{alpha:g}", hint))
         self.logit = nn.Parameter(_full(heads, math.log((alpha - 1) / (2 - alpha))))
 
     def value(self) -> Normalizer:

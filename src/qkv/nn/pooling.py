@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.scores import xavier_uniform
@@ -39,7 +39,7 @@ class Pool(nn.Module):
     def __init__(self, width: int, kind: Pooling = "attention") -> None:
         super().__init__()
         if kind not in POOLINGS:
-            raise ConfigError(complaint("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS)))
+            raise ConfigError(error_message("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS)))
         self.kind = kind
         learns = kind == "attention"
         self.key = nn.Linear(width, width, bias=False) if learns else None

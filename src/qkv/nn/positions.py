@@ -10,7 +10,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, error_message
 
 Embedded = Literal["sinusoidal", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096
@@ -72,8 +72,8 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     """
     length, width = x.shape[-2:]
     if width % 2:
-        mend = "Choose another number of heads."
-        raise ShapeError(complaint("x", "an even width, for positions that rotate pairs", f"{width}", mend))
+        hint = "Choose another number of heads."
+        raise ShapeError(error_message("x", "an even width, for positions that rotate pairs", f"{width}", hint))
     wide = x if x.dtype == torch.float64 else x.float()
     if torch.compiler.is_compiling():
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
@@ -98,7 +98,7 @@ class Rotary(nn.Module):
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()
         if not base > 1:
-            raise ConfigError(complaint("base", "a number above 1", f"{base}", "10000 suits most texts."))
+            raise ConfigError(error_message("base", "a number above 1", f"{base}", "10000 suits most texts."))
         self.base = base
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
@@ -132,7 +132,7 @@ class PositionEmbedding(nn.Module):
     def __init__(self, kind: Embedded, width: int, length: int) -> None:
         super().__init__()
         if kind not in ("sinusoidal", "learned"):
-            raise ConfigError(complaint("kind", '"sinusoidal" or "learned"', repr(kind), "Rotary has a module."))
+            raise ConfigError(error_message("kind", '"sinusoidal" or "learned"', repr(kind), "Rotary has a module."))
         self.width, self.length = width, length
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
@@ -152,8 +152,8 @@ class PositionEmbedding(nn.Module):
         if self.weight is None:
             return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
         if end > self.length:
-            mend = "Learned positions end there: read less at once, or choose others, such as rotary."
-            raise ShapeError(complaint("x", f"at most {self.length} positions", f"{end}", mend))
+            hint = "Learned positions end there: read less at once, or choose others, such as rotary."
+            raise ShapeError(error_message("x", f"at most {self.length} positions", f"{end}", hint))
         return x + self.weight[start:end]
 
 

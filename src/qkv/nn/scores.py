@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
@@ -252,15 +252,15 @@ def build_score(
         case "bilinear":
             return BilinearScore(query_width, key_width, heads=heads)
         case "dot" | "scaled_dot" if query_width != key_width:
-            mend = 'Choose "bilinear" or "additive", which relate two widths.'
+            hint = 'Choose "bilinear" or "additive", which relate two widths.'
             expected = f"equal widths of query and key for {name!r}"
-            raise ConfigError(complaint("score", expected, f"{query_width} and {key_width}", mend))
+            raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
         case "dot":
             return DotScore()
         case "scaled_dot":
             return ScaledDotScore()
         case _:
-            raise ConfigError(complaint("score", "the name of a score", f'"{name}"', nearest(name, SCORES)))
+            raise ConfigError(error_message("score", "the name of a score", f'"{name}"', nearest(name, SCORES)))
 
 
 @torch.no_grad()

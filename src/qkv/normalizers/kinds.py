@@ -1,6 +1,6 @@
 """Which normalizers backends know by name; any other is one of the caller's own, and only its equation is known."""
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -39,9 +39,9 @@ def as_normalizer(normalizer: object) -> Normalizer:
         normalizer = normalizer.value()
     if isinstance(normalizer, Normalizer):
         return normalizer
-    got, mend = repr(normalizer), "Example: qkv.normalizers.Sparsemax()."
+    got, hint = repr(normalizer), "Example: qkv.normalizers.Sparsemax()."
     if isinstance(normalizer, type):
-        got, mend = f"the class {normalizer.__name__}", f"Use {normalizer.__name__}()."
+        got, hint = f"the class {normalizer.__name__}", f"Use {normalizer.__name__}()."
     elif callable(normalizer):
-        mend = "Make it a class: derive from qkv.normalizers.Normalizer, with __call__(scores, visible=None)."
-    raise ConfigError(complaint("normalizer", "a value of qkv.normalizers", got, mend))
+        hint = "Make it a class: derive from qkv.normalizers.Normalizer, with __call__(scores, visible=None)."
+    raise ConfigError(error_message("normalizer", "a value of qkv.normalizers", got, hint))

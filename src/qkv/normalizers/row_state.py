@@ -21,7 +21,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.errors import ShapeError, UnsupportedError, error_message
 from qkv.shapes import show
 from qkv.values.parameters import finite
 from qkv.values.pytree import value
@@ -54,7 +54,7 @@ class RowState:
         """
         if self.kind != "softmax":
             raise UnsupportedError(
-                complaint("state.lse", "the state of a softmax", f"that of {self.kind}", "Use state.value.")
+                error_message("state.lse", "the state of a softmax", f"that of {self.kind}", "Use state.value.")
             )
         return self.value
 
@@ -87,7 +87,9 @@ def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
         True
     """
     if not parts:
-        raise ShapeError(complaint("parts", "at least one pair of output and state", "none", "Pass a list of pairs."))
+        raise ShapeError(
+            error_message("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
+        )
     _check([output for output, _ in parts], [state for _, state in parts])
     dtype = parts[0][0].dtype
     wide = [(output.to(state.value.dtype), state) for output, state in parts]
@@ -99,15 +101,17 @@ def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
     kinds = sorted({state.kind for state in states})
     if len(kinds) > 1:
         got = " and ".join(kinds)
-        raise UnsupportedError(complaint("parts", "states of one normalizer", got, "Use one normalizer everywhere."))
+        raise UnsupportedError(
+            error_message("parts", "states of one normalizer", got, "Use one normalizer everywhere.")
+        )
     if kinds[0] not in MERGEABLE:
-        mend = f"{', '.join(MERGEABLE)} can be merged."
-        raise UnsupportedError(complaint("parts", "a normalizer whose rows can be merged", kinds[0], mend))
+        hint = f"{', '.join(MERGEABLE)} can be merged."
+        raise UnsupportedError(error_message("parts", "a normalizer whose rows can be merged", kinds[0], hint))
     shapes = {tuple(output.shape) for output in outputs} | {(*s.value.shape, outputs[0].shape[-1]) for s in states}
     if len(shapes) > 1:
         got = ", ".join(show(shape) for shape in sorted(shapes))
         raise ShapeError(
-            complaint("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")
+            error_message("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")
         )
 
 

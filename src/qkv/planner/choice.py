@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 
 from qkv.engine.problem import Plan, Problem
-from qkv.errors import UnsupportedError, complaint, nearest
+from qkv.errors import UnsupportedError, error_message, nearest
 from qkv.planner.registry import BACKENDS
 
 QUADRATIC_LIMIT = 1 << 18
@@ -89,8 +89,10 @@ def _choose(problem: Problem, backend: str) -> str:
                 best, least = name, time
     if not best:
         reasons = "; ".join(f"{name}: {_refusal(name, problem, backend)}" for name in BACKENDS)
-        mend = f'Each said why: {reasons}. backend="reference" computes it with the full matrix.'
-        raise UnsupportedError(complaint("backend", "one that serves in linear memory", f"none for {problem}", mend))
+        hint = f'Each said why: {reasons}. backend="reference" computes it with the full matrix.'
+        raise UnsupportedError(
+            error_message("backend", "one that serves in linear memory", f"none for {problem}", hint)
+        )
     return best
 
 
@@ -104,10 +106,10 @@ def _asked_for(problem: Problem, backend: str) -> str:
     if backend not in BACKENDS:
         names = [AUTO, *BACKENDS]
         raise UnsupportedError(
-            complaint("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
+            error_message("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
         )
     reason = BACKENDS[backend].refuses(problem)
     if reason is not None:
-        mend = 'backend="auto" takes one that can; qkv.explain shows what each says.'
-        raise UnsupportedError(complaint("backend", f"one that serves {problem}", f"{backend!r}: {reason}", mend))
+        hint = 'backend="auto" takes one that can; qkv.explain shows what each says.'
+        raise UnsupportedError(error_message("backend", f"one that serves {problem}", f"{backend!r}: {reason}", hint))
     return backend

@@ -7,9 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from qkv.engine.describe import Arguments, bind
+from qkv.engine.describe import Arguments, describe
 from qkv.engine.problem import Plan
-from qkv.errors import QkvError, RoomError, complaint, exhausted
+from qkv.errors import OutOfMemoryError, QkvError, error_message, out_of_memory_text
 from qkv.planner.choice import plan
 
 P = ParamSpec("P")
@@ -21,14 +21,14 @@ _FEWER = (
 )
 
 
-def within_memory(attend: Callable[P, R]) -> Callable[P, R]:
+def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
     """Let a function of attention say, where the memory does not hold what was asked, what would take less.
 
     Args:
         attend: takes query, key and value, and the other arguments of `qkv.attention` by name.
 
     Returns:
-        The same function; an exhausted memory is a `RoomError`, any other fault passes unchanged.
+        The same function; an exhausted memory is a `OutOfMemoryError`, any other fault passes unchanged.
     """
 
     @functools.wraps(attend)
@@ -38,7 +38,7 @@ def within_memory(attend: Callable[P, R]) -> Callable[P, R]:
         try:
             return attend(*args, **kwargs)
         except (MemoryError, RuntimeError) as error:
-            said = None if isinstance(error, QkvError) else exhausted(error)
+            said = None if isinstance(error, QkvError) else out_of_memory_text(error)
             if said is None:
                 raise
             asked = inspect.signature(attend).bind(*args, **kwargs)
@@ -48,28 +48,28 @@ def within_memory(attend: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _no_room(said: str, asked: Mapping[str, Any]) -> RoomError:
+def _no_room(said: str, asked: Mapping[str, Any]) -> OutOfMemoryError:
     """Say what was asked, what `explain` would choose, and what lowers the need."""
     backend = asked["backend"]
     got = f"{said} (backend {backend!r})"
     try:
         found = _chosen(asked)
     except QkvError:
-        mend = f"No backend serves it in linear memory: {_FEWER}"
+        hint = f"No backend serves it in linear memory: {_FEWER}"
     except (MemoryError, RuntimeError) as error:
-        if exhausted(error) is None:
+        if out_of_memory_text(error) is None:
             raise
-        mend = f"Not even its masks find room: {_FEWER}"
+        hint = f"Not even its masks find room: {_FEWER}"
     else:
         got = f"{said} (backend {backend!r}, {found.problem})"
-        mend = f"explain chooses {found.backend}, with {found.bytes:,} bytes beyond inputs and output; {_FEWER}"
+        hint = f"explain chooses {found.backend}, with {found.bytes:,} bytes beyond inputs and output; {_FEWER}"
         if backend not in ("auto", found.backend):
-            mend = f'backend="auto" takes less: {mend}'
-    return RoomError(complaint("memory", "room for one attention", got, mend))
+            hint = f'backend="auto" takes less: {hint}'
+    return OutOfMemoryError(error_message("memory", "room for one attention", got, hint))
 
 
 def _chosen(asked: Mapping[str, Any]) -> Plan:
     """What `explain` would choose. The caller's generator must not move on for the sake of a message."""
     own = {**asked, "generator": torch.Generator()}
     given = Arguments(*(own[name] for name in Arguments._fields))
-    return plan(bind(asked["query"], asked["key"], asked["value"], given).problem, "auto")
+    return plan(describe(asked["query"], asked["key"], asked["value"], given).problem, "auto")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.backend import Direct
+from qkv.engine.backend import DirectCall
 from qkv.engine.describe import bias_type
 from qkv.engine.problem import Call, Problem
 from qkv.masks.lower import Visibility
@@ -31,7 +31,7 @@ MOST = 512
 LONGEST = 1024
 """The most queries or keys: what is kept of a mask stays small, and longer calls have other work."""
 
-Mark = tuple[Any, ...]
+CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _SCORES = (
     *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, Uniform),
@@ -41,7 +41,7 @@ _OURS = frozenset({*_SCORES, *KINDS, type(None)})
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
-class Known(NamedTuple):
+class CachedPlan(NamedTuple):
     """What does not differ between calls that look alike.
 
     Attributes:
@@ -50,7 +50,7 @@ class Known(NamedTuple):
         normalizer: stands where none was given; else None, so that no tensor of a call is held.
     """
 
-    direct: Direct | None
+    direct: DirectCall | None
     problem: Problem
     normalizer: Normalizer | None
     visibility: Visibility
@@ -77,21 +77,21 @@ class Known(NamedTuple):
         return BACKENDS[backend].run(problem, call).output
 
 
-FAMILIAR: dict[Mark | None, Known] = {}
-"""What is known, by `look`; None is never known."""
+PLANS: dict[CacheKey | None, CachedPlan] = {}
+"""What is known, by `cache_key`; None is never known."""
 
 
-def remember(mark: Mark, problem: Problem, call: Call, default: bool, backend: str) -> None:
+def store_plan(mark: CacheKey, problem: Problem, call: Call, default: bool, backend: str) -> None:
     """Keep what a call came to.
 
     Args:
-        mark: what `look` gave.
-        problem, call: what `qkv.engine.describe.bind` gave.
+        mark: what `cache_key` gave.
+        problem, call: what `qkv.engine.describe.describe` gave.
         default: whether the normalizer is the score's own, as none was given.
         backend: what `qkv.planner.choice.choose` gave.
     """
-    if len(FAMILIAR) >= MOST:
-        FAMILIAR.clear()
+    if len(PLANS) >= MOST:
+        PLANS.clear()
     last = None if call.visibility.bounds is None else call.visibility.bounds.last
     if last is not None and last.is_inference():
         # What inference mode makes could not be used outside of it.
@@ -99,10 +99,10 @@ def remember(mark: Mark, problem: Problem, call: Call, default: bool, backend: s
     direct = BACKENDS[backend].direct
     whole = all(x.shape[:-2] == problem.leading for x in (call.query, call.key, call.value))
     short = direct(problem) if whole and direct is not None else None
-    FAMILIAR[mark] = Known(short, problem, call.normalizer if default else None, call.visibility, backend)
+    PLANS[mark] = CachedPlan(short, problem, call.normalizer if default else None, call.visibility, backend)
 
 
-def look(
+def cache_key(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -113,15 +113,15 @@ def look(
     dropout: float,
     grouped: bool,
     backend: str,
-) -> Mark | None:
+) -> CacheKey | None:
     """Everything that decides how a call is checked and computed, or None where more does; not for traced calls.
 
     Example:
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
         >>> rest = (ScaledDot(), None, None, None, 0.0, False, "auto")
-        >>> look(query, key, value, *rest) == look(query + 1, key, value, *rest)
+        >>> cache_key(query, key, value, *rest) == look(query + 1, key, value, *rest)
         True
-        >>> look(query, key, value.half(), *rest) == look(query, key, value, *rest)
+        >>> cache_key(query, key, value.half(), *rest) == look(query, key, value, *rest)
         False
     """
     if (

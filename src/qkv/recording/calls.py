@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.errors import UnsupportedError, complaint
+from qkv.errors import UnsupportedError, error_message
 from qkv.functional import attention_with_weights
 from qkv.normalizers.row_state import RowState
 
@@ -99,8 +99,10 @@ class Call:
             UnsupportedError: a tensor was changed in place since, as an optimizer does with parameters.
         """
         if self._versions != self._now():
-            mend = "Look at a trace before the optimizer's next step, or save it first."
-            raise UnsupportedError(complaint("trace", "tensors as they were recorded", "one changed in place", mend))
+            hint = "Look at a trace before the optimizer's next step, or save it first."
+            raise UnsupportedError(
+                error_message("trace", "tensors as they were recorded", "one changed in place", hint)
+            )
 
     def _now(self) -> tuple[int, ...]:
         memory = [tensor for tensor in (self.key, self.value) if _whole(tensor)]

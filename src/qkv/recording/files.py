@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from qkv.checkpoint.disk import replace_file
-from qkv.engine.describe import Arguments, bind
-from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, complaint
+from qkv.engine.describe import Arguments, describe
+from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, error_message
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
@@ -86,8 +86,8 @@ def read(path: str | Path) -> Trace:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        mend = "Give the file that trace.save wrote."
-        raise DataError(complaint(str(path), "a trace in safetensors", str(error)[:200], mend)) from error
+        hint = "Give the file that trace.save wrote."
+        raise DataError(error_message(str(path), "a trace in safetensors", str(error)[:200], hint)) from error
     reader = Reader(tensors, str(path))
     try:
         return _trace(json.loads(metadata[KEY]), reader)
@@ -160,7 +160,7 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
     arguments = {**defaults, **options}
     try:
         # Whatever the file says, it must be something that attention can be asked.
-        bound = bind(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
+        bound = describe(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
     except (QkvError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise reader.wrong("a call of attention", str(error)) from error
     if state is not None and tuple(state.value.shape) != (*bound.leading, bound.problem.queries):

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
+from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
@@ -105,8 +105,8 @@ def _refuse_compiled(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             got = f"{name or 'a module'} that torch.compile has compiled"
-            mend = "Record the module that was given to torch.compile; compile after recording."
-            raise UnsupportedError(complaint("model", "a module that runs as it is written", got, mend))
+            hint = "Record the module that was given to torch.compile; compile after recording."
+            raise UnsupportedError(error_message("model", "a module that runs as it is written", got, hint))
 
 
 def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:
@@ -119,7 +119,7 @@ def _chosen(found: dict[str, Attention], layers: Sequence[str] | None) -> list[s
     """The attentions that are named, or that lie inside a module that is named; in the order of the model."""
     for layer in layers or ():
         if not any(_inside(name, layer) for name in found):
-            raise ConfigError(complaint("layers", "names of attention layers", repr(layer), nearest(layer, found)))
+            raise ConfigError(error_message("layers", "names of attention layers", repr(layer), nearest(layer, found)))
     return [name for name in found if layers is None or any(_inside(name, layer) for layer in layers)]
 
 

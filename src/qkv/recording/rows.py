@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.errors import ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask, as_mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.normalizers.base import Normalizer
@@ -47,7 +47,7 @@ def item_of(call: Call, row: int) -> Item:
     rank = max(tensor.ndim for tensor in (call.query, call.key, call.value)) - 2
     if rank not in (1, 2):
         got = show(tuple(call.query.shape))
-        raise ShapeError(complaint("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that reads batches."))
+        raise ShapeError(error_message("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that reads batches."))
     tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
     state = None if call.state is None else call.state.value[row]
@@ -88,8 +88,8 @@ def _mask(mask: Mask, row: int, rank: int) -> Mask:
         case Dense(tensor):
             return Dense(_item(tensor, row, rank + 2))
         case _ if not isinstance(mask, _PER_ITEM):
-            mend = "Write it out as a bool tensor, or combine those of qkv.masks."
-            raise UnsupportedError(complaint("mask", "one of qkv.masks", type(mask).__name__, mend))
+            hint = "Write it out as a bool tensor, or combine those of qkv.masks."
+            raise UnsupportedError(error_message("mask", "one of qkv.masks", type(mask).__name__, hint))
     own = 1 if isinstance(mask, Documents) else 0
     given = {part.name: getattr(mask, part.name) for part in fields(mask)}
     changes: dict[str, Any] = {

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
-from qkv.errors import ShapeError, UnsupportedError, complaint
+from qkv.errors import ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Lengths, causal, dense
@@ -110,8 +110,8 @@ def _one_after_another(name: str, items: Sequence[Item]) -> Item:
         return last
     for item in items:
         if not torch.equal(item.key, last.key[:, : item.key.shape[1]]):
-            mend = "Record one call at a time."
-            raise UnsupportedError(complaint(name, "keys that stay or grow from call to call", "other keys", mend))
+            hint = "Record one call at a time."
+            raise UnsupportedError(error_message(name, "keys that stay or grow from call to call", "other keys", hint))
     query = torch.cat([item.query for item in items], 1)
     given = dict(last.options)
     gatherers: dict[str, Callable[[str, Sequence[Item]], Mask | Bias | Tensor | None]]
@@ -185,8 +185,8 @@ def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
     mask, bias = options.get("mask"), options.get("bias")
     seen = None if mask is None else matrix(mask, whole_queries, whole_keys, (heads,))[:, :queries]
     if keys < whole_keys and (seen is None or bool(seen[..., keys:].any())):
-        got, mend = f"{keys} for {whole_keys} positions that are looked at", "Give a token for each of them."
-        raise ShapeError(complaint("tokens", "one for each position", got, mend))
+        got, hint = f"{keys} for {whole_keys} positions that are looked at", "Give a token for each of them."
+        raise ShapeError(error_message("tokens", "one for each position", got, hint))
     if seen is not None and not isinstance(mask, Lengths):
         options["mask"] = dense(seen[..., :keys])
     if isinstance(bias, Tensor):

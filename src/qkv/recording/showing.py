@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, UnsupportedError, complaint
+from qkv.errors import CheckpointError, ConfigError, UnsupportedError, error_message
 from qkv.view.alignment import Alignment
 from qkv.view.export import save
 from qkv.view.offline import page
@@ -41,8 +41,8 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     try:
         from qkv.view.server.serve import Serving
     except ImportError as error:
-        mend = "Install them: pip install 'qkv[view]'. A page needs none: trace.save('trace.html')."
-        raise UnsupportedError(complaint("show", "starlette and uvicorn", str(error), mend)) from error
+        hint = "Install them: pip install 'qkv[view]'. A page needs none: trace.save('trace.html')."
+        raise UnsupportedError(error_message("show", "starlette and uvicorn", str(error), hint)) from error
     serving = Serving(scene, port)
     if browser:
         webbrowser.open(serving.url)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError, ShapeError, complaint, nearest
+from qkv.errors import ConfigError, ShapeError, error_message, nearest
 from qkv.recording.around import Around
 from qkv.recording.calls import Call
 from qkv.recording.lineage import Lineage
@@ -66,7 +66,7 @@ class Trace:
         parts = [self._of_heads(call.weights(), layer) for call in self._calls(layer)]
         if len({part.shape[:-2] for part in parts}) > 1:
             expected, got = "the same rows in all calls", "rows that left the batch"
-            raise ShapeError(complaint(layer, expected, got, "Ask for one row: trace.alignment(layer, row)."))
+            raise ShapeError(error_message(layer, expected, got, "Ask for one row: trace.alignment(layer, row)."))
         return _joined(parts)
 
     def alignment(self, layer: str, row: int = 0, *, reading: int = -1, hypothesis: Hypothesis | None = None) -> Tensor:
@@ -122,8 +122,8 @@ class Trace:
         """
         run = [layer for layer in self.calls if self.calls[layer]]
         if not run:
-            mend = "Run the model inside the `with` block."
-            raise ConfigError(complaint("trace", "a layer that was run", "none", mend))
+            hint = "Run the model inside the `with` block."
+            raise ConfigError(error_message("trace", "a layer that was run", "none", hint))
         parts = {layer: self._parts(layer, row, reading, hypothesis) for layer in run}
         named = self.tokens if tokens is None else tokens
         return scene_of(parts, self.surroundings, named, notes or {}, self.title if title is None else title)
@@ -158,7 +158,7 @@ class Trace:
             case suffix:
                 valid = (".safetensors", ".html", ".svg", ".png")
                 expected = f"a file name that ends in {', '.join(valid)}"
-                raise ConfigError(complaint("path", expected, repr(str(path)), nearest(suffix, valid)))
+                raise ConfigError(error_message("path", expected, repr(str(path)), nearest(suffix, valid)))
 
     def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
         """Open one row in the viewer.
@@ -206,8 +206,8 @@ class Trace:
             if item < call.query.shape[0]:
                 parts.append(Part(one, item, item if one is not call and call.own else source))
         if not parts:
-            mend = "Rows count from 0, in the order of the batch."
-            raise ShapeError(complaint("row", f"a row that ran through {layer}", str(row), mend))
+            hint = "Rows count from 0, in the order of the batch."
+            raise ShapeError(error_message("row", f"a row that ran through {layer}", str(row), hint))
         return parts
 
     def _place(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
@@ -219,19 +219,19 @@ class Trace:
         if path is not None:
             place = path.get(moment, row)
             if place not in places:
-                mend = "Give the row of the batch that it was found for."
-                raise ShapeError(complaint("hypothesis", f"one of row {row}", "one of another row", mend))
+                hint = "Give the row of the batch that it was found for."
+                raise ShapeError(error_message("hypothesis", f"one of row {row}", "one of another row", hint))
             return place
         if len(places) > 1:
-            mend = "Say which of the beam: hypothesis=found."
+            hint = "Say which of the beam: hypothesis=found."
             got = f"row {row}, {len(places)} times"
-            raise ShapeError(complaint("row", "a row that is in the batch once", got, mend))
+            raise ShapeError(error_message("row", "a row that is in the batch once", got, hint))
         return places[0] if places else None
 
     def _calls(self, layer: str) -> list[Call]:
         if not self.calls.get(layer):
-            mend = "Run the model inside the `with` block." if layer in self.calls else nearest(layer, self.calls)
-            raise ConfigError(complaint("layer", "a recorded layer that was run", repr(layer), mend))
+            hint = "Run the model inside the `with` block." if layer in self.calls else nearest(layer, self.calls)
+            raise ConfigError(error_message("layer", "a recorded layer that was run", repr(layer), hint))
         return self.calls[layer]
 
     def _of_heads(self, weights: Tensor, layer: str) -> Tensor:
@@ -240,7 +240,7 @@ class Trace:
         count = weights.shape[-3] if weights.ndim > 3 else 0
         if not all(0 <= head < count for head in self.heads):
             expected = f"heads from 0 to {count - 1} of {layer}" if count else f"None: {layer} has no heads"
-            raise ConfigError(complaint("heads", expected, str(self.heads), "None shows all there are."))
+            raise ConfigError(error_message("heads", expected, str(self.heads), "None shows all there are."))
         return weights[..., list(self.heads), :, :]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Alibi, Relative
-from qkv.errors import DataError, QkvError, UnsupportedError, complaint, nearest
+from qkv.errors import DataError, QkvError, UnsupportedError, error_message, nearest
 from qkv.masks.base import Both, Dense, Either, Inverse
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
@@ -68,8 +68,8 @@ class Writer:
         if is_dataclass(value) and type(value).__name__ in _NAMES:
             given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
             return {"value": type(value).__name__, "fields": given}
-        mend = "Look at it while it is in memory: trace.show(), or save a page: trace.save('trace.html')."
-        raise UnsupportedError(complaint("trace", "names, numbers and tensors", type(value).__name__, mend))
+        hint = "Look at it while it is in memory: trace.show(), or save a page: trace.save('trace.html')."
+        raise UnsupportedError(error_message("trace", "names, numbers and tensors", type(value).__name__, hint))
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
         whole = tensor.detach()
@@ -129,8 +129,8 @@ class Reader:
 
     def wrong(self, expected: str, got: str) -> DataError:
         """An error that names the file."""
-        mend = "It is not what trace.save wrote: save the trace again."
-        return DataError(complaint(self._path, expected, got[:200], mend))
+        hint = "It is not what trace.save wrote: save the trace again."
+        return DataError(error_message(self._path, expected, got[:200], hint))
 
     def _tensor(self, name: str, shape: list[Any], spread: bool = False) -> Tensor:
         if name not in self._tensors:

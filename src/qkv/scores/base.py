@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ShapeError, error_message
 from qkv.scores.pointwise import Linear, Pointwise
 from qkv.shapes import Shape, show
 from qkv.values.parameters import Parameter
@@ -92,7 +92,7 @@ def same_width(query: Shape, key: Shape) -> None:
     """Raise ShapeError where query and key differ in width."""
     if query[-1] != key[-1]:
         raise ShapeError(
-            complaint(
+            error_message(
                 "key",
                 f"width {query[-1]}, that of query",
                 f"width {key[-1]} in shape {show(key)}",
@@ -105,5 +105,5 @@ def expect_width(argument: str, expected: int, got: int, of: str) -> None:
     """Raise ShapeError where a width is not the expected one."""
     if expected != got:
         raise ShapeError(
-            complaint(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")
+            error_message(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")
         )

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, ShapeError, complaint
+from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
@@ -69,8 +69,8 @@ class Learned(Score):
 
     def __post_init__(self) -> None:
         if not callable(self.module):
-            mend = "Example: qkv.scores.ScaledDot(); or a function of (query, key) that returns the scores (..., Q, K)."
-            raise ConfigError(complaint("score", "a value of qkv.scores or a callable", repr(self.module), mend))
+            hint = "Example: qkv.scores.ScaledDot(); or a function of (query, key) that returns the scores (..., Q, K)."
+            raise ConfigError(error_message("score", "a value of qkv.scores or a callable", repr(self.module), hint))
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """What the function gives, its shape checked."""
@@ -79,8 +79,8 @@ class Learned(Score):
         whole = (*lead, query.shape[-2], key.shape[-2])
         if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), whole) != whole:
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
-            mend = "The function gets queries (..., Q, D) and keys (..., K, E), sometimes only some rows of them."
-            raise ShapeError(complaint("score", f"scores of shape {show(whole)}", got, mend))
+            hint = "The function gets queries (..., Q, D) and keys (..., K, E), sometimes only some rows of them."
+            raise ShapeError(error_message("score", f"scores of shape {show(whole)}", got, hint))
         return scores.expand(whole)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
@@ -103,6 +103,6 @@ def as_score(score: object) -> Score:
     if isinstance(score, type):
         name = score.__name__
         raise ConfigError(
-            complaint("score", "a value of qkv.scores or a callable", f"the class {name}", f"Use {name}().")
+            error_message("score", "a value of qkv.scores or a callable", f"the class {name}", f"Use {name}().")
         )
     return score if isinstance(score, Score) else Learned(score)  # type: ignore[arg-type]

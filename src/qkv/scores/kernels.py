@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.scores.base import Core, Operands, Score
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
 from qkv.scores.widened import wide
 from qkv.values.parameters import Parameter, above, readable, spread
 from qkv.values.pytree import value
@@ -102,7 +102,7 @@ class SquaredDistance(Score):
     @property
     def pointwise(self) -> Pointwise:
         """−x/2."""
-        return Half()
+        return NegativeHalf()
 
 
 @final
@@ -135,7 +135,7 @@ class Gaussian(Score):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """exp(−‖q−k‖²/(2h²))."""
-        return Bell()(squared_distance(query, key, self.bandwidth))
+        return GaussianShape()(squared_distance(query, key, self.bandwidth))
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The bandwidth scales the core's result."""
@@ -144,11 +144,11 @@ class Gaussian(Score):
     @property
     def pointwise(self) -> Pointwise:
         """exp(−x/2)."""
-        return Bell()
+        return GaussianShape()
 
     def exponents(self, query: Tensor, key: Tensor) -> Tensor:
         """−‖q−k‖²/(2h²), whose exponentials are the scores."""
-        return Half()(squared_distance(query, key, self.bandwidth))
+        return NegativeHalf()(squared_distance(query, key, self.bandwidth))
 
 
 @final
@@ -183,7 +183,7 @@ class Boxcar(Score):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """1 if ‖q−k‖ ≤ h."""
-        return Box()(squared_distance(query, key, self.bandwidth))
+        return BoxcarShape()(squared_distance(query, key, self.bandwidth))
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The bandwidth scales the core's result."""
@@ -192,7 +192,7 @@ class Boxcar(Score):
     @property
     def pointwise(self) -> Pointwise:
         """1 if x ≤ 1."""
-        return Box()
+        return BoxcarShape()
 
 
 @final
@@ -241,4 +241,4 @@ class Epanechnikov(Score):
     @property
     def pointwise(self) -> Pointwise:
         """max(0, 1 − x^(power/2))."""
-        return Bump(self.power)
+        return EpanechnikovShape(self.power)

@@ -44,7 +44,7 @@ class Leaky:
 
 @final
 @dataclass(frozen=True)
-class Half:
+class NegativeHalf:
     """s = −x/2, for x = ‖q−k‖²/h²."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Half:
 
 @final
 @dataclass(frozen=True)
-class Bell:
+class GaussianShape:
     """s = exp(−x/2), for x = ‖q−k‖²/h²."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Bell:
 
 @final
 @dataclass(frozen=True)
-class Box:
+class BoxcarShape:
     """s = 1 for x ≤ 1, else 0, for x = ‖q−k‖²/h²."""
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Box:
 
 @final
 @dataclass(frozen=True)
-class Bump:
+class EpanechnikovShape:
     """s = max(0, 1 − x^(power/2)), for x = ‖q−k‖²/h²."""
 
     power: float
@@ -104,20 +104,20 @@ def rooted(pointwise: "Pointwise") -> bool:
     """Whether a root of the squared distance is taken, which magnifies errors near 0.
 
     Example:
-        >>> rooted(Bump(1)), rooted(Bump(2)), rooted(Bell())
+        >>> rooted(EpanechnikovShape(1)), rooted(EpanechnikovShape(2)), rooted(GaussianShape())
         (True, False, False)
     """
-    return isinstance(pointwise, Bump) and pointwise.power < 2
+    return isinstance(pointwise, EpanechnikovShape) and pointwise.power < 2
 
 
 def steepness(pointwise: "Pointwise") -> float:
     """By how much a kernel's slope in x = ‖q−k‖²/h² exceeds 1, roots at 0 left out: 1 − x^(p/2) has p/2 at x = 1.
 
     Example:
-        >>> steepness(Bump(8)), steepness(Bump(1)), steepness(Bell())
+        >>> steepness(EpanechnikovShape(8)), steepness(EpanechnikovShape(1)), steepness(GaussianShape())
         (4.0, 1.0, 1.0)
     """
-    return max(1.0, pointwise.power / 2) if isinstance(pointwise, Bump) else 1.0
+    return max(1.0, pointwise.power / 2) if isinstance(pointwise, EpanechnikovShape) else 1.0
 
 
-Pointwise = Linear | Softcap | Leaky | Half | Bell | Box | Bump
+Pointwise = Linear | Softcap | Leaky | NegativeHalf | GaussianShape | BoxcarShape | EpanechnikovShape

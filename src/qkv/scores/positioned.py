@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, complaint
+from qkv.errors import ShapeError, error_message
 from qkv.scores.base import Score
 from qkv.scores.widened import equation
 from qkv.shapes import broadcast, show
@@ -47,9 +47,9 @@ class Positioned:
             return s_QK
         bias_QK = self.bias(_positions(query)[:, None], _positions(key))
         if broadcast(tuple(bias_QK.shape), tuple(s_QK.shape)) != tuple(s_QK.shape):
-            mend = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
+            hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
             expected = f"a shape that broadcasts to (..., Q, K) = {show(tuple(s_QK.shape))}"
-            raise ShapeError(complaint("bias", expected, f"shape {show(tuple(bias_QK.shape))}", mend))
+            raise ShapeError(error_message("bias", expected, f"shape {show(tuple(bias_QK.shape))}", hint))
         return s_QK + bias_QK.to(s_QK.dtype)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
@@ -114,8 +114,10 @@ class Concat(Score):
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "leaky_relu"):
             valid = ["relu", "leaky_relu"]
-            mend = nearest(str(self.activation), valid)
-            raise ConfigError(complaint("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), mend))
+            hint = nearest(str(self.activation), valid)
+            raise ConfigError(
+                error_message("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), hint)
+            )
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """relu(w_q·q + w_k·k)."""

@@ -10,7 +10,7 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.word_places import NO_WORD, word_places
 from qkv.decode.numbers import expect_numbers
-from qkv.errors import ConfigError, DataError, complaint, nearest
+from qkv.errors import ConfigError, DataError, error_message, nearest
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
@@ -103,8 +103,8 @@ class Aligner:
         """
         reading = reading or self.default
         if reading.layer not in self.layers:
-            mend = nearest(reading.layer, self.layers)
-            raise ConfigError(complaint("--layer", "an attention over the source", f'"{reading.layer}"', mend))
+            hint = nearest(reading.layer, self.layers)
+            raise ConfigError(error_message("--layer", "an attention over the source", f'"{reading.layer}"', hint))
         return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
     def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
@@ -166,8 +166,8 @@ class Aligner:
         for name, ids in (("source", source), ("target", target)):
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
-                mend = "Leave the line out, or divide it."
-                raise DataError(complaint(f"{name} line {place}", expected, f"{len(ids)}", mend))
+                hint = "Leave the line out, or divide it."
+                raise DataError(error_message(f"{name} line {place}", expected, f"{len(ids)}", hint))
         return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
 
 
@@ -221,7 +221,7 @@ def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> lis
         ConfigError: an unknown name.
     """
     if how not in WAYS:
-        raise ConfigError(complaint("--symmetrize", f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS)))
+        raise ConfigError(error_message("--symmetrize", f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS)))
     if how == MUTUAL:
         return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
     return [

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 from torch import Tensor
 
 from qkv.data.corpus import read_lines, read_pairs
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 from qkv.metrics.alignment import (
     Link,
     Links,
@@ -92,11 +92,11 @@ def align_files(
     """
     for name, given in (("--head", chosen.head), ("--when", chosen.when)):
         if given is not None and chosen.layer is None:
-            mend = "Name the layer too, or give --valid-source, --valid-target and --valid-gold to choose all three."
-            raise ConfigError(complaint(name, "--layer beside it", "none", mend))
+            hint = "Name the layer too, or give --valid-source, --valid-target and --valid-gold to choose all three."
+            raise ConfigError(error_message(name, "--layer beside it", "none", hint))
     if chosen.layer is not None and any(valid):
-        mend = "Either name the layer, or let these sentences choose it."
-        raise ConfigError(complaint("--layer", "no --valid-source beside it", "both", mend))
+        hint = "Either name the layer, or let these sentences choose it."
+        raise ConfigError(error_message("--layer", "no --valid-source beside it", "both", hint))
     if how not in WAYS:
         join(how, (), ())
     pairs, gold = _read(files, "--")
@@ -138,18 +138,20 @@ def _read(files: Three, prefix: str) -> tuple[list[Sentences], list[Links] | Non
     if files.source is None or files.target is None:
         given = [f"{prefix}{name}" for name, path in zip(files._fields, files, strict=True) if path is not None]
         expected = f"{prefix}source FILE and {prefix}target FILE"
-        mend = "Two files, line N of one the translation of line N of the other."
-        raise ConfigError(complaint(f"{prefix}source", expected, " and ".join(given) or "none of them", mend))
+        hint = "Two files, line N of one the translation of line N of the other."
+        raise ConfigError(error_message(f"{prefix}source", expected, " and ".join(given) or "none of them", hint))
     pairs = [Sentences(pair.source, pair.target) for pair in read_pairs(files.source, files.target)]
     if files.gold is None:
         if prefix == "--":
             return pairs, None
-        mend = "Links are chosen by their error against those made by hand."
-        raise ConfigError(complaint("--valid-gold", "--valid-gold FILE", "none", mend))
+        hint = "Links are chosen by their error against those made by hand."
+        raise ConfigError(error_message("--valid-gold", "--valid-gold FILE", "none", hint))
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold))
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"
-        raise DataError(complaint(str(files.gold), "links for each sentence", got, "One line for each, maybe empty."))
+        raise DataError(
+            error_message(str(files.gold), "links for each sentence", got, "One line for each, maybe empty.")
+        )
     return pairs, gold
 
 

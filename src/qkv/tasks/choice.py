@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
@@ -45,8 +45,8 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
     sizes = {name: item for name, item in table.items() if name != "kind"}
     for name in ("size", "cell"):
         if name in sizes:
-            mend = 'The vocabulary is learnt from the text (tokenizer.size), the cell is the model\'s kind ("lstm").'
-            raise ConfigError(complaint(f"model.{name}", "a known setting", "one that follows from others", mend))
+            hint = 'The vocabulary is learnt from the text (tokenizer.size), the cell is the model\'s kind ("lstm").'
+            raise ConfigError(error_message(f"model.{name}", "a known setting", "one that follows from others", hint))
     if kind == "transformer":
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
@@ -92,5 +92,7 @@ def as_device(name: str) -> torch.device:
         torch.zeros(1, device=device).item()  # "meta" has tensors, but no numbers in them
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         got = str(error).splitlines()[0]
-        raise ConfigError(complaint("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')) from None
+        raise ConfigError(
+            error_message("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')
+        ) from None
     return device

@@ -14,7 +14,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper
 from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import Reading
 from qkv.tasks.watching import Watched, Watching
@@ -79,19 +79,19 @@ class Decoding:
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
             if number is not None and not 1 <= number <= _MOST:
                 expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
-                raise ConfigError(complaint(name, expected, f"{number}", "Leave it out for the usual number."))
+                raise ConfigError(error_message(name, expected, f"{number}", "Leave it out for the usual number."))
         if self.sampling is not None and self.beam != 1:
-            mend = "A beam searches, sampling draws: choose one."
-            raise ConfigError(complaint("beam", "1 where tokens are drawn", f"{self.beam}", mend))
+            hint = "A beam searches, sampling draws: choose one."
+            raise ConfigError(error_message("beam", "1 where tokens are drawn", f"{self.beam}", hint))
         if self.coverage and self.beam == 1:
-            mend = "It ranks the hypotheses of a beam: use --beam 5."
-            raise ConfigError(complaint("coverage", "0 without a beam", f"{self.coverage}", mend))
+            hint = "It ranks the hypotheses of a beam: use --beam 5."
+            raise ConfigError(error_message("coverage", "0 without a beam", f"{self.coverage}", hint))
         if self.stop != "proved" and self.beam == 1:
-            mend = "It ends the search of a beam: use --beam 5."
-            raise ConfigError(complaint("stop", '"proved" without a beam', f'"{self.stop}"', mend))
+            hint = "It ends the search of a beam: use --beam 5."
+            raise ConfigError(error_message("stop", '"proved" without a beam', f'"{self.stop}"', hint))
         if self.sampling is None and self.n_best > self.beam:
-            mend = f"Use --beam {self.n_best} or wider, or --sample to draw them."
-            raise ConfigError(complaint("n_best", f"from 1 to the beam's {self.beam}", f"{self.n_best}", mend))
+            hint = f"Use --beam {self.n_best} or wider, or --sample to draw them."
+            raise ConfigError(error_message("n_best", f"from 1 to the beam's {self.beam}", f"{self.n_best}", hint))
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
         object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
@@ -167,7 +167,7 @@ def as_sampling(
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
         flag = f"--{next(iter(named)).replace('_', '-')}"
-        raise ConfigError(complaint(flag, "--sample beside it", "no --sample", "Nothing is drawn without it."))
+        raise ConfigError(error_message(flag, "--sample beside it", "no --sample", "Nothing is drawn without it."))
     return None
 
 
@@ -187,7 +187,7 @@ def as_stop(name: str) -> Stop:
         'filled'
     """
     if name not in get_args(Stop):
-        raise ConfigError(complaint("--stop", '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop))))
+        raise ConfigError(error_message("--stop", '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop))))
     return cast("Stop", name)
 
 
@@ -198,7 +198,7 @@ def as_mean(name: str) -> Mean:
         ConfigError: no such mean.
     """
     if name not in get_args(Mean):
-        raise ConfigError(complaint("--mean", "a known mean", repr(name), nearest(name, get_args(Mean))))
+        raise ConfigError(error_message("--mean", "a known mean", repr(name), nearest(name, get_args(Mean))))
     return cast("Mean", name)
 
 
@@ -206,8 +206,8 @@ def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:
     if not watch:
         return cast("Stepper[Any]", model)
     if model.alignment_layer is None:
-        mend = "Leave --coverage out."
-        raise ConfigError(complaint("coverage", "a model with attention", "one trained with --score none", mend))
+        hint = "Leave --coverage out."
+        raise ConfigError(error_message("coverage", "a model with attention", "one trained with --score none", hint))
     return Watching(model, model.alignment_layer)
 
 

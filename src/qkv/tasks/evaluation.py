@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, complaint, harmless
+from qkv.errors import ConfigError, error_message, harmless
 from qkv.metrics.figure import Figure
 from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
@@ -70,8 +70,8 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
         ConfigError: other files are given too.
     """
     if others != Files():
-        mend = "A language model reads text alone."
-        raise ConfigError(complaint("--text", "no other file beside it", "others too", mend))
+        hint = "A language model reads text alone."
+        raise ConfigError(error_message("--text", "no other file beside it", "others too", hint))
     return Generator.load(run, device).evaluate(read_text(text))
 
 
@@ -97,24 +97,26 @@ def evaluate(
     """
     task = open_run(run).task
     if task != "translate" and how != _GREEDY:
-        mend = "Only translations are searched for."
-        raise ConfigError(complaint("--beam", "no setting of decoding", f"one for a run trained to {task}", mend))
+        hint = "Only translations are searched for."
+        raise ConfigError(error_message("--beam", "no setting of decoding", f"one for a run trained to {task}", hint))
     match task:
         case "classify":
             return evaluate_labels("classify", run, _one_file(files), device, out)
         case "tag":
             return evaluate_labels("tag", run, _one_file(files), device, out)
         case "generate":
-            mend = "A language model is scored on plain text."
-            raise ConfigError(complaint("--text", "a file of plain text", "none", mend))
+            hint = "A language model is scored on plain text."
+            raise ConfigError(error_message("--text", "a file of plain text", "none", hint))
         case _:
             return evaluate_translation(run, files, device, out, how)
 
 
 def _one_file(files: Files) -> Path | None:
     if files.source is not None or files.target is not None:
-        mend = "Labeled texts are in one file: --data FILE."
-        raise ConfigError(complaint("--source", "--data FILE for a model that labels", "--source or --target", mend))
+        hint = "Labeled texts are in one file: --data FILE."
+        raise ConfigError(
+            error_message("--source", "--data FILE for a model that labels", "--source or --target", hint)
+        )
     return files.data
 
 

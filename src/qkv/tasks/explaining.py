@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from qkv.engine.problem import Plan
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, lengths, window
@@ -126,16 +126,16 @@ def _expect_countable(asked: Question) -> None:
     sizes = {name: getattr(asked, name) for name in ("batch", "heads", "queries", "keys", "width")}
     for name, size in sizes.items():
         if size > _LONGEST:
-            mend = "PyTorch counts no further."
-            raise ConfigError(complaint(f"--{name}", f"at most {_LONGEST:,}", f"{size:.3g}", mend))
+            hint = "PyTorch counts no further."
+            raise ConfigError(error_message(f"--{name}", f"at most {_LONGEST:,}", f"{size:.3g}", hint))
     if math.prod(max(1, size) for size in sizes.values()) > _LARGEST:
         got = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-        mend = "PyTorch counts no further: ask for a smaller call."
-        raise ConfigError(complaint("sizes", f"a product of at most {_LARGEST:,}", got, mend))
+        hint = "PyTorch counts no further: ask for a smaller call."
+        raise ConfigError(error_message("sizes", f"a product of at most {_LARGEST:,}", got, hint))
 
 
 def _named(flag: str, name: str, table: dict[str, T]) -> T:
     if name not in table:
         known = [word for word in table if word]
-        raise ConfigError(complaint(flag, "a known name", f'"{name}"', nearest(name, known)))
+        raise ConfigError(error_message(flag, "a known name", f'"{name}"', nearest(name, known)))
     return table[name]

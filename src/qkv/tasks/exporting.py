@@ -8,7 +8,7 @@ from torch import nn
 from qkv.checkpoint.disk import expect_writable, replace_file, typed
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, UnsupportedError, complaint, nearest
+from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.transformer import TransformerTranslator
@@ -47,9 +47,9 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         qkv.errors.ConfigError: --to: expected ctranslate2 or onnx; got 'onx'. Did you mean "onnx"?
     """
     if to not in TARGETS:
-        raise ConfigError(complaint("--to", " or ".join(TARGETS), repr(to), nearest(to, TARGETS)))
+        raise ConfigError(error_message("--to", " or ".join(TARGETS), repr(to), nearest(to, TARGETS)))
     if os.path.lexists(out):
-        raise ConfigError(complaint("--out", "a folder that does not exist yet", str(out), "Give another --out."))
+        raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
     expect_writable(out)
     trained: Loaded = load(run)
     with typed(out, "a folder that can be written to"):
@@ -64,16 +64,16 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
 
 def _to_onnx(model: nn.Module, out: Path) -> None:
     if not isinstance(model, Exportable):
-        mend = "Train with --model transformer, without --copy."
-        raise UnsupportedError(complaint("--to", "a model that becomes graphs of ONNX", type(model).__name__, mend))
+        hint = "Train with --model transformer, without --copy."
+        raise UnsupportedError(error_message("--to", "a model that becomes graphs of ONNX", type(model).__name__, hint))
     to_onnx(model, out)
 
 
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
-        mend = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
-        raise UnsupportedError(complaint("--to", "a Transformer that translates", type(model).__name__, mend))
+        hint = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
+        raise UnsupportedError(error_message("--to", "a Transformer that translates", type(model).__name__, hint))
     positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
     to_ctranslate2(model, tokenizer.vocabulary.pieces, out, **_marks(tokenizer), positions=positions)
 

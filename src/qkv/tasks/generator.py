@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import SPECIALS
 from qkv.decode.numbers import expect_numbers
 from qkv.decode.sampling import Sampling, row_keys
-from qkv.errors import ConfigError, DataError, QkvError, complaint, nearest
+from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
 from qkv.metrics.figure import Figure
 from qkv.models.decoder import DecoderState, LanguageModel
 from qkv.tasks.choice import as_device
@@ -151,7 +151,7 @@ class Generator:
         """
         given = passage(text, self.tokenizer)
         if len(given.ids) < 2:
-            raise DataError(complaint("text", "two tokens or more", f"{len(given.ids)}", "Give a longer text."))
+            raise DataError(error_message("text", "two tokens or more", f"{len(given.ids)}", "Give a longer text."))
         figures = judge(self.model, given)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures
@@ -161,15 +161,15 @@ class Generator:
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:
-            raise DataError(complaint("prompt", "at least one token", "none", "Begin with a newline, for example."))
+            raise DataError(error_message("prompt", "at least one token", "none", "Begin with a newline, for example."))
         if self.tokenizer.unk in ids:
             got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
-            mend = "The model has never seen it: leave it out, or train with subwords."
-            raise DataError(complaint("prompt", "characters of the training text", got, mend))
+            hint = "The model has never seen it: leave it out, or train with subwords."
+            raise DataError(error_message("prompt", "characters of the training text", got, hint))
         if len(ids) > context and long_prompt != "window":
-            mend = f"Shorten it, or read only its last {context:,} tokens (--long-prompt window)."
+            hint = f"Shorten it, or read only its last {context:,} tokens (--long-prompt window)."
             raise DataError(
-                complaint("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", mend)
+                error_message("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
             )
         return ids[-context:]
 
@@ -224,17 +224,17 @@ def check_long_prompt(name: str) -> LongPrompt:
         'window'
     """
     if name not in get_args(LongPrompt):
-        mend = nearest(name, get_args(LongPrompt))
-        raise ConfigError(complaint("--long-prompt", '"refuse" or "window"', f'"{name}"', mend))
+        hint = nearest(name, get_args(LongPrompt))
+        raise ConfigError(error_message("--long-prompt", '"refuse" or "window"', f'"{name}"', hint))
     return cast("LongPrompt", name)
 
 
 def _expect_possible(gains: Tensor, step: int) -> None:
     """Refuse to go on where the model gives no token any probability: a text has no end of its own here."""
     if (gains == -torch.inf).any():
-        mend = "The parameters hold numbers that are too large: take an earlier checkpoint."
+        hint = "The parameters hold numbers that are too large: take an earlier checkpoint."
         got = f"none for token {step + 1} after the prompt"
-        raise QkvError(complaint("model", "a token with some probability", got, mend))
+        raise QkvError(error_message("model", "a token with some probability", got, hint))
 
 
 def _without_marks(scores: Tensor) -> Tensor:
@@ -253,5 +253,5 @@ def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _count(tokens: int) -> int:
     if tokens < 1:
-        raise ConfigError(complaint("tokens", "at least 1", str(tokens), "It is how many are added to the prompt."))
+        raise ConfigError(error_message("tokens", "at least 1", str(tokens), "It is how many are added to the prompt."))
     return tokens

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.tasks.choice import as_device
 from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
@@ -76,11 +76,11 @@ def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> 
     model = tables.get("model", {})
     for name in ("size", "labels"):
         if name in model:
-            mend = "The vocabulary and the labels are learnt from the text."
-            raise ConfigError(complaint(f"model.{name}", "a known setting", "one that follows from others", mend))
+            hint = "The vocabulary and the labels are learnt from the text."
+            raise ConfigError(error_message(f"model.{name}", "a known setting", "one that follows from others", hint))
     if kind == "tag" and "wide" in model:
-        mend = "Leave it out: it reads a text as a whole."
-        raise ConfigError(complaint("model.wide", "none where words are tagged", f"{model['wide']}", mend))
+        hint = "Leave it out: it reads a text as a whole."
+        raise ConfigError(error_message("model.wide", "none where words are tagged", f"{model['wide']}", hint))
     return LabelSettings(
         build(LabeledFiles, tables.get("data", {}), "data"),
         build(Words, {**_WORDS[kind], **tables.get("tokenizer", {})}, "tokenizer"),
@@ -148,8 +148,8 @@ def _expect_labels(labels: tuple[str, ...], origin: Origin | None) -> None:
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(labels):
         shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
-        mend = "Train on the same labels, or anew without --from."
-        raise CheckpointError(complaint("--from", f"a run with the labels {', '.join(labels)}", shown, mend))
+        hint = "Train on the same labels, or anew without --from."
+        raise CheckpointError(error_message("--from", f"a run with the labels {', '.join(labels)}", shown, hint))
 
 
 def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:

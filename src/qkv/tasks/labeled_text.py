@@ -10,7 +10,7 @@ from qkv.data.features import text_features
 from qkv.data.fingerprints import fingerprint
 from qkv.data.labeled import hold_out_some, labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 from qkv.tasks.parallel import Words
 
 Kind = Literal["classify", "tag"]
@@ -98,8 +98,8 @@ def read_texts(kind: Kind, path: Path | None, flag: str = "--data") -> list[Text
         DataError: the file cannot be used; names file and line.
     """
     if path is None:
-        mend = "A file with label<TAB>text on each line." if kind == "classify" else "A file of words in columns."
-        raise ConfigError(complaint(flag, f"{flag} FILE", "none", mend))
+        hint = "A file with label<TAB>text on each line." if kind == "classify" else "A file of words in columns."
+        raise ConfigError(error_message(flag, f"{flag} FILE", "none", hint))
     return _READERS[kind](path)
 
 
@@ -174,13 +174,13 @@ def numbered(
     """
     for label in text.labels:
         if label not in labels:
-            mend = "Training never saw it: add examples of it to --data, or correct the label."
+            hint = "Training never saw it: add examples of it to --data, or correct the label."
             got = f'"{label}"'
-            raise DataError(complaint(f"{name}:{text.line}", f"one of {_shown(labels)}", got, mend))
+            raise DataError(error_message(f"{name}:{text.line}", f"one of {_shown(labels)}", got, hint))
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
-        mend = f"Shorten or divide it, or allow longer ones with --longest {len(ids)}."
-        raise DataError(complaint(f"{name}:{text.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
+        hint = f"Shorten or divide it, or allow longer ones with --longest {len(ids)}."
+        raise DataError(error_message(f"{name}:{text.line}", f"at most {longest} tokens", f"{len(ids)}", hint))
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
     return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
 

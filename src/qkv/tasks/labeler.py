@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, DataError, complaint
+from qkv.errors import CheckpointError, DataError, error_message
 from qkv.models.reader import TextClassifier
 from qkv.recording import record
 from qkv.tasks.choice import as_device
@@ -210,8 +210,8 @@ class Tagger:
 
 def _item(ids: tuple[int, ...], begins: tuple[int, ...], longest: int, number: int) -> Item:
     if len(ids) > longest:
-        mend = f"Divide it, or train with --longest {len(ids)}."
-        raise DataError(complaint(f"text {number}", f"at most {longest} tokens", f"{len(ids)}", mend))
+        hint = f"Divide it, or train with --longest {len(ids)}."
+        raise DataError(error_message(f"text {number}", f"at most {longest} tokens", f"{len(ids)}", hint))
     return Item(ids, begins, (), number)
 
 
@@ -221,8 +221,8 @@ def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
     good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     if not good or not isinstance(longest, int) or not isinstance(table, dict):
-        mend = "It was written by another version: train again, or install that version."
-        raise CheckpointError(complaint(str(trained.folder), "labels and sizes in config.json", "others", mend))
+        hint = "It was written by another version: train again, or install that version."
+        raise CheckpointError(error_message(str(trained.folder), "labels and sizes in config.json", "others", hint))
     names = tuple(str(label) for label in cast("list[object]", labels))
     sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
     model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)

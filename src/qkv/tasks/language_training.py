@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import LanguageTask
@@ -74,8 +74,8 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> LanguageSettings:
     check_tables(tables, TABLES)
     model = tables.get("model", {})
     if "size" in model:
-        mend = "The vocabulary is learnt from the text (tokenizer.size)."
-        raise ConfigError(complaint("model.size", "a known setting", "one that follows from others", mend))
+        hint = "The vocabulary is learnt from the text (tokenizer.size)."
+        raise ConfigError(error_message("model.size", "a known setting", "one that follows from others", hint))
     return LanguageSettings(
         build(TextFiles, tables.get("data", {}), "data"),
         build(Words, {**_WORDS, **tables.get("tokenizer", {})}, "tokenizer"),
@@ -97,7 +97,7 @@ def token_kind(name: str | None) -> str | None:
     if name is None:
         return None
     if name not in _TOKENS:
-        raise ConfigError(complaint("--tokens", "characters or subwords", f'"{name}"', nearest(name, _TOKENS)))
+        raise ConfigError(error_message("--tokens", "characters or subwords", f'"{name}"', nearest(name, _TOKENS)))
     return _TOKENS[name]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from qkv.checkpoint.disk import expect_writable
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.tasks.origin import Origin, origin_config, start_from
 from qkv.train.loop import train
 from qkv.train.outcome import Outcome
@@ -38,8 +38,8 @@ def run_folder(out: Path | None) -> Path:
         'first'
     """
     if out is None:
-        mend = "For example --out runs/first; the same command again resumes."
-        raise ConfigError(complaint("--out", "a folder for the run", "none", mend))
+        hint = "For example --out runs/first; the same command again resumes."
+        raise ConfigError(error_message("--out", "a folder for the run", "none", hint))
     expect_writable(out)
     return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qkv.errors import CheckpointError, complaint, nearest
+from qkv.errors import CheckpointError, error_message, nearest
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.runs import Trained, open_run
@@ -43,6 +43,6 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
     """
     trained = open_run(run)
     if trained.task not in _LOADERS:
-        got, mend = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
-        raise CheckpointError(complaint(str(trained.folder), "a task that this version knows", got, mend))
+        got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
+        raise CheckpointError(error_message(str(trained.folder), "a task that this version knows", got, hint))
     return _LOADERS[trained.task](trained, device)

@@ -9,7 +9,7 @@ from torch import nn
 from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.tasks.runs import Trained, learnt_tokenizer, open_run
 
 _SHOWN = 4
@@ -46,8 +46,8 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         ConfigError: both are named.
     """
     if run is not None and tokenizer is not None:
-        mend = "A start brings its own tokenizer: leave one of them out."
-        raise ConfigError(complaint("--tokenizer-from", "no --from beside it", "both", mend))
+        hint = "A start brings its own tokenizer: leave one of them out."
+        raise ConfigError(error_message("--tokenizer-from", "no --from beside it", "both", hint))
     if tokenizer is not None:
         found = open_run(tokenizer)
         return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)
@@ -55,9 +55,9 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         return None
     trained = open_run(run)
     if trained.task != task:
-        mend = f"Start from a run of `qkv train {task}`."
+        hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"
-        raise CheckpointError(complaint(_WHERE, f"a run of the same task, {task}", got, mend))
+        raise CheckpointError(error_message(_WHERE, f"a run of the same task, {task}", got, hint))
     return Origin(trained, verify(trained.folder).digest)
 
 
@@ -82,9 +82,9 @@ def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
     theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
     for name in theirs:
         if name in ours and ours[name] != theirs[name]:
-            mend = "It was learnt before: leave the setting out, or take no tokenizer from another run."
+            hint = "It was learnt before: leave the setting out, or take no tokenizer from another run."
             expected = f"{theirs[name]}, as the tokenizer of the other run was learnt"
-            raise ConfigError(complaint(f"tokenizer.{name}", expected, f"{ours[name]}", mend))
+            raise ConfigError(error_message(f"tokenizer.{name}", expected, f"{ours[name]}", hint))
 
 
 def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
@@ -111,9 +111,9 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
     ]
     if faults:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        mend = "Leave out the settings that change the model, or train it anew without --from."
+        hint = "Leave out the settings that change the model, or train it anew without --from."
         got = f"in {origin.trained.folder}: {'; '.join(faults[:_SHOWN])}{more}"
-        raise CheckpointError(complaint(_WHERE, "the tensors of this model", got, mend))
+        raise CheckpointError(error_message(_WHERE, "the tensors of this model", got, hint))
     model.load_state_dict(dict(theirs))
 
 

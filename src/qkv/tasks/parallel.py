@@ -11,7 +11,7 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 
 _HELD_OUT = 1000
 
@@ -122,7 +122,7 @@ def _read(source: Path | None, target: Path | None, data: Path | None, prefix: s
         return read_pairs(source, target)
     given = [f"--{prefix}{name}" for name, path in (("source", source), ("target", target), ("data", data)) if path]
     raise ConfigError(
-        complaint(
+        error_message(
             f"--{prefix}source",
             f"--{prefix}source FILE and --{prefix}target FILE, or --{prefix}data FILE.tsv",
             " and ".join(given) or "none of them",
@@ -143,8 +143,8 @@ def _examples(
         source, target = _numbered(pair, tokenizer, copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
-                mend = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
-                raise DataError(complaint(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", mend))
+                hint = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
+                raise DataError(error_message(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", hint))
         examples.append(Example(source, target, pair.line))
     return examples
 

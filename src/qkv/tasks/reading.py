@@ -7,7 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.tasks.choice import TranslationModel
 
 When = Literal["at", "after"]
@@ -33,8 +33,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.when not in ("at", "after"):
-            mend = nearest(str(self.when), ("at", "after"))
-            raise ConfigError(complaint("--when", '"at" or "after"', f'"{self.when}"', mend))
+            hint = nearest(str(self.when), ("at", "after"))
+            raise ConfigError(error_message("--when", '"at" or "after"', f'"{self.when}"', hint))
 
     def of(self, weights: Tensor) -> Tensor:
         """Read the weights of one sentence.
@@ -60,8 +60,8 @@ class Reading:
         if self.head is None:
             return heads.mean(0)
         if not 0 <= self.head < heads.shape[0]:
-            mend = "Leave it out for the mean over all."
-            raise ConfigError(complaint("--head", f"from 0 to {heads.shape[0] - 1}", f"{self.head}", mend))
+            hint = "Leave it out for the mean over all."
+            raise ConfigError(error_message("--head", f"from 0 to {heads.shape[0] - 1}", f"{self.head}", hint))
         return heads[self.head]
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ def attention_layers(model: TranslationModel) -> list[str]:
     """
     last = model.alignment_layer
     if last is None:
-        mend = "Train with a score."
-        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
+        hint = "Train with a score."
+        raise ConfigError(error_message("run", "a model with attention", "one trained with --score none", hint))
     modules: nn.Module = model
     names = [name for name, _ in modules.named_modules() if name.endswith("cross_attention.attention")]
     return names if last in names else [*names, last]

@@ -12,7 +12,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 
 M = TypeVar("M", bound=nn.Module)
 _DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
@@ -50,8 +50,10 @@ def open_run(run: str | Path) -> Trained:
     contents = load(folder, trainer=False)
     task = contents.config.get("task")
     if not isinstance(task, str) or contents.tokenizer is None:
-        mend = "Give the folder that `qkv train` wrote."
-        raise CheckpointError(complaint(str(folder), "a checkpoint with its task and tokenizer", "one without", mend))
+        hint = "Give the folder that `qkv train` wrote."
+        raise CheckpointError(
+            error_message(str(folder), "a checkpoint with its task and tokenizer", "one without", hint)
+        )
     return Trained(folder, contents, Tokenizer.from_json(contents.tokenizer), task)
 
 
@@ -67,8 +69,8 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
         CheckpointError: it is of another task.
     """
     if trained.task != task:
-        mend = f"Use `qkv {trained.task}`, the command of its task."
-        raise CheckpointError(complaint(str(trained.folder), what, f"one trained to {trained.task}", mend))
+        hint = f"Use `qkv {trained.task}`, the command of its task."
+        raise CheckpointError(error_message(str(trained.folder), what, f"one trained to {trained.task}", hint))
 
 
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
@@ -97,9 +99,9 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
             model = make()
         model.load_state_dict(stored)
     except (ConfigError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        mend = "It was written by another version: train again, or install that version."
+        hint = "It was written by another version: train again, or install that version."
         got = str(error).partition("\n")[0][:200]
-        raise CheckpointError(complaint(str(trained.folder), "weights of the model it names", got, mend)) from error
+        raise CheckpointError(error_message(str(trained.folder), "weights of the model it names", got, hint)) from error
     return model
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -33,15 +33,15 @@ def read_toml(path: Path) -> Plain:
         _expect_brief(tables)
     except OSError as error:
         raise ConfigError(
-            complaint("--config", "a readable file", f"{path}: {error.strerror}", "Check the name.")
+            error_message("--config", "a readable file", f"{path}: {error.strerror}", "Check the name.")
         ) from None
     except ValueError as error:
         raise ConfigError(
-            complaint("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Mend the line it names.")
+            error_message("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Mend the line it names.")
         ) from None
     except RecursionError:
         raise ConfigError(
-            complaint("--config", "a few tables", f"{path}: nested too deeply", "Use flat tables.")
+            error_message("--config", "a few tables", f"{path}: nested too deeply", "Use flat tables.")
         ) from None
     return tables
 
@@ -91,10 +91,12 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, table in tables.items():
         if name not in known:
             expected = f"one of the tables {', '.join(known)}"
-            raise ConfigError(complaint(name, expected, "a name that is none", nearest(name, known)))
+            raise ConfigError(error_message(name, expected, "a name that is none", nearest(name, known)))
         if not isinstance(table, Mapping):
             got = json.dumps(table, default=str)[:_SHOWN]
-            raise ConfigError(complaint(name, "a table of settings", got, f"Write [{name}] and its settings below."))
+            raise ConfigError(
+                error_message(name, "a table of settings", got, f"Write [{name}] and its settings below.")
+            )
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
@@ -126,8 +128,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     for name in mapping:
         if name not in known:
-            mend = nearest(str(name), known)
-            raise ConfigError(complaint(_dotted(where, str(name)), "a known setting", "an unknown one", mend))
+            hint = nearest(str(name), known)
+            raise ConfigError(error_message(_dotted(where, str(name)), "a known setting", "an unknown one", hint))
     values = {
         name: _value(hints[name], mapping[name], _dotted(where, name))
         if name in mapping
@@ -149,14 +151,14 @@ def _default(field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
     hint = hints[field.name]
     if is_dataclass(hint) and isinstance(hint, type):
         return build(hint, {}, _dotted(where, field.name))
-    raise ConfigError(complaint(_dotted(where, field.name), "a value", "none", "It has no default: set it."))
+    raise ConfigError(error_message(_dotted(where, field.name), "a value", "none", "It has no default: set it."))
 
 
 def _value(hint: Any, item: Any, name: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(item, Mapping):
             raise ConfigError(
-                complaint(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
+                error_message(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
             )
         return build(hint, item, name)
     for choice in _choices(hint):
@@ -164,8 +166,8 @@ def _value(hint: Any, item: Any, name: str) -> Any:
         if fits:
             return converted
     expected, names = _expected(hint), [str(x) for x in _choices(hint) if isinstance(x, str)]
-    mend = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
-    raise ConfigError(complaint(name, expected, json.dumps(item, default=str)[:_SHOWN], mend))
+    hint = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
+    raise ConfigError(error_message(name, expected, json.dumps(item, default=str)[:_SHOWN], hint))
 
 
 def _choices(hint: Any) -> list[Any]:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.recording.showing import serve
 from qkv.view.offline import page
 from qkv.view.scene import Scene
@@ -42,8 +42,8 @@ def write_page(scene: Scene, path: Path) -> str:
         ConfigError: another suffix, or a place that cannot be written.
     """
     if path.suffix.lower() != ".html":
-        mend = "The page holds the whole viewer."
-        raise ConfigError(complaint("--export", "a file name that ends in .html", path.name, mend))
+        hint = "The page holds the whole viewer."
+        raise ConfigError(error_message("--export", "a file name that ends in .html", path.name, hint))
     made = page(scene)
     try:
         replace_file(path, made.text.encode())

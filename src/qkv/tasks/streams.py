@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from qkv.data.corpus import iterate_lines
-from qkv.errors import DataError, complaint, harmless
+from qkv.errors import DataError, error_message, harmless
 
 
 def read_stdin() -> list[str]:
@@ -18,8 +18,8 @@ def read_stdin() -> list[str]:
     try:
         return list(iterate_lines(_open(sys.stdin).buffer, "standard input"))
     except OSError as error:
-        got, mend = error.strerror or str(error), "Give it a file: `< FILE`, or a pipe."
-        raise DataError(complaint("standard input", "lines of text", got, mend)) from None
+        got, hint = error.strerror or str(error), "Give it a file: `< FILE`, or a pipe."
+        raise DataError(error_message("standard input", "lines of text", got, hint)) from None
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -49,8 +49,8 @@ def write_text(pieces: Iterable[str]) -> None:
             raise  # whoever reads has enough: no fault
         except OSError as error:
             _forget()
-            got, mend = error.strerror or str(error), "Free some space, or write to another file."
-            raise DataError(complaint("standard output", "room for what is written", got, mend)) from None
+            got, hint = error.strerror or str(error), "Free some space, or write to another file."
+            raise DataError(error_message("standard output", "room for what is written", got, hint)) from None
 
 
 def _open(stream: TextIO | None) -> TextIO:

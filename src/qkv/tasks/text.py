@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.data.fingerprints import fingerprint
 from qkv.data.text import Order, divide, read_text, windows
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.tasks.parallel import Words
 
 
@@ -77,8 +77,8 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
         ConfigError: no file is named.
     """
     if files.text is None:
-        mend = "Any plain text in UTF-8; .gz too."
-        raise ConfigError(complaint("--text", "a file of plain text", "none", mend))
+        hint = "Any plain text in UTF-8; .gz too."
+        raise ConfigError(error_message("--text", "a file of plain text", "none", hint))
     whole = read_text(files.text)
     if files.valid_text is None:
         train, valid = divide(whole, files.holdout)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.tasks.choice import TranslationModel, build_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.train.average import average_checkpoints, last_checkpoints
@@ -43,7 +43,7 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
     trained = open_run(run)
     expect_task(trained, "translate", "a translation model")
     if average < 1:
-        raise ConfigError(complaint("--average", "at least 1", f"{average}", "1 takes the best checkpoint alone."))
+        raise ConfigError(error_message("--average", "at least 1", f"{average}", "1 takes the best checkpoint alone."))
     weights = trained.contents.model
     if average > 1:
         weights = average_checkpoints(last_checkpoints(_whole(run), average))
@@ -57,6 +57,8 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
 def _whole(run: Path) -> Path:
     """The run folder, for an average of several checkpoints."""
     if is_checkpoint(run):
-        mend = "Give the run folder."
-        raise CheckpointError(complaint(str(run), "a run folder, to average checkpoints of", "one checkpoint", mend))
+        hint = "Give the run folder."
+        raise CheckpointError(
+            error_message(str(run), "a run folder, to average checkpoints of", "one checkpoint", hint)
+        )
     return run

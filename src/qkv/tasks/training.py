@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.fingerprints import fingerprint
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.models.recurrent import RecurrentConfig
 from qkv.models.transformer import TransformerConfig
 from qkv.tasks.choice import as_device, build_model, model_settings, model_table
@@ -82,8 +82,8 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
         build(Training, {**DEFAULTS, **own.get("training", {}), **tables.get("training", {})}, "training"),
     )
     if model.copy != "none" and settings.training.label_smoothing:
-        got, mend = f"{settings.training.label_smoothing}", "Leave it out, or train without copying."
-        raise ConfigError(complaint("training.label_smoothing", "0 for a model that copies", got, mend))
+        got, hint = f"{settings.training.label_smoothing}", "Leave it out, or train without copying."
+        raise ConfigError(error_message("training.label_smoothing", "0 for a model that copies", got, hint))
     return settings
 
 

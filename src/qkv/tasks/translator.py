@@ -13,8 +13,8 @@ from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pie
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
-from qkv.errors import CheckpointError, ConfigError, DataError, complaint
-from qkv.linalg.session import keeping
+from qkv.errors import CheckpointError, ConfigError, DataError, error_message
+from qkv.linalg.session import decoding_session
 from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
@@ -109,13 +109,13 @@ class Translator:
         place = as_device(str(device))
         runs = [run] if isinstance(run, str | Path) else run
         if not runs:
-            raise CheckpointError(complaint("run", "at least one", "none", "Give the folder that training wrote."))
+            raise CheckpointError(error_message("run", "at least one", "none", "Give the folder that training wrote."))
         found = [load_translation(Path(each), average) for each in runs]
         first, *others = found
         for each, other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
-                mend = "Train all with --tokenizer-from the first, or translate with each alone."
-                raise CheckpointError(complaint(str(each), f"the tokenizer of {runs[0]}", "another one", mend))
+                hint = "Train all with --tokenizer-from the first, or translate with each alone."
+                raise CheckpointError(error_message(str(each), f"the tokenizer of {runs[0]}", "another one", hint))
         longest = min(each.longest for each in found)
         return cls(first.model.to(place), first.tokenizer, longest, [each.model.to(place) for each in others])
 
@@ -199,7 +199,7 @@ class Translator:
         layer = self.model.alignment_layer if reading is None else reading.layer
         if layer is None:
             raise ConfigError(
-                complaint(
+                error_message(
                     "--attention", "a model with attention", "one trained with --score none", "Train with a score."
                 )
             )
@@ -234,8 +234,10 @@ class Translator:
         copies = isinstance(self.model, CopyingTranslator)
         source = encode_source(line, self.tokenizer) if copies else OpenSource(tuple(self.tokenizer.encode(line)), ())
         if len(source.ids) > self.longest:
-            mend = f"Split the line, or train with --longest {len(source.ids)}."
-            raise DataError(complaint(f"line {number}", f"at most {self.longest} tokens", f"{len(source.ids)}", mend))
+            hint = f"Split the line, or train with --longest {len(source.ids)}."
+            raise DataError(
+                error_message(f"line {number}", f"at most {self.longest} tokens", f"{len(source.ids)}", hint)
+            )
         return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:
@@ -248,7 +250,7 @@ class Translator:
             # A beam holds its sources that many times.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
-            with keeping():  # for all batches together
+            with decoding_session():  # for all batches together
                 for batch in batches:
                     drawn = [[row[place] for place in batch] for row in keys]
                     results.append(self._decode_batch([kept[place] for place in batch], drawn, how))

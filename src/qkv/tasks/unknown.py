@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.data.corpus import read_pairs
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.metrics.alignment import Links
 from qkv.tasks.aligning import Aligner, Sentences
 from qkv.tasks.reading import Reading
@@ -28,19 +28,19 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
     """
     if not wanted:
         if source is not None or target is not None:
-            mend = "They choose which weights find the word."
-            raise ConfigError(complaint("--valid-source", "--replace-unknown beside it", "none", mend))
+            hint = "They choose which weights find the word."
+            raise ConfigError(error_message("--valid-source", "--replace-unknown beside it", "none", hint))
         return None
     if translator.tokenizer.kind == "bpe":
-        mend = "Leave it out: byte pairs write any word."
+        hint = "Leave it out: byte pairs write any word."
         got = "byte pairs, which lack no word"
-        raise ConfigError(complaint("--replace-unknown", "a vocabulary of words or characters", got, mend))
+        raise ConfigError(error_message("--replace-unknown", "a vocabulary of words or characters", got, hint))
     aligner = Aligner(translator)
     if source is None and target is None:
         return aligner.default
     if source is None or target is None:
         got = "one of them"
-        raise ConfigError(complaint("--valid-source", "--valid-source and --valid-target", got, "Name both files."))
+        raise ConfigError(error_message("--valid-source", "--valid-source and --valid-target", got, "Name both files."))
     return choose_reading(aligner, [Sentences(pair.source, pair.target) for pair in read_pairs(source, target)])
 
 
@@ -60,8 +60,8 @@ def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> Reading:
     links = [identical_links(pair) for pair in pairs]
     kept = [place for place, found in enumerate(links) if found]
     if not kept:
-        mend = "Give sentences with names and numbers, or leave the files out."
-        raise ConfigError(complaint("--valid-source", "words that are the same on both sides", "none", mend))
+        hint = "Give sentences with names and numbers, or leave the files out."
+        raise ConfigError(error_message("--valid-source", "words that are the same on both sides", "none", hint))
     # Words that are not the same anywhere have no links by hand: only those that have count.
     found = [frozenset(links[place]) for place in kept]
     gold = [Links(sure, sure) for sure in found]

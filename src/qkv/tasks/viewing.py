@@ -8,7 +8,7 @@ import torch
 from qkv.data.batches import collate_sources
 from qkv.data.corpus import decode
 from qkv.decode.greedy import greedy
-from qkv.errors import ConfigError, DataError, complaint
+from qkv.errors import ConfigError, DataError, error_message
 from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.decoding import usual_limit
@@ -40,12 +40,12 @@ def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, 
     """
     if run.suffix == TRACE:
         if text is not None or file is not None:
-            mend = "A trace holds what was read: leave it out."
-            raise ConfigError(complaint("--text", "none beside a trace", "one", mend))
+            hint = "A trace holds what was read: leave it out."
+            raise ConfigError(error_message("--text", "none beside a trace", "one", hint))
         return scene_of_trace(run)
     if (text is None) == (file is None):
         got = "none" if text is None else "both"
-        raise ConfigError(complaint("--text", "a text, or --file with one", got, "Give what the model is to read."))
+        raise ConfigError(error_message("--text", "a text, or --file with one", got, "Give what the model is to read."))
     return scene_of_text(run, text or "" if file is None else _text_of(file), device, tokens)
 
 
@@ -86,7 +86,7 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
     """
     ids = found.tokenizer.encode(text)[:tokens]
     if not ids:
-        raise DataError(complaint("--text", "at least one token", "none", "Give a text for the model to read."))
+        raise DataError(error_message("--text", "at least one token", "none", "Give a text for the model to read."))
     if isinstance(found, Translator):
         return _translated(found, ids, text)
     return _read(found, ids, text)
@@ -109,10 +109,10 @@ def _text_of(file: Path) -> str:
         with file.open("rb") as stream:
             read = stream.read(_LARGEST + 1)
     except OSError as error:
-        raise DataError(complaint(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
+        raise DataError(error_message(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
     if len(read) > _LARGEST:
-        got, mend = "more", "Give the part that is to be looked at."
-        raise DataError(complaint(str(file), f"at most {_LARGEST >> 20} MiB of text", got, mend))
+        got, hint = "more", "Give the part that is to be looked at."
+        raise DataError(error_message(str(file), f"at most {_LARGEST >> 20} MiB of text", got, hint))
     lines = enumerate(read.split(b"\n"), start=1)
     text = "\n".join(decode(line, f"{file}:{number}", first=number == 1) for number, line in lines)
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -121,8 +121,8 @@ def _text_of(file: Path) -> str:
 def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
     if len(ids) > translator.longest:
-        mend = f"Shorten it, or train with --longest {len(ids)}."
-        raise DataError(complaint("--text", f"at most {translator.longest} tokens", f"{len(ids)}", mend))
+        hint = f"Shorten it, or train with --longest {len(ids)}."
+        raise DataError(error_message("--text", f"at most {translator.longest} tokens", f"{len(ids)}", hint))
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
@@ -153,8 +153,8 @@ def _read(found: Generator | Classifier | Tagger, ids: list[int], text: str) -> 
 
 def _expect_attention(calls: object) -> None:
     if not calls:
-        mend = "Train with a score."
-        raise ConfigError(complaint("run", "a model with attention", "one trained with --score none", mend))
+        hint = "Train with a score."
+        raise ConfigError(error_message("run", "a model with attention", "one trained with --score none", hint))
 
 
 def _notes(pieces: list[str]) -> list[str]:

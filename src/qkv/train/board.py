@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import final
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.train.events import Event, Logged, Validated
 
 NAME = "tensorboard"
@@ -26,8 +26,8 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            mend = "Install it: pip install 'qkv[log]'."
-            raise ConfigError(complaint("tensorboard", "the package tensorboard", str(error), mend)) from error
+            hint = "Install it: pip install 'qkv[log]'."
+            raise ConfigError(error_message("tensorboard", "the package tensorboard", str(error), hint)) from error
         self._writer = SummaryWriter(str(run / NAME), purge_step=step + 1)
 
     def __call__(self, event: Event) -> None:

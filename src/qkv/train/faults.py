@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.errors import TrainingError, complaint, exhausted
+from qkv.errors import TrainingError, error_message, out_of_memory_text
 from qkv.train.protocols import Task
 
 _TRIED = 512
@@ -32,11 +32,11 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     alone = 0 < len(guilty) < len(places)
     lines = show_lines(task.lines(guilty if alone else places))
     which = f"because of {lines}" if alone else f"in a batch of {lines}"
-    mend = (
+    hint = (
         "The last good checkpoint is kept. Look at these lines; or lower learning_rate, lower clip, raise warmup, "
         "or use precision float32, in a new --out."
     )
-    return TrainingError(complaint(f"{what} at step {step:,}", "a finite number", f"{got} {which}", mend))
+    return TrainingError(error_message(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint))
 
 
 def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
@@ -51,9 +51,9 @@ def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            mend = "The last good checkpoint is kept. Lower learning_rate, or raise warmup, in a new --out."
+            hint = "The last good checkpoint is kept. Lower learning_rate, or raise warmup, in a new --out."
             got = "NaN or Inf"
-            return TrainingError(complaint(f"{name} after step {step:,}", "finite weights", got, mend))
+            return TrainingError(error_message(f"{name} after step {step:,}", "finite weights", got, hint))
     return None
 
 
@@ -96,11 +96,11 @@ def room(step: int, tokens: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        got = exhausted(error)
+        got = out_of_memory_text(error)
         if got is None:
             raise
-        mend = f"Lower tokens (now {tokens:,}) and raise accumulate as much: the result is about the same."
-        raise TrainingError(complaint(f"memory at step {step:,}", "room for a batch", got, mend)) from error
+        hint = f"Lower tokens (now {tokens:,}) and raise accumulate as much: the result is about the same."
+        raise TrainingError(error_message(f"memory at step {step:,}", "room for a batch", got, hint)) from error
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 from qkv.checkpoint.disk import replace_file, typed
-from qkv.errors import DataError, complaint
+from qkv.errors import DataError, error_message
 from qkv.train.events import Event, Logged, Validated
 
 NAME = "metrics.jsonl"
@@ -84,8 +84,8 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError, OverflowError):
             ours = False
         if not ours:
-            got, mend = repr(text[:60]), "Remove this line, or the file: training writes it anew."
-            raise DataError(complaint(f"{path}:{number}", "a line with step, kind and figures", got, mend))
+            got, hint = repr(text[:60]), "Remove this line, or the file: training writes it anew."
+            raise DataError(error_message(f"{path}:{number}", "a line with step, kind and figures", got, hint))
         found.append(line)
     return found
 

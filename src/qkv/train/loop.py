@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import verify
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
-from qkv.errors import DataError, complaint
+from qkv.errors import DataError, error_message
 from qkv.metrics.figure import Figure
 from qkv.train.board import Board
 from qkv.train.curve import Curve
@@ -190,9 +190,9 @@ class _Loop:
             total, count = total + value, count + counted
         if count < 1:
             lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
-            mend = "Leave these lines out."
+            hint = "Leave these lines out."
             raise DataError(
-                complaint("training data", "something to learn in every batch", f"nothing in {lines}", mend)
+                error_message("training data", "something to learn in every batch", f"nothing in {lines}", hint)
             )
         return total, count
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from qkv.errors import CheckpointError, ConfigError, complaint
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.train.muon import Muon
 from qkv.train.settings import Settings
 
@@ -39,8 +39,8 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
     spared = undecayed(model)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
-        mend = "Let some of them require a gradient."
-        raise ConfigError(complaint("model", "parameters to train", "none", mend))
+        hint = "Let some of them require a gradient."
+        raise ConfigError(error_message("model", "parameters to train", "none", hint))
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in trained if name not in spared], "weight_decay": settings.weight_decay},
         {"params": [p for name, p in trained if name in spared], "weight_decay": 0.0},
@@ -119,8 +119,8 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: Mapping
         parameter = parameters.get(name)
         if parameter is None or (key != "step" and value.shape != parameter.shape):
             got = f"{full}, {tuple(value.shape)}"
-            mend = "Build the same model that was trained, or use another checkpoint."
-            raise CheckpointError(complaint("trainer.safetensors", "moments that fit the model", got, mend))
+            hint = "Build the same model that was trained, or use another checkpoint."
+            raise CheckpointError(error_message("trainer.safetensors", "moments that fit the model", got, hint))
         optimizer.state[parameter][key] = value.detach().to(parameter.device, copy=True)
 
 

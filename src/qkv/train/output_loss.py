@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.linalg.matmul import product, served
+from qkv.linalg.matmul import onednn_serves, product
 
 _ROWS = 512
 """Tokens whose scores are held at a time: enough for products at full speed, few enough to be written over in place."""
@@ -115,7 +115,7 @@ def loss_to_gradient(scores_RN: Tensor, target_R: Tensor, smoothing: float, lear
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if total.dtype == left.dtype and not served(left, right.mT):
+    if total.dtype == left.dtype and not onednn_serves(left, right.mT):
         total.addmm_(left, right)
     else:
         total.add_(product(left, right))

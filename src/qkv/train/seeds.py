@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 
 _PREFIX = "random."
 
@@ -78,9 +78,9 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
             if name.startswith(_PREFIX + "cuda.") and torch.cuda.is_available():
                 torch.cuda.set_rng_state(states[name], int(name.rpartition(".")[2]))
     except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
-        mend = "Use another checkpoint of this run."
+        hint = "Use another checkpoint of this run."
         raise CheckpointError(
-            complaint("trainer.safetensors", "states of random generators", str(error)[:200], mend)
+            error_message("trainer.safetensors", "states of random generators", str(error)[:200], hint)
         ) from error
 
 

@@ -14,7 +14,7 @@ from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
-from qkv.errors import CheckpointError, complaint
+from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 from qkv.train.feed import Feed
 from qkv.train.optimizer import build_optimizer, optimizer_state, set_optimizer_state
@@ -137,8 +137,8 @@ def _anew(job: Job, say: Callable[[str], None]) -> Session:
 def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> Session:
     contents = load(folder)
     if contents.trainer is None:
-        mend = "Give another --out, or remove this checkpoint to go on from an earlier one."
-        raise CheckpointError(complaint(str(folder), "a checkpoint with the trainer's state", "one without", mend))
+        hint = "Give another --out, or remove this checkpoint to go on from an earlier one."
+        raise CheckpointError(error_message(str(folder), "a checkpoint with the trainer's state", "one without", hint))
     state = read_state(contents.trainer.numbers)
     _set_weights(job.model, contents.model, folder)
     optimizer = build_optimizer(job.model, job.settings)
@@ -159,8 +159,8 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        mend = "Build the same model that was trained, or give another --out."
-        raise CheckpointError(complaint(str(folder), "the weights of this model", str(error), mend)) from error
+        hint = "Build the same model that was trained, or give another --out."
+        raise CheckpointError(error_message(str(folder), "the weights of this model", str(error), hint)) from error
 
 
 def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:

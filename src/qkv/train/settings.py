@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 
 Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant"]
 Precision = Literal["float32", "bfloat16", "auto"]
@@ -75,8 +75,8 @@ class Settings:
             _within(name, getattr(self, name), 0, 2**53)
         _between("learning_rate", self.learning_rate, 0, math.inf, "Values from 1e-4 to 1e-2 suit most models.")
         if len(self.betas) != 2:
-            mend = "AdamW has two, as in (0.9, 0.98)."
-            raise ConfigError(complaint("betas", "two numbers", repr(self.betas), mend))
+            hint = "AdamW has two, as in (0.9, 0.98)."
+            raise ConfigError(error_message("betas", "two numbers", repr(self.betas), hint))
         for number in self.betas:
             _between("betas", number, 0, 1, "Values such as (0.9, 0.98) suit most models.", zero=True)
         _between("weight_decay", self.weight_decay, 0, math.inf, "0 turns it off.", zero=True)
@@ -89,19 +89,19 @@ class Settings:
 
 def _within(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        mend = f"Give a whole number from {low} on, at most {high}."
-        raise ConfigError(complaint(name, f"a whole number, at least {low}", repr(value), mend))
+        hint = f"Give a whole number from {low} on, at most {high}."
+        raise ConfigError(error_message(name, f"a whole number, at least {low}", repr(value), hint))
 
 
-def _between(name: str, value: object, low: float, high: float, mend: str, *, zero: bool = False) -> None:
+def _between(name: str, value: object, low: float, high: float, hint: str, *, zero: bool = False) -> None:
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if low < number < high or (zero and number == low):
         return
     start = "from" if zero else "above"
     end = "" if high == math.inf else f" and below {high:g}"
-    raise ConfigError(complaint(name, f"a finite number {start} {low:g}{end}", repr(value), mend))
+    raise ConfigError(error_message(name, f"a finite number {start} {low:g}{end}", repr(value), hint))
 
 
 def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
     if value not in valid:
-        raise ConfigError(complaint(name, f"one of {', '.join(valid)}", f'"{value}"', nearest(str(value), valid)))
+        raise ConfigError(error_message(name, f"one of {', '.join(valid)}", f'"{value}"', nearest(str(value), valid)))

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, complaint
+from qkv.errors import ConfigError, DtypeError, error_message
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
@@ -47,11 +47,13 @@ def check_parameters(
             align_right(parameter, own, key_leading if of_key else leading, argument)
             # As everywhere in PyTorch, a number in a tensor of the CPU goes with any device.
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
-                mend = "Move it there with .to(query.device)."
-                raise DtypeError(complaint(argument, f"device {device}, that of query", f"{parameter.device}", mend))
+                hint = "Move it there with .to(query.device)."
+                raise DtypeError(
+                    error_message(argument, f"device {device}, that of query", f"{parameter.device}", hint)
+                )
         elif own and parameter is not None:
             argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
-            raise DtypeError(complaint(argument, "a torch.Tensor", got, "Use torch.as_tensor."))
+            raise DtypeError(error_message(argument, "a torch.Tensor", got, "Use torch.as_tensor."))
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
@@ -91,7 +93,7 @@ def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
     return parameter[(..., *(None,) * by)] if isinstance(parameter, Tensor) else parameter
 
 
-def above(argument: str, number: object, limit: float, mend: str) -> None:
+def above(argument: str, number: object, limit: float, hint: str) -> None:
     """Raise ConfigError where a number, or any element of a tensor, is not above a limit.
 
     A tensor is read where that costs no waiting: on the CPU, outside tracing.
@@ -107,7 +109,7 @@ def above(argument: str, number: object, limit: float, mend: str) -> None:
         good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit
     if not good:
         got = f"a tensor with minimum {number.min().item():g}" if isinstance(number, Tensor) else repr(number)
-        raise ConfigError(complaint(argument, f"a number above {limit:g}", got, mend))
+        raise ConfigError(error_message(argument, f"a number above {limit:g}", got, hint))
 
 
 def transformed() -> bool:

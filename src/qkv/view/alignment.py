@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.errors import DataError, DtypeError, ShapeError, complaint
+from qkv.errors import DataError, DtypeError, ShapeError, error_message
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,31 +65,31 @@ class Alignment:
 
 
 def _tokens(side: str, tokens: object) -> tuple[str, ...]:
-    mend = f'Give the tokens one by one, for instance {side}=("ein", "Hund").'
+    hint = f'Give the tokens one by one, for instance {side}=("ein", "Hund").'
     if not isinstance(tokens, tuple | list):
-        raise DtypeError(complaint(side, "a tuple of tokens", f"one {type(tokens).__name__}", mend))
+        raise DtypeError(error_message(side, "a tuple of tokens", f"one {type(tokens).__name__}", hint))
     for place, token in enumerate(tokens):
         if not isinstance(token, str):
-            raise DtypeError(complaint(f"{side}[{place}]", "a string", f"{token!r}", mend))
+            raise DtypeError(error_message(f"{side}[{place}]", "a string", f"{token!r}", hint))
     return tuple(tokens)
 
 
 def _checked(weights: object, source: Sequence[str], target: Sequence[str]) -> Tensor:
     if not isinstance(weights, Tensor):
-        mend = "Convert it with torch.as_tensor."
-        raise DtypeError(complaint("weights", "a floating-point tensor", f"one {type(weights).__name__}", mend))
+        hint = "Convert it with torch.as_tensor."
+        raise DtypeError(error_message("weights", "a floating-point tensor", f"one {type(weights).__name__}", hint))
     if not weights.is_floating_point():
-        mend = "Convert it with weights.float()."
-        raise DtypeError(complaint("weights", "a floating-point tensor", str(weights.dtype), mend))
+        hint = "Convert it with weights.float()."
+        raise DtypeError(error_message("weights", "a floating-point tensor", str(weights.dtype), hint))
     expected = (len(target), len(source))
     if weights.shape != expected:
-        mend = "Give one row per target token and one column per source token: one sentence, one head."
-        raise ShapeError(complaint("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), mend))
+        hint = "Give one row per target token and one column per source token: one sentence, one head."
+        raise ShapeError(error_message("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), hint))
     copy = weights.detach().to("cpu", torch.float64, copy=True)
     broken = (~copy.isfinite()).nonzero()
     if len(broken):
         t, s = broken[0].tolist()
         got = f"{copy[t, s].item()} from target {t} {target[t]!r} to source {s} {source[s]!r}"
-        mend = "Look for what made the scores of that row overflow."
-        raise DataError(complaint("weights", "finite numbers", got, mend))
+        hint = "Look for what made the scores of that row overflow."
+        raise DataError(error_message("weights", "finite numbers", got, hint))
     return copy

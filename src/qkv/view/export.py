@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, complaint, nearest
+from qkv.errors import CheckpointError, ConfigError, error_message, nearest
 from qkv.view.alignment import Alignment
 
 
@@ -33,7 +33,7 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     if writer is None:
         suffix = place.suffix or "no suffix"
         raise ConfigError(
-            complaint(
+            error_message(
                 "path",
                 "a file name that ends in .html, .svg or .png",
                 f"{suffix} in {str(place)!r}",

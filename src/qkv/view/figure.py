@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.fonts import BASE, drawable
@@ -112,15 +112,15 @@ def drawn(alignments: Sequence[Alignment]) -> Figure:
         2
     """
     if not alignments:
-        mend = "Give at least one, or write a .html file, which may be empty."
-        raise ConfigError(complaint("alignments", "at least one", "none", mend))
+        hint = "Give at least one, or write a .html file, which may be empty."
+        raise ConfigError(error_message("alignments", "at least one", "none", hint))
     sides = [(_measured(a.source, turned=True), _measured(a.target, turned=False)) for a in alignments]
     sizes = [_size(columns, rows) for columns, rows in sides]
     width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
     if height > _TALLEST:
-        mend = "Write fewer, or a .html file, which holds any number."
+        hint = "Write fewer, or a .html file, which holds any number."
         got = f"{len(alignments)} that need {height:.0f} inches"
-        raise ConfigError(complaint("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, mend))
+        raise ConfigError(error_message("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint))
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=_PAPER)
     FigureCanvasAgg(figure)  # without it every question for a text's size makes a canvas of its own
     top = height

@@ -55,7 +55,7 @@ def _families() -> Iterable[str]:
 def _opened(family: str) -> FT2Font | None:
     try:
         font = FT2Font(font_manager.findfont(family, fallback_to_default=False))
-    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not ours to mend
+    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not ours to hint
         logging.getLogger(__name__).debug("font %s cannot be used: %s", family, error)
         return None
     return font if font.scalable else None  # color emoji are bitmaps, which matplotlib cannot draw

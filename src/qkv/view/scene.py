@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, ShapeError, complaint, nearest
+from qkv.errors import ConfigError, DtypeError, ShapeError, error_message, nearest
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
@@ -82,14 +82,16 @@ class Layer:
     def __post_init__(self) -> None:
         for name in self.options:
             if name not in OPTIONS:
-                raise ConfigError(complaint("options", "what `attention` takes", repr(name), nearest(name, OPTIONS)))
+                raise ConfigError(
+                    error_message("options", "what `attention` takes", repr(name), nearest(name, OPTIONS))
+                )
         for argument, tensor in (("query", self.query), ("key", self.key), ("value", self.value)):
             if tensor.ndim != 3:
-                mend = "A layer of a scene is one item: its heads, positions, widths."
-                raise ShapeError(complaint(argument, "(heads, positions, width)", show(tuple(tensor.shape)), mend))
+                hint = "A layer of a scene is one item: its heads, positions, widths."
+                raise ShapeError(error_message(argument, "(heads, positions, width)", show(tuple(tensor.shape)), hint))
         if self.key.shape[:2] != self.value.shape[:2]:
             got = show(tuple(self.value.shape))
-            raise ShapeError(complaint("value", f"{self.key.shape[:2]} as key", got, "Every key needs its value."))
+            raise ShapeError(error_message("value", f"{self.key.shape[:2]} as key", got, "Every key needs its value."))
 
     @property
     def heads(self) -> int:
@@ -140,8 +142,10 @@ class Scene:
     def __post_init__(self) -> None:
         for name, tokens in self.sequences.items():
             if not isinstance(tokens, tuple) or not all(isinstance(token, str) for token in tokens):
-                mend = 'Give the tokens one by one, for instance ("ein", "Hund").'
-                raise DtypeError(complaint(f"sequences[{name!r}]", "a tuple of strings", type(tokens).__name__, mend))
+                hint = 'Give the tokens one by one, for instance ("ein", "Hund").'
+                raise DtypeError(
+                    error_message(f"sequences[{name!r}]", "a tuple of strings", type(tokens).__name__, hint)
+                )
         for name, notes in self.notes.items():
             self._expect(name, len(notes), f"notes[{name!r}]")
         for layer in self.layers:
@@ -150,7 +154,9 @@ class Scene:
         names = [layer.name for layer in self.layers]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ConfigError(complaint("layers", "one of each name", f"two of {twice!r}", "Give each its own name."))
+            raise ConfigError(
+                error_message("layers", "one of each name", f"two of {twice!r}", "Give each its own name.")
+            )
 
     def layer(self, name: str) -> Layer:
         """The layer of a name.
@@ -160,15 +166,15 @@ class Scene:
         """
         found = next((layer for layer in self.layers if layer.name == name), None)
         if found is None:
-            mend = nearest(name, [layer.name for layer in self.layers])
-            raise ConfigError(complaint("layer", "the name of a layer", repr(name), mend))
+            hint = nearest(name, [layer.name for layer in self.layers])
+            raise ConfigError(error_message("layer", "the name of a layer", repr(name), hint))
         return found
 
     def _expect(self, sequence: str, count: int, what: str) -> None:
         if sequence not in self.sequences:
-            mend = nearest(sequence, self.sequences)
-            raise ConfigError(complaint(what, "the name of a sequence", repr(sequence), mend))
+            hint = nearest(sequence, self.sequences)
+            raise ConfigError(error_message(what, "the name of a sequence", repr(sequence), hint))
         tokens = len(self.sequences[sequence])
         if tokens != count:
-            mend = "Each position needs one token."
-            raise ShapeError(complaint(what, f"{tokens}, the tokens of {sequence!r}", str(count), mend))
+            hint = "Each position needs one token."
+            raise ShapeError(error_message(what, f"{tokens}, the tokens of {sequence!r}", str(count), hint))

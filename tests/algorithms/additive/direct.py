@@ -8,8 +8,8 @@ from tests.contract.judge import WIDER
 from torch import Tensor
 
 from qkv.algorithms.additive.factored import Gradients, Rows, Rule, backward, factor, forward
-from qkv.engine.dropout import kept
-from qkv.engine.key_ranges import Drop, Sight, see
+from qkv.engine.dropout import keep_mask
+from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
 
 ENOUGH = 4096
 """Numbers that the criterion asks for."""
@@ -26,7 +26,7 @@ class Case:
     key: np.ndarray
     vector: np.ndarray
     value: np.ndarray
-    sight: Sight
+    sight: KeyRanges
     rule: Rule = "softmax"
     shift: np.ndarray | None = None
     drop: Drop | None = None
@@ -34,7 +34,7 @@ class Case:
     def cast(self, dtype: type) -> "Case":
         shift = None if self.shift is None else self.shift.astype(dtype)
         s = self.sight
-        sight = Sight(s.first, s.last, s.owner, s.mask, s.bias.astype(dtype))
+        sight = KeyRanges(s.first, s.last, s.owner, s.mask, s.bias.astype(dtype))
         arrays = (x.astype(dtype) for x in (self.query, self.key, self.vector, self.value))
         return Case(*arrays, sight, self.rule, shift, self.drop)
 
@@ -52,7 +52,7 @@ def case(seed: int, items=2, queries=24, keys=60, width=20, columns=7, *, heads=
         draw(items, keys, width, by=scale),
         draw(heads, width),
         draw(items, keys, columns),
-        see(np.dtype(np.float32), items, queries, keys, heads=heads, **options),
+        key_ranges(np.dtype(np.float32), items, queries, keys, heads=heads, **options),
         rule or "softmax",
         draw(items, queries) if shift else None,
         drop,
@@ -87,7 +87,7 @@ def equation(c: Case, a: Tensor, b: Tensor, vector: Tensor, value: Tensor, bias:
         w = torch.where(seen, s, 0.0)
     if c.drop is not None:
         rows = torch.arange(a.shape[0] * a.shape[1]).view(a.shape[:2])
-        keep = kept(torch.tensor(c.drop.seed), rows, torch.arange(b.shape[1]), c.drop.probability)
+        keep = keep_mask(torch.tensor(c.drop.seed), rows, torch.arange(b.shape[1]), c.drop.probability)
         w = torch.where(keep, w / (1 - c.drop.probability), 0.0)
     return w @ value, lse
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.algorithms.additive.direct import Case, assert_as_exact, case, judged, ours, run
 
 from qkv.algorithms.additive.factored import backward, factor, forward, tile_size
-from qkv.engine.key_ranges import Drop, see
+from qkv.engine.key_ranges import Drop, key_ranges
 
 DTYPES = (np.float32, np.float64)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
@@ -338,7 +338,9 @@ def test_tiles_depend_on_the_width_alone():
 
 
 def test_owner_of_shared_data():
-    sight = see(np.dtype(np.float32), 6, 2, 3, heads=3, mask=np.ones((2, 1, 3), bool), bias=np.zeros((6, 2, 3), "f4"))
+    sight = key_ranges(
+        np.dtype(np.float32), 6, 2, 3, heads=3, mask=np.ones((2, 1, 3), bool), bias=np.zeros((6, 2, 3), "f4")
+    )
     assert sight.owner.tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [2, 0, 0, 2], [0, 0, 1, 3], [1, 0, 1, 4], [2, 0, 1, 5]]
 
 

@@ -8,7 +8,7 @@ import qkv
 from qkv.algorithms.rowwise import boxcar_bits, near_points
 from qkv.algorithms.rowwise.boxcar_bits import Bits
 from qkv.engine.mechanism import Inputs
-from qkv.linalg.buffers import Rooms
+from qkv.linalg.buffers import Workspace
 from qkv.masks import causal
 from qkv.scores import Boxcar
 
@@ -26,13 +26,13 @@ def test_a_tile_comes_back_as_it_was(keys: int) -> None:
     weights = seen / total.clamp(min=1)
     kept = Bits(inputs(keys + 5))
     kept.keep(weights, total.double().view(2, 5).numpy())
-    found = kept.give(0, (2, 5, keys), Rooms(), torch.float32)
+    found = kept.give(0, (2, 5, keys), Workspace(), torch.float32)
     assert found is not None
     torch.testing.assert_close(found[0] * found[1], weights)
 
 
 def test_what_the_inputs_would_not_hold_is_not_kept() -> None:
-    kept, room = Bits(inputs()), Rooms()
+    kept, room = Bits(inputs()), Workspace()
     # 40 rows of 5 bytes, with 4 for their sum, fit 360 bytes once.
     for _ in range(2):
         kept.keep(torch.ones(2, 20, 32), torch.ones(2, 20).double().numpy())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from qkv.compiled import available
 from qkv.linalg import matmul
-from qkv.linalg.session import keeping
+from qkv.linalg.session import decoding_session
 from qkv.masks.patterns import lengths
 from qkv.nn.blocks import DecoderBlock, DecoderCache
 from qkv.nn.decoding import stepping
@@ -22,11 +22,11 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a processor that MKL was not made for, with products that small."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
-    if available.trouble() is not None:
+    if available.why_unavailable() is not None:
         pytest.skip("Numba does not run here")
     monkeypatch.setattr(matmul, "_favored", lambda: True)
     monkeypatch.setattr(matmul, "_LEAST", 1)
-    with torch.inference_mode(), keeping():
+    with torch.inference_mode(), decoding_session():
         yield
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
 
-from qkv.linalg.packed import Paneled
-from qkv.linalg.session import keeping
+from qkv.linalg.packed import PackedWeight
+from qkv.linalg.session import decoding_session
 from qkv.nn.recurrent.repeated import Repeated
 
 STEPS = 4
@@ -105,13 +105,13 @@ STEPS_BY_PANELS = 25
 @pytest.fixture
 def panels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each product by panels."""
-    met, times = [], Paneled.times
+    met, times = [], PackedWeight.times
 
-    def spied(self: Paneled, x: Tensor, bias: Tensor | None) -> Tensor:
+    def spied(self: PackedWeight, x: Tensor, bias: Tensor | None) -> Tensor:
         met.append(x.numel() // x.shape[-1])
         return times(self, x, bias)
 
-    monkeypatch.setattr(Paneled, "times", spied)
+    monkeypatch.setattr(PackedWeight, "times", spied)
     return met
 
 
@@ -154,7 +154,7 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
         assert len(panels) == 2
         with torch.autocast("cpu", torch.bfloat16):
             assert step(x).dtype == torch.bfloat16
-        with keeping():
+        with decoding_session():
             Repeated(weight, bias, STEPS_BY_PANELS)(x)
     assert len(panels) == 2
 
@@ -176,15 +176,15 @@ def test_a_laid_out_weight_is_that_of_the_pass(panels: list[int]) -> None:
 
 def test_a_result_that_is_kept_keeps_no_panels() -> None:
     x, weight, bias = large((16,))
-    made: list[weakref.ref[Paneled]] = []
-    create = Paneled.__init__
+    made: list[weakref.ref[PackedWeight]] = []
+    create = PackedWeight.__init__
 
-    def noted(self: Paneled, weight: Tensor) -> None:
+    def noted(self: PackedWeight, weight: Tensor) -> None:
         made.append(weakref.ref(self))
         create(self, weight)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Paneled, "__init__", noted)
+        patch.setattr(PackedWeight, "__init__", noted)
         total = sum(s.sum() for s in looped(Repeated(weight, bias, STEPS_BY_PANELS), x))
         total.backward()
     gc.collect()

@@ -121,7 +121,7 @@ def test_steps_of_additive_attention_are_planned_once(monkeypatch: pytest.Monkey
     planned = []
 
     def again(*args: object) -> object:
-        planned.append(functional.again(*args))  # type: ignore[arg-type]
+        planned.append(functional.decoder_for(*args))  # type: ignore[arg-type]
         return planned[-1]
 
     monkeypatch.setattr(repeated_attention, "again", again)

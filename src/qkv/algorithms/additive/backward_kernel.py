@@ -14,7 +14,7 @@ import numpy as np
 from qkv.algorithms.additive import scores_kernel
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
 from qkv.compiled import registers, tanh
-from qkv.compiled.kernels import estimated, helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction, wide_registers
 from qkv.compiled.tanh import expm1, tanh_in_double
 from qkv.linalg import multiply_add
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
@@ -44,7 +44,7 @@ def _hide(s, sight, n, q, at, hidden):
             s[k] = s[k] if seen[k] else hidden
 
 
-@stage
+@inlined
 def _beside(sight, n, q, at, hidden, s):
     """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
     bias, owner = sight[3], sight[4]
@@ -167,7 +167,7 @@ def _other_feature(left, i, right, grads, start, stop, into, sums, small):
         sums[4] += along
 
 
-@stage
+@inlined
 def _features(left, right, part, into, sums, across, along):
     """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
     grads, count, start, stop = part
@@ -196,7 +196,7 @@ def _copy(x, to):
         to[i] = x[i]
 
 
-@stage
+@inlined
 def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
     """Turn the scores of one row with its part of a tile into weights, and the products beside them into slopes."""
     n, tile, start, stop = box[0], box[3], part[0], part[1]
@@ -236,7 +236,7 @@ def _collect(g, n, q, at, rule, sight, wanted):
             d_shift[n, q] += g[k]
 
 
-@stage
+@inlined
 def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, weights, rows, wanted):
     """Let a block of rows meet a tile of keys, four at a time; fills `key_tile` with gradients of the keys.
 
@@ -266,7 +266,7 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, 
     return low, high
 
 
-@stage
+@inlined
 def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
     """Compute weights and slopes of four rows with a part of a tile; of what a row does not see, zero."""
     n, _, end, tile = box

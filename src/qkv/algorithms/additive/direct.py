@@ -8,13 +8,13 @@ from qkv.algorithms.additive.direct_kernel import backward as _backward
 from qkv.algorithms.additive.direct_kernel import forward as _forward
 from qkv.compiled import thread_pool
 from qkv.compiled.kernels import WIDE
-from qkv.engine.key_ranges import Array, Drop, Sight, arguments, summed
-from qkv.linalg.session import Reused
+from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
+from qkv.linalg.session import ReusedMemory
 
 _TOGETHER = 32
 """Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
 
-_REUSED = Reused(1 << 26)
+_REUSED = ReusedMemory(1 << 26)
 """Gradients of earlier steps: of a step's own time, touching new pages takes more than half."""
 
 _SMALL = 1 << 17
@@ -25,7 +25,7 @@ Inputs = tuple[Array, Array, Array, Array]
 
 
 def forward(
-    inputs: Inputs, sight: Sight, rule: int, shift: Array | None, drop: Drop | None
+    inputs: Inputs, sight: KeyRanges, rule: int, shift: Array | None, drop: Drop | None
 ) -> tuple[Array, Array, Array]:
     """Compute output, largest score and sum of each row.
 
@@ -57,13 +57,13 @@ def forward(
     # registers of float32 alone.
     direct = WIDE and dtype == np.float32
     scratch = ((0 if direct else 1, width), dtype), ((keys + 64,), dtype)
-    thread_pool.share_out(_forward, dtype, rows, time, given, scratch)
+    thread_pool.run_in_chunks(_forward, dtype, rows, time, given, scratch)
     return out, top, total
 
 
 def backward(
     inputs: Inputs,
-    sight: Sight,
+    sight: KeyRanges,
     rule: int,
     shift: Array | None,
     drop: Drop | None,
@@ -102,7 +102,7 @@ def backward(
     # Items that share a bias would write to its gradient at once.
     alone = bias_gradient and len(np.unique(sight.owner[:, 3])) < items
     scratch = ((_TOGETHER, width), dtype), ((_TOGETHER,), dtype)
-    thread_pool.share_out(_backward, dtype, items, 0.0 if alone else time, given, scratch)
+    thread_pool.run_in_chunks(_backward, dtype, items, 0.0 if alone else time, given, scratch)
     d_vector = summed(along, sight.owner[:, 0], len(vector))
     memory = (d_key, d_value) if memory_gradient else (None, None)
     return d_query, *memory, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift

@@ -11,7 +11,7 @@ Numba's cache notices changes of this file only.
 import numpy as np
 
 from qkv.compiled import tanh
-from qkv.compiled.kernels import fetch, helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, prefetch, reduction, wide_registers
 from qkv.compiled.tanh import dot, expm1, features, score
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
@@ -138,14 +138,14 @@ def _bounds(sight, n, q, keys):
     return max(np.int64(first[owner[n, 1], q]), 0), min(np.int64(last[owner[n, 1], q]), keys)
 
 
-@stage
+@inlined
 def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s):
     """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; tanhs stay in the lines, of
     which there may be one for all, or none."""
     _, _, _, bias, owner = sight
     v = vector[owner[n, 0]]
     for k in range(s.size):
-        fetch(value[n, start + k])
+        prefetch(value[n, start + k])
         if lines.shape[0]:
             line = lines[min(k, lines.shape[0] - 1)]
             features(query[n, q], key[n, start + k], line)
@@ -246,7 +246,7 @@ def _slope(rule, p, g, delta):
     return g * (p * (ONE - p)) if rule == SIGMOID else g
 
 
-@stage
+@inlined
 def _weights(n, q, start, rule, inputs, sight, state, lines, s):
     """Make the weights of one row again, from key `start` on."""
     query, key, vector, value = inputs
@@ -277,7 +277,7 @@ def _clear(d_query, d_key, d_value, sight, n):
     d_value[n, end:] = 0
 
 
-@stage
+@inlined
 def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     """Add what one row and its keys from `start` on give to every gradient; the first row writes those of keys."""
     _, _, vector, value = inputs

@@ -59,7 +59,7 @@ from qkv.algorithms.additive.forward_kernel import forward as _forward
 from qkv.algorithms.additive.layout_kernel import collect as _collect
 from qkv.algorithms.additive.layout_kernel import lay_out as _lay_out
 from qkv.compiled import thread_pool
-from qkv.engine.key_ranges import Array, Drop, Sight, arguments, summed
+from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
 
 Rule = Literal["softmax", "identity", "sigmoid"]
 _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
@@ -130,7 +130,7 @@ class Gradients(NamedTuple):
     shift: Array
 
 
-def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
+def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors:
     """Take both exponentials of each row, and decide per hidden feature how its tanh is computed.
 
     Args:
@@ -166,7 +166,7 @@ def factor(query: Array, key: Array, vector: Array, sight: Sight) -> Factors:
         ((9, room), np.float64),
         ((16, room), dtype),
     )
-    thread_pool.share_out(_factors, dtype, items, items * (queries + keys) * width * 0.001, given, scratch)
+    thread_pool.run_in_chunks(_factors, dtype, items, items * (queries + keys) * width * 0.001, given, scratch)
     return Factors(left, right, weight, count, place)
 
 
@@ -190,7 +190,7 @@ def tile_size(keys: int, width: int) -> int:
 def forward(
     factors: Factors,
     value: Array,
-    sight: Sight,
+    sight: KeyRanges,
     rule: Rule = "softmax",
     shift: Array | None = None,
     drop: Drop | None = None,
@@ -227,7 +227,7 @@ def forward(
     made = factors.left, factors.right, factors.weight, factors.count
     given = _RULES[rule], *made, value, *arguments(sight, shift, drop, dtype), out, top, total
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
-    thread_pool.share_out(_forward, dtype, rows, time, given, (((4, size), dtype), ((64,), dtype)))
+    thread_pool.run_in_chunks(_forward, dtype, rows, time, given, (((4, size), dtype), ((64,), dtype)))
     return Rows(out, top, total)
 
 
@@ -235,7 +235,7 @@ def backward(
     factors: Factors,
     vector: Array,
     value: Array,
-    sight: Sight,
+    sight: KeyRanges,
     rows: Rows,
     grad: Array,
     *,
@@ -308,7 +308,7 @@ def backward(
 def _gradients(
     factors: Factors,
     vector: Array,
-    sight: Sight,
+    sight: KeyRanges,
     shape: tuple[int, ...],
     sums: tuple[Array, ...],
     d_bias: Array | None,
@@ -335,14 +335,14 @@ def _raw(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _boxes(
-    items: int, queries: int, time: float, bias: Sight | None
+    items: int, queries: int, time: float, bias: KeyRanges | None
 ) -> tuple[list[tuple[int, int, int, int, int]], int, int]:
     """Cut the rows into boxes (n0, n1, q0, q1, part) that may run side by side.
 
     Items share nothing but the bias, so a box is an item; where there are too few, or they share a bias whose gradient
     is wanted, queries are cut too, and each cut sums the gradients of keys and values for itself.
     """
-    threads = 1 if time < thread_pool.ALONE_BELOW else thread_pool.threads()
+    threads = 1 if time < thread_pool.ALONE_BELOW else thread_pool.thread_count()
     shared = bias is not None and len(np.unique(bias.owner[:, 3])) < items
     cuts = min(threads if shared else -(-threads // max(items, 1)), _MOST_PARTS, max(1, queries // 32))
     edges = [round(queries * cut / cuts / 4) * 4 for cut in range(cuts)] + [queries]

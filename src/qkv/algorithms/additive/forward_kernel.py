@@ -13,7 +13,7 @@ import numpy as np
 from qkv.algorithms.additive import scores_kernel
 from qkv.algorithms.additive.scores_kernel import scores
 from qkv.compiled import registers, tanh
-from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 from qkv.compiled.tanh import expm1
 from qkv.linalg import multiply_add
 from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
@@ -43,7 +43,7 @@ def _hide(s, sight, n, q, at, hidden):
             s[k] = s[k] if seen[k] else hidden
 
 
-@stage
+@inlined
 def _beside(sight, n, q, at, hidden, s):
     """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
     bias, owner = sight[3], sight[4]
@@ -153,7 +153,7 @@ def _finish(out, total):
             out[c] /= total
 
 
-@stage
+@inlined
 def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, total):
     """Turn the scores of one row with the keys from `at` on into weights."""
     _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
@@ -165,7 +165,7 @@ def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, tota
         _drop(s, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
 
 
-@stage
+@inlined
 def _meet_four(
     n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
 ):  # fmt: skip

@@ -14,8 +14,8 @@ from torch import Tensor
 from qkv.algorithms.additive import decoding, operators
 from qkv.algorithms.additive.few_queries import few
 from qkv.compiled import available
-from qkv.engine.backend import Backend, Direct, Result
-from qkv.engine.hidden_keys import without_hidden
+from qkv.engine.backend import Backend, DirectCall, Result
+from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -36,7 +36,7 @@ def refuses(problem: Problem) -> str | None:
         return f"the core is {problem.core}, not tanh_sum"
     if problem.normalizer not in _RULES:
         return f"the normalizer is {problem.normalizer}: its rows need an order"
-    return _refuses_call(problem) or available.trouble()
+    return _refuses_call(problem) or available.why_unavailable()
 
 
 def _refuses_call(problem: Problem) -> str | None:
@@ -91,7 +91,7 @@ def run(problem: Problem, call: Call) -> Result:
 
 
 def _items(problem: Problem, call: Call, count: Tensor | None) -> operators.Items:
-    call, leading = without_hidden(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
+    call, leading = zero_hidden_keys(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     wide = _wide(problem.dtype)
@@ -123,7 +123,7 @@ def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
     return lambda query: steps(query.to(wide)).to(problem.dtype)
 
 
-def direct(problem: Problem) -> Direct | None:
+def direct(problem: Problem) -> DirectCall | None:
     """A plain softmax over one leading dimension: nothing to flatten, nothing to compose."""
     plain = problem.mask == "all" and problem.normalizer == "softmax" and problem.bias == "none"
     more = problem.sink or problem.state or problem.dropout or problem.positioned is not None

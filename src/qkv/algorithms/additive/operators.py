@@ -11,7 +11,7 @@ from qkv.values.parameters import transformed
 
 if TYPE_CHECKING:
     from qkv.algorithms.additive.factored import Factors
-    from qkv.engine.key_ranges import Drop, Sight
+    from qkv.engine.key_ranges import Drop, KeyRanges
 
 
 class Items(NamedTuple):
@@ -65,7 +65,7 @@ class _Known(NamedTuple):
     """What a forward pass leaves to its backward pass."""
 
     factors: "Factors"
-    sight: "Sight"
+    sight: "KeyRanges"
     drop: "Drop | None"
 
 
@@ -84,18 +84,18 @@ def _known(items: Items, dropout: float) -> _Known:
 
 
 @lru_cache(maxsize=64)
-def _open(count: int, queries: int, keys: int, dtype: Any) -> "Sight":
+def _open(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
     """Where everything is seen, and every item has the same vector."""
-    from qkv.engine.key_ranges import see
+    from qkv.engine.key_ranges import key_ranges
 
-    return see(dtype, count, queries, keys)
+    return key_ranges(dtype, count, queries, keys)
 
 
-def sight(items: Items) -> "Sight":
+def sight(items: Items) -> "KeyRanges":
     """What each row may see, as the kernels take it."""
     import numpy as np
 
-    from qkv.engine.key_ranges import Sight
+    from qkv.engine.key_ranges import KeyRanges
 
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
@@ -105,7 +105,7 @@ def sight(items: Items) -> "Sight":
     for column, place in enumerate((items.vector_place, items.bounds_place, items.dense_place, items.bias_place)):
         if place is not None:
             owner[:, column] = _array(place)
-    return Sight(
+    return KeyRanges(
         np.zeros((1, queries), np.int32) if items.first is None else _array(items.first),
         np.full((1, queries), keys, np.int32) if items.last is None else _array(items.last),
         owner,

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from qkv.algorithms.matrix import dot_scores
 from qkv.engine.backend import Backend, Result
-from qkv.engine.dropout import kept
+from qkv.engine.dropout import keep_mask
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax, Sum
@@ -120,7 +120,7 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Drop weights, and scale up those that are kept."""
     assert call.seed is not None
     rows = torch.arange(problem.rows * problem.queries, device=w_QK.device)
-    keep = kept(
+    keep = keep_mask(
         call.seed,
         rows.view(*problem.leading, problem.queries),
         torch.arange(problem.keys, device=w_QK.device),

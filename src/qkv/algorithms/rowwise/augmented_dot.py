@@ -16,7 +16,7 @@ from torch import Tensor
 from qkv.algorithms.sdpa import matmul_tiles, sdpa
 from qkv.engine.backend import Result
 from qkv.engine.problem import Call, Problem
-from qkv.scores.pointwise import Bell, Half, Linear
+from qkv.scores.pointwise import GaussianShape, Linear, NegativeHalf
 
 DEPTH = 80.0
 """The largest exponent: e^−87 is the least normal number of float32."""
@@ -32,7 +32,7 @@ def products(problem: Problem) -> Problem | None:
         That problem, in float32; None where there is none that PyTorch's kernel serves.
     """
     mechanism = type(problem.pointwise), problem.normalizer
-    if mechanism not in ((Half, "softmax"), (Bell, "sum")) or problem.bias != "none" or problem.state:
+    if mechanism not in ((NegativeHalf, "softmax"), (GaussianShape, "sum")) or problem.bias != "none" or problem.state:
         return None
     if problem.sink:
         # What softmax forgets, it forgets of scores alone; beside a sink it counts.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from qkv.engine.mechanism import Inputs, Recipe
-from qkv.linalg.buffers import Rooms
-from qkv.scores.pointwise import Box
+from qkv.engine.mechanism import Inputs, Mechanism
+from qkv.linalg.buffers import Workspace
+from qkv.scores.pointwise import BoxcarShape
 
 if TYPE_CHECKING:
     from qkv.engine.key_ranges import Array
@@ -21,9 +21,9 @@ _EACH = 1e-4
 """Microseconds of one thread for a weight, either way."""
 
 
-def serves(recipe: Recipe, inputs: Inputs) -> bool:
+def serves(recipe: Mechanism, inputs: Inputs) -> bool:
     """Whether all weights of a row are zero or one number, and only values have a gradient."""
-    even = isinstance(recipe.pointwise, Box) and recipe.normalizer == "sum"
+    even = isinstance(recipe.pointwise, BoxcarShape) and recipe.normalizer == "sum"
     return even and inputs.bias is None and inputs.seed is None
 
 
@@ -60,12 +60,12 @@ class Bits:
         self._left -= size
         flat = weights.view(rows, columns).numpy()
         packed = np.empty((rows, columns // 8 + 1), np.uint8)
-        thread_pool.share_out(boxcar_bits_kernel.pack, flat.dtype, rows, flat.size * _EACH, (flat, packed))
+        thread_pool.run_in_chunks(boxcar_bits_kernel.pack, flat.dtype, rows, flat.size * _EACH, (flat, packed))
         total = torch.from_numpy(state).view(*weights.shape[:-1], 1)
         self._kept.append((packed, torch.where(total == 0, 0, 1 / total).to(weights.dtype)))
 
     def give(
-        self, number: int, shape: tuple[int, ...], rooms: Rooms, dtype: torch.dtype
+        self, number: int, shape: tuple[int, ...], rooms: Workspace, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor] | None:
         """A tile again, or None where it found no room.
 
@@ -87,5 +87,5 @@ class Bits:
         packed, share = known
         ones = rooms.take("weights", shape, dtype)
         flat = ones.view(len(packed), shape[-1]).numpy()
-        thread_pool.share_out(boxcar_bits_kernel.unpack, flat.dtype, len(flat), flat.size * _EACH, (packed, flat))
+        thread_pool.run_in_chunks(boxcar_bits_kernel.unpack, flat.dtype, len(flat), flat.size * _EACH, (packed, flat))
         return ones, share

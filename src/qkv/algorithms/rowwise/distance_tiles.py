@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.rowwise import near_points
-from qkv.compiled.available import registers
+from qkv.compiled.available import has_register_kernels
 from qkv.engine.autograd import second_derivative
-from qkv.engine.mechanism import Inputs, Recipe
+from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Problem
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Pointwise
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
 from qkv.scores.widened import as_it_is
 
 DEPTH = 12.0
@@ -48,12 +48,12 @@ def fits(problem: Problem) -> bool:
         and problem.bias == "none"
         and not (problem.state or problem.dropout or problem.sink)
         and problem.dtype == torch.float32
-        and (isinstance(problem.pointwise, Box) or not problem.gradient)
-        and registers()
+        and (isinstance(problem.pointwise, BoxcarShape) or not problem.gradient)
+        and has_register_kernels()
     )
 
 
-def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
+def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
     """Whether near points are a problem for these tiles: no mask, no bias, nothing per head, no dropout, no row state.
 
     Args:
@@ -62,7 +62,7 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility, gradient: boo
     """
     return (
         visibility.kind == "all"
-        and (isinstance(recipe.pointwise, Box) or not gradient)
+        and (isinstance(recipe.pointwise, BoxcarShape) or not gradient)
         and _kind(recipe.pointwise, recipe.normalizer) is not None
         and not recipe.state
         and inputs.scale is None
@@ -71,11 +71,11 @@ def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility, gradient: boo
         and inputs.parameter is None
         and inputs.query.dtype == torch.float32
         and inputs.key.shape[:-2] == inputs.value.shape[:-2] == recipe.leading
-        and registers()
+        and has_register_kernels()
     )
 
 
-def summable(recipe: Recipe, far: tuple[float, float], value: Tensor) -> bool:
+def summable(recipe: Mechanism, far: tuple[float, float], value: Tensor) -> bool:
     """Whether no sum that is divided at the end leaves float32, by small weights or by values of any size.
 
     Args:
@@ -84,7 +84,7 @@ def summable(recipe: Recipe, far: tuple[float, float], value: Tensor) -> bool:
         value: (..., K, V); False where one is no number.
 
     Example:
-        >>> recipe, ones = Recipe("distance", Bell(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
+        >>> recipe, ones = Mechanism("distance", GaussianShape(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
         >>> summable(recipe, (8.0, 8.0), ones), summable(recipe, (8.0, 8e4), ones)
         (True, False)
         >>> summable(recipe, (8.0, 8.0), 1e37 * ones)
@@ -92,12 +92,12 @@ def summable(recipe: Recipe, far: tuple[float, float], value: Tensor) -> bool:
     """
     least, largest = (float(x) for x in value.detach().aminmax())
     magnitude = max(-least, largest)
-    gaussian = isinstance(recipe.pointwise, (Half, Bell))
+    gaussian = isinstance(recipe.pointwise, (NegativeHalf, GaussianShape))
     near_enough = not gaussian or (far[0] ** 0.5 + far[1] ** 0.5) ** 2 * recipe.factor / 2 <= DEPTH
     return near_enough and recipe.factor >= _FLATTEST and (magnitude == 0 or _LEAST <= magnitude <= _MOST)
 
 
-def attend(recipe: Recipe, inputs: Inputs, norms: near_points.Norms, gradient: bool) -> Tensor:
+def attend(recipe: Mechanism, inputs: Inputs, norms: near_points.Norms, gradient: bool) -> Tensor:
     """Attend.
 
     Args:
@@ -117,13 +117,13 @@ def attend(recipe: Recipe, inputs: Inputs, norms: near_points.Norms, gradient: b
 
 def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     """The number of the compiled kernel, None where there is none."""
-    if isinstance(pointwise, Half):
+    if isinstance(pointwise, NegativeHalf):
         return 0 if normalizer in ("softmax", "gaussian") else None
     if normalizer != "sum":
         return None
-    if isinstance(pointwise, Bump):
+    if isinstance(pointwise, EpanechnikovShape):
         return 2 if pointwise.power == 2 else None
-    return {Bell: 0, Box: 1}.get(type(pointwise))
+    return {GaussianShape: 0, BoxcarShape: 1}.get(type(pointwise))
 
 
 class _Sums(NamedTuple):
@@ -141,7 +141,7 @@ class _Sums(NamedTuple):
 
 
 def _sums(
-    recipe: Recipe,
+    recipe: Mechanism,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -166,11 +166,11 @@ def _sums(
     scratch = *(((max(size, thread_pool.APART),), np.float32) for size in tables), ((rows // 8, 2), np.uint64)
     groups = prod(recipe.leading) * -(-queries // _GROUP)
     time = _EACH * prod(recipe.leading) * queries * keys * (width + wide)
-    thread_pool.share_out(sums, np.float32, groups, time, (sizes, kind, divided, recipe.factor, *flat), scratch)
+    thread_pool.run_in_chunks(sums, np.float32, groups, time, (sizes, kind, divided, recipe.factor, *flat), scratch)
     return _Sums(output, totals, seen if keep else None)
 
 
-def _turned(recipe: Recipe, seen: Tensor, value: Tensor, keys: int) -> Tensor:
+def _turned(recipe: Mechanism, seen: Tensor, value: Tensor, keys: int) -> Tensor:
     """Σ over the rows of what each key is weighed by 1 for, (..., K, V)."""
     import numpy as np
 
@@ -183,7 +183,7 @@ def _turned(recipe: Recipe, seen: Tensor, value: Tensor, keys: int) -> Tensor:
     scratch = tuple(((size,), np.float32) for size in (rows * lanes, rows * broad, 8 * broad, lanes * broad))
     given = np.array((queries, keys, wide, _GROUP, _TILE), np.uint64), *(_flat(x) for x in (seen, value, output))
     time = _EACH * prod(recipe.leading) * queries * keys * wide
-    thread_pool.share_out(turned, np.float32, prod(recipe.leading) * -(-keys // _GROUP), time, given, scratch)
+    thread_pool.run_in_chunks(turned, np.float32, prod(recipe.leading) * -(-keys // _GROUP), time, given, scratch)
     return output
 
 
@@ -204,7 +204,7 @@ def _whole(size: int) -> int:
 class _Tiles(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, norms: near_points.Norms, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, recipe: Mechanism, norms: near_points.Norms, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         room = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
         keep = room and ctx.needs_input_grad[4]
@@ -224,7 +224,7 @@ class _TilesBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, wanted: tuple[bool, ...], g: Tensor, *saved: Any
+        ctx: Any, recipe: Mechanism, wanted: tuple[bool, ...], g: Tensor, *saved: Any
     ) -> tuple[Tensor | None, ...]:
         with as_it_is(g):
             return _of_boxes(recipe, wanted, g, *saved)
@@ -235,7 +235,7 @@ class _TilesBackward(torch.autograd.Function):
 
 
 def _of_boxes(
-    recipe: Recipe,
+    recipe: Mechanism,
     wanted: tuple[bool, ...],
     g: Tensor,
     query: Tensor,

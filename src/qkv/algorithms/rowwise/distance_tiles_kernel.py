@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from qkv.algorithms.sdpa import row_softmax
 from qkv.compiled import registers
-from qkv.compiled.kernels import Kernel, helper, kept_with, wide_registers
+from qkv.compiled.kernels import Kernel, cached_with, helper, wide_registers
 from qkv.compiled.register_math import REGISTER, data, every, exp, fma
 from qkv.compiled.registers import ROUND
 from qkv.linalg import padded_rows, small_matmul
@@ -233,11 +233,11 @@ def _turned(start, stop, sizes, seen, value, out, s, v, c, o):
 
 
 turned = Kernel(
-    kept_with(_turned, row_softmax, padded_rows, small_matmul, registers),
+    cached_with(_turned, row_softmax, padded_rows, small_matmul, registers),
     "void(u8, u8, u8[::1], u2[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1])",
 )
 sums = Kernel(
-    kept_with(_sums, row_softmax, padded_rows, small_matmul, registers),
+    cached_with(_sums, row_softmax, padded_rows, small_matmul, registers),
     "void(u8, u8, u8[::1], i8, b1, F, F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u2[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

@@ -37,7 +37,9 @@ def project(scores: Array, alpha: Doubles) -> Doubles:
     items, height, keys = scores.shape
     tau = np.empty((items, height))
     scratch = ((keys + 1,), np.float64), ((64,), scores.dtype)
-    thread_pool.share_out(entmax, scores.dtype, tau.size, _microseconds(scores, alpha), (alpha, scores, tau), scratch)
+    thread_pool.run_in_chunks(
+        entmax, scores.dtype, tau.size, _microseconds(scores, alpha), (alpha, scores, tau), scratch
+    )
     return tau
 
 
@@ -68,5 +70,5 @@ def project_back(
     d_alpha = np.empty((items, height))
     given = alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha
     scratch = ((keys,), grads.dtype), ((thread_pool.APART,), grads.dtype)
-    thread_pool.share_out(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), given, scratch)
+    thread_pool.run_in_chunks(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), given, scratch)
     return d_alpha

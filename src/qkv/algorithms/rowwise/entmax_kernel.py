@@ -16,7 +16,7 @@ holds the root. Sums and τ are float64, and float32 weights are rounded once.
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, kernel, reduction, stage
+from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -262,7 +262,7 @@ def _level(q, g, level):
         g[k] = q[k] * (g[k] - level)
 
 
-@stage
+@inlined
 def _pull_alpha(w, g, slope, total, pulled, tau, of_tau):
     """Give the gradient of α: Σ dp/dα = 0 gives the share c of q; dτ/dα = τ/(α−1) − (α−1)c."""
     own, own_pulled = _sums_of_alpha(w, g, slope)

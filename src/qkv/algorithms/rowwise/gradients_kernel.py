@@ -8,7 +8,7 @@ The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row ar
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -145,7 +145,7 @@ def _evenly(g, level, total, added):
         g[k] = (g[k] - level) / total + added
 
 
-@stage
+@inlined
 def _unnormalize(rule, w, g, state, of_state, sink, visible, hold):
     """Turn the gradient g of a row's weights into that of its scores; gives the gradient of the sink."""
     if rule == SOFTMAX:

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from qkv.algorithms.rowwise import row_tiles
 from qkv.engine.autograd import second_derivative
-from qkv.engine.mechanism import Inputs, Recipe
+from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Problem
-from qkv.linalg.buffers import Rooms, lent
+from qkv.linalg.buffers import Workspace, borrow_workspace
 from qkv.linalg.matmul import batched
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Box, rooted
+from qkv.scores.pointwise import BoxcarShape, rooted
 from qkv.scores.widened import as_it_is
 
 if TYPE_CHECKING:
-    from qkv.algorithms.rowwise.row_passes import Mechanism, Tile
+    from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile
 
 
 def fits(problem: Problem) -> bool:
@@ -32,7 +32,7 @@ def fits(problem: Problem) -> bool:
     return (
         problem.core == "distance"
         and problem.gradient
-        and not isinstance(problem.pointwise, Box)
+        and not isinstance(problem.pointwise, BoxcarShape)
         and not rooted(problem.pointwise)
         and problem.mask == "all"
         and problem.normalizer == "sum"
@@ -43,12 +43,12 @@ def fits(problem: Problem) -> bool:
     )
 
 
-def serves(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> bool:
+def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> bool:
     """Whether a problem of distances is one tile of numbers alone: no mask, no bias, nothing per head, no dropout."""
     leading, queries, keys = recipe.leading, inputs.query.shape[-2], inputs.key.shape[-2]
     return (
         visibility.kind == "all"
-        and not isinstance(recipe.pointwise, Box)
+        and not isinstance(recipe.pointwise, BoxcarShape)
         and recipe.normalizer in ("sum", "gaussian")
         and not recipe.state
         and inputs.scale is None
@@ -88,7 +88,7 @@ def _squared(x: Tensor) -> Tensor:
     from qkv.compiled import thread_pool
 
     rows, found = _rows(x).numpy(), x.new_empty(*x.shape[:-1], 1)
-    thread_pool.share_out(square, rows.dtype, len(rows), rows.size * 2e-4, (rows, found.view(-1).numpy()))
+    thread_pool.run_in_chunks(square, rows.dtype, len(rows), rows.size * 2e-4, (rows, found.view(-1).numpy()))
     return found
 
 
@@ -100,7 +100,7 @@ def _widened(x: Tensor, factor: float, first: int) -> tuple[Tensor, Tensor]:
     rows = _rows(x).numpy()
     wide, found = x.new_empty(*leading, width + 2), x.new_empty(*leading, 1)
     given = rows, factor, first, wide.view(-1, width + 2).numpy(), found.view(-1).numpy()
-    thread_pool.share_out(widen, rows.dtype, len(rows), rows.size * 5e-4, given)
+    thread_pool.run_in_chunks(widen, rows.dtype, len(rows), rows.size * 5e-4, given)
     return wide, found
 
 
@@ -108,7 +108,7 @@ def _rows(x: Tensor) -> Tensor:
     return x.detach().view(-1, x.shape[-1])
 
 
-def attend(recipe: Recipe, inputs: Inputs, norms: Norms) -> Tensor:
+def attend(recipe: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
     """Attend.
 
     Args:
@@ -139,7 +139,7 @@ def wider(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor) -> tuple
 
 
 @lru_cache(maxsize=64)
-def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
+def _known(recipe: Mechanism, queries: int, keys: int) -> "tuple[RowMechanism, Tile]":
     """What the pass over the rows is told, which holds no number of any tensor."""
     import numpy as np
 
@@ -155,7 +155,7 @@ def _known(recipe: Recipe, queries: int, keys: int) -> "tuple[Mechanism, Tile]":
 
 class _Near(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, recipe: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         wide = wider(query, key, norms.query, norms.key) if norms.wide is None else norms.wide
         output, products, weights, state = _forward(recipe, wide, value)
         ctx.recipe, ctx.state = recipe, state
@@ -168,7 +168,7 @@ class _Near(torch.autograd.Function):
         return (None, None, *found)
 
 
-def _forward(recipe: Recipe, wide: tuple[Tensor, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
+def _forward(recipe: Mechanism, wide: tuple[Tensor, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
     """Output, products, weights, and what each row sums to."""
     from qkv.algorithms.rowwise import row_passes
 
@@ -185,14 +185,14 @@ class _NearBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, state: Any, wanted: tuple[bool, ...], g: Tensor, *known: Tensor
+        ctx: Any, recipe: Mechanism, state: Any, wanted: tuple[bool, ...], g: Tensor, *known: Tensor
     ) -> tuple[Tensor | None, ...]:
         query, key, value, weights = known[:4]
         with as_it_is(query):
             d_value = batched(weights.mT, g) if wanted[2] else None
             if not (wanted[0] or wanted[1]):
                 return None, None, d_value
-            with lent() as rooms:
+            with borrow_workspace() as rooms:
                 slopes = _slopes(recipe, state, batched(g, value.mT), weights, known[4], rooms)
                 d_query = _of_query(query, batched(slopes, known[6])) if wanted[0] else None
                 d_key = _of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
@@ -203,7 +203,9 @@ class _NearBackward(torch.autograd.Function):
         raise second_derivative("rowwise")
 
 
-def _slopes(recipe: Recipe, state: Any, grads: Tensor, weights: Tensor, products: Tensor, rooms: Rooms) -> Tensor:
+def _slopes(
+    recipe: Mechanism, state: Any, grads: Tensor, weights: Tensor, products: Tensor, rooms: Workspace
+) -> Tensor:
     """The gradients of the distances; what is kept stays as it is, for the graph may be walked again."""
     import numpy as np
 

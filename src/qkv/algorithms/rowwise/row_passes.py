@@ -12,18 +12,18 @@ from qkv.compiled.kernels import Kernel
 from qkv.engine.key_ranges import Array
 
 Doubles = NDArray[np.float64]
-SHAPES = {"Linear": 0, "Half": 1, "Bell": 2, "Box": 3, "Bump": 4}
+SHAPES = {"Linear": 0, "NegativeHalf": 1, "GaussianShape": 2, "BoxcarShape": 3, "EpanechnikovShape": 4}
 RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4, "gaussian": 5}
 
 
 @final
 @dataclass(frozen=True)
-class Mechanism:
+class RowMechanism:
     """What happens to a row.
 
     Attributes:
         shape: of `SHAPES`, what follows a dot product (Linear) or a squared distance.
-        power: of a Bump.
+        power: of an Epanechnikov kernel.
         rule: of `RULES`; `scores` leaves normalizing to another kernel.
         drop: seed, threshold and the bits of 1/(1 − p) of dropout, empty for none.
     """
@@ -60,7 +60,7 @@ class Tile(NamedTuple):
     left: int
 
 
-def weigh(mechanism: Mechanism, tile: Tile, products: Array, weights: Array) -> Doubles:
+def weigh(mechanism: RowMechanism, tile: Tile, products: Array, weights: Array) -> Doubles:
     """Turn products into weights.
 
     Args:
@@ -77,7 +77,7 @@ def weigh(mechanism: Mechanism, tile: Tile, products: Array, weights: Array) -> 
     Example:
         >>> whole, none, zeros = np.full((1, 1), 2, np.int32), np.zeros((0, 0, 0)), np.zeros(1, np.int64)
         >>> tile = Tile(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
-        >>> mechanism = Mechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
+        >>> mechanism = RowMechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
         >>> weights = np.empty((1, 1, 2))
         >>> state = weigh(mechanism, tile, np.zeros((1, 1, 2)), weights)
         >>> weights, state
@@ -88,7 +88,7 @@ def weigh(mechanism: Mechanism, tile: Tile, products: Array, weights: Array) -> 
     given = *head, products, *tile[:6], mechanism.drop, *tile[6:], weights, state
     scratch = ((products.shape[2],), products.dtype), ((64,), products.dtype)
     kernel, time = _kernel(weights_kernel, products, weights), mechanism.cost(products.size)
-    thread_pool.share_out(kernel, weights.dtype, state.size, time, given, scratch)
+    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, given, scratch)
     return state
 
 
@@ -100,7 +100,7 @@ class Pulled(NamedTuple):
 
 
 def unweigh(
-    mechanism: Mechanism,
+    mechanism: RowMechanism,
     tile: Tile,
     products: Array,
     weights: Array,
@@ -128,7 +128,7 @@ def unweigh(
     Example:
         >>> whole, none, zeros = np.full((1, 1), 2, np.int32), np.zeros((0, 0, 0)), np.zeros(1, np.int64)
         >>> tile = Tile(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
-        >>> mechanism = Mechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
+        >>> mechanism = RowMechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
         >>> weights, products, grads = np.full((3, 1, 1, 2), 0.5)
         >>> grads[..., 0] = 1.5
         >>> unweigh(mechanism, tile, products, weights, np.zeros((1, 1)), grads, np.zeros((0, 0)), True)
@@ -142,7 +142,7 @@ def unweigh(
     given = *head, products, *tile[:5], mechanism.drop, *tile[6:], weights, state, grads, of_state, learns_scale, *found
     scratch = ((keys,), kinds[1]), ((keys,), kinds[0]), *(((thread_pool.APART,), kind) for kind in kinds[::-1])
     kernel, time = _kernel(gradients_kernel, products, weights), mechanism.cost(products.size)
-    thread_pool.share_out(kernel, weights.dtype, state.size, time, given, scratch)
+    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, given, scratch)
     return found
 
 

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from qkv.algorithms.rowwise.boxcar_bits import Bits
 from qkv.algorithms.tiled.cores import resolve
-from qkv.engine.mechanism import Buffers, Inputs, Recipe, empty_buffers
-from qkv.engine.tiles import Place, Size, Span, Walk, take
-from qkv.linalg.buffers import Rooms
-from qkv.linalg.matmul import batched, favored, plain
+from qkv.engine.mechanism import Gradients, Inputs, Mechanism, zero_gradients
+from qkv.engine.tiles import Place, Size, Span, TileWalk, take
+from qkv.linalg.buffers import Workspace
+from qkv.linalg.matmul import batched, contiguous_rows, onednn_favored
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Box, Bump, rooted
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted
 from qkv.shapes import Shape
 
 if TYPE_CHECKING:
-    from qkv.algorithms.rowwise.row_passes import Mechanism, Tile
+    from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile
 
 SIZE = Size(pairs=1 << 19, tall=64)
 """Scores of a tile, and its fewest rows: products of fewer than 64 rows take three times as long."""
@@ -46,11 +46,11 @@ class Middle(NamedTuple):
 class RowTiles:
     """A problem on its tiles. Query and key may be wider (float64) than the values: products then have their type."""
 
-    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility, rooms: Rooms) -> None:
+    def __init__(self, recipe: Mechanism, inputs: Inputs, visibility: Visibility, rooms: Workspace) -> None:
         self.recipe, self.rooms = recipe, rooms
-        self.inputs = inputs._replace(key=plain(inputs.key), value=plain(inputs.value))
+        self.inputs = inputs._replace(key=contiguous_rows(inputs.key), value=contiguous_rows(inputs.value))
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
-        self.walk = Walk(recipe.leading, self.queries, self.keys, visibility, SIZE)
+        self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility, SIZE)
         items = (*recipe.leading, 1, 1)
         self.scale = _numbers(inputs.scale, recipe.factor, items)
         self.parameter = _numbers(inputs.parameter, ALPHA.get(recipe.normalizer, -torch.inf), items)
@@ -79,7 +79,7 @@ class RowTiles:
         self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool], bits: Bits | None = None
     ) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
-        buffers = empty_buffers(self.inputs, wanted)
+        buffers = zero_gradients(self.inputs, wanted)
         for number, span in enumerate(self.walk.spans()):
             g = take(g_output, span.place.lead, span.place.rows)
             if bits is not None and self._pull_ones(buffers, span.place, g, bits, number):
@@ -88,7 +88,7 @@ class RowTiles:
             self._pull(buffers, span, g.contiguous(), of_state)
         return [None if buffer is None else buffer.contiguous() for buffer in buffers]
 
-    def _pull_ones(self, buffers: Buffers, place: Place, g: Tensor, bits: Bits, number: int) -> bool:
+    def _pull_ones(self, buffers: Gradients, place: Place, g: Tensor, bits: Bits, number: int) -> bool:
         """The gradient of the values from what was kept of a tile; whether it was."""
         shape = (*g.shape[:-1], place.columns.stop - place.columns.start)
         known = bits.give(number, shape, self.rooms, self.inputs.value.dtype)
@@ -97,10 +97,10 @@ class RowTiles:
             self._accumulate(take(buffers.value, place.lead, place.columns), ones.mT, g * share)
         return known is not None
 
-    def _pull(self, buffers: Buffers, span: Span, g: Tensor, of_state: Tensor | None) -> None:
+    def _pull(self, buffers: Gradients, span: Span, g: Tensor, of_state: Tensor | None) -> None:
         lead, entmax, columns = span.place
         learns = any(buffer is not None for buffer in (*buffers[:2], buffers.scale))
-        flat = isinstance(self.recipe.pointwise, Box)
+        flat = isinstance(self.recipe.pointwise, BoxcarShape)
         silent = buffers.bias is None and buffers.parameter is None and (flat or not learns)
         middle = self._middle(span, self.mechanism if silent else replace(self.mechanism, drop=self.mechanism.drop[:0]))
         if not silent:
@@ -118,7 +118,7 @@ class RowTiles:
                     self._accumulate(take(buffer, lead, own), left, right)
 
     def _through(
-        self, buffers: Buffers, place: Place, middle: Middle, g_weights: Tensor, of_state: Tensor | None
+        self, buffers: Gradients, place: Place, middle: Middle, g_weights: Tensor, of_state: Tensor | None
     ) -> None:
         """The pass over the rows, and what it says of the parameters."""
         from qkv.algorithms.rowwise import entmax, row_passes
@@ -159,7 +159,7 @@ class RowTiles:
                 rows_of = torch.from_numpy(own).view(*shape[:-1], 1)
                 part += rows_of.sum(-2, keepdim=True).sum_to_size(part.shape)
 
-    def _middle(self, span: Span, mechanism: "Mechanism") -> Middle:
+    def _middle(self, span: Span, mechanism: "RowMechanism") -> Middle:
         """Everything from operands to the weights."""
         from qkv.algorithms.rowwise import entmax, row_passes
 
@@ -228,7 +228,7 @@ def _numbers(x: Tensor | None, otherwise: float, items: tuple[int, ...]) -> Tens
     return given.double().expand(items).contiguous()
 
 
-def numbers_of(recipe: Recipe, queries: int) -> tuple[Any, Any, Any]:
+def numbers_of(recipe: Mechanism, queries: int) -> tuple[Any, Any, Any]:
     """Scale, parameter and number of the first row of each item (L), where no tensor says otherwise."""
     items = (*recipe.leading, 1, 1)
     scale = _numbers(None, recipe.factor, items)
@@ -237,19 +237,19 @@ def numbers_of(recipe: Recipe, queries: int) -> tuple[Any, Any, Any]:
     return scale.view(-1).numpy(), parameter.view(-1).numpy(), first.numpy()
 
 
-def mechanism_of(recipe: Recipe, seed: Tensor | None) -> "Mechanism":
+def mechanism_of(recipe: Mechanism, seed: Tensor | None) -> "RowMechanism":
     """What happens to a row, as the compiled passes are told."""
     import numpy as np
 
-    from qkv.algorithms.rowwise.row_passes import RULES, Mechanism
+    from qkv.algorithms.rowwise.row_passes import RULES, RowMechanism
 
     bits: list[int] = []
     if seed is not None:
         keep = np.array(1 / (1 - recipe.dropout)).view(np.uint64)
         bits = [int(seed) % 2**64, round(recipe.dropout * 2**32), int(keep)]
-    power = recipe.pointwise.power if isinstance(recipe.pointwise, Bump) else 0.0
+    power = recipe.pointwise.power if isinstance(recipe.pointwise, EpanechnikovShape) else 0.0
     rule = recipe.normalizer if recipe.normalizer in RULES else "scores"
-    return Mechanism(type(recipe.pointwise).__name__, float(power), rule, np.array(bits, np.uint64))
+    return RowMechanism(type(recipe.pointwise).__name__, float(power), rule, np.array(bits, np.uint64))
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ def _table(table: Tensor | None, shape: torch.Size, dtype: torch.dtype) -> Tenso
 def _accumulate(buffer: Tensor, left: Tensor, right: Tensor, room: Callable[[Shape], Tensor]) -> None:
     """buffer += left @ right, summed over what the buffer broadcasts."""
     single = buffer.numel() == buffer.shape[-2] * buffer.shape[-1] and prod(left.shape[:-2]) == 1
-    if single and not favored(left, right):
+    if single and not onednn_favored(left, right):
         buffer.view(buffer.shape[-2:]).addmm_(left.reshape(left.shape[-2:]), right.reshape(right.shape[-2:]))
         return
     # Weights that lie column by column stand on the right, where they are read as they lie.

@@ -41,16 +41,16 @@ from qkv.algorithms.tiled.stripes import SAVED
 from qkv.compiled import available
 from qkv.engine import mechanism
 from qkv.engine.autograd import second_derivative
-from qkv.engine.backend import Backend, Direct, Result
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Recipe
+from qkv.engine.backend import Backend, DirectCall, Result
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
 from qkv.engine.problem import Call, Cost, Problem
-from qkv.linalg.buffers import lent
+from qkv.linalg.buffers import borrow_workspace
 from qkv.linalg.matmul import mkl_favored
 from qkv.masks.lower import Visibility
 from qkv.normalizers import steep
 from qkv.normalizers.sparse import Entmax
 from qkv.scores.base import Score
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Linear, rooted, steepness
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, Linear, NegativeHalf, rooted, steepness
 from qkv.scores.widened import as_it_is
 
 NEAR, NEAR_EDGES = 4.0, 3.0
@@ -72,7 +72,7 @@ _RULES = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 
 def refuses(problem: Problem) -> str | None:
     """Dot products and distances under normalizers that have a compiled row, on the CPU, where Numba runs."""
-    shapes = (Linear,) if problem.core == "dot" else (Half, Bell, Box, Bump)
+    shapes = (Linear,) if problem.core == "dot" else (NegativeHalf, GaussianShape, BoxcarShape, EpanechnikovShape)
     projected = problem.normalizer in ("sparsemax", "entmax")
     reasons = (
         (problem.core not in ("dot", "distance"), f"the core is {problem.core}, not dot or distance"),
@@ -84,7 +84,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.transformed or torch.compiler.is_compiling(), "the kernels are for eager calls"),
         (0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width), "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None) or available.trouble()
+    return next((reason for holds, reason in reasons if holds), None) or available.why_unavailable()
 
 
 def cost(problem: Problem) -> Cost:
@@ -108,7 +108,7 @@ def cost(problem: Problem) -> Cost:
         linear = 5e-3 if problem.gradient else 2e-3
         if near_points.fits(problem):
             # Fitted to two threads and 8 heads of 16 to 128 rows, where the full tensor of differences is nearest.
-            start = 150 if isinstance(problem.pointwise, Bell) else 200
+            start = 150 if isinstance(problem.pointwise, GaussianShape) else 200
         elif problem.normalizer != "softmax":
             start += 470 if problem.gradient else 170
     if problem.normalizer in ("sparsemax", "entmax"):
@@ -133,14 +133,14 @@ def run(problem: Problem, call: Call) -> Result:
     if isinstance(call.normalizer, Entmax) and steep.steep(call.normalizer.alpha):
         # One number τ of each row, as the compiled rows have it, does not say what their weights are.
         return blocked.run(problem, call)
-    recipe, inputs = mechanism.prepare(problem, call)
+    recipe, inputs = mechanism.prepare_inputs(problem, call)
     if problem.core == "distance" and inputs.query.dtype == torch.float64:
         # The score widened its operands, which leave float32.
         return blocked.run(problem, call)
     return _by_rows(problem, call, recipe, inputs)
 
 
-def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Result:
+def _by_rows(problem: Problem, call: Call, recipe: Mechanism, inputs: Inputs) -> Result:
     wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
     given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
     inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
@@ -180,7 +180,7 @@ def _by_rows(problem: Problem, call: Call, recipe: Recipe, inputs: Inputs) -> Re
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
-def direct(problem: Problem) -> Direct | None:
+def direct(problem: Problem) -> DirectCall | None:
     """Tiles of a plain softmax and nothing else."""
     return partial(_tiled, problem) if matmul_tiles.serves(problem) else None
 
@@ -192,7 +192,7 @@ def _tiled(problem: Problem, query: Tensor, key: Tensor, value: Tensor, score: S
 
 
 def _by_tiles(
-    problem: Problem, recipe: Recipe, inputs: Inputs, visibility: Visibility, far: tuple[float, float]
+    problem: Problem, recipe: Mechanism, inputs: Inputs, visibility: Visibility, far: tuple[float, float]
 ) -> bool:
     """Whether tiles that stay in the caches serve near points."""
     served = distance_tiles.serves(recipe, inputs, visibility, problem.gradient)
@@ -201,7 +201,7 @@ def _by_tiles(
 
 def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, near_points.Norms]:
     """Queries and keys, about the middle of some where that counts, and their squared norms."""
-    pulled = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, Box)
+    pulled = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, BoxcarShape)
     widened = near_points.fits(problem)
     if problem.gradient and pulled:
         return _nearer(query, key, widened)
@@ -229,7 +229,7 @@ def _nearer(query: Tensor, key: Tensor, widened: bool) -> tuple[Tensor, Tensor, 
 
 def _vanishes(problem: Problem) -> bool:
     """Whether the score is 0 at far distances."""
-    return not isinstance(problem.pointwise, Half)
+    return not isinstance(problem.pointwise, NegativeHalf)
 
 
 def _operands(inputs: Inputs, scale: float | Tensor, way: str, steep: float) -> tuple[Tensor, Tensor] | None:
@@ -275,7 +275,7 @@ def _nearness(problem: Problem) -> float:
     """How near a score wants points to be for products in their own type; no point is near enough for a root."""
     if rooted(problem.pointwise):
         return -1.0
-    return (NEAR_EDGES if isinstance(problem.pointwise, Bump) else NEAR) / steepness(problem.pointwise)
+    return (NEAR_EDGES if isinstance(problem.pointwise, EpanechnikovShape) else NEAR) / steepness(problem.pointwise)
 
 
 def _way(
@@ -305,7 +305,7 @@ def tells(problem: Problem, call: Call) -> str:
     operands = call.score.prepare(call.query, call.key)
     if operands.query.dtype == torch.float64:
         return _TOLD["direct"]
-    recipe, inputs = mechanism.prepare(problem, call)
+    recipe, inputs = mechanism.prepare_inputs(problem, call)
     query, key, norms = _sides(problem, operands.query.float(), operands.key.float())
     with torch.no_grad():
         far = _far(norms)
@@ -336,7 +336,7 @@ class _Rowwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recipe: Recipe, visibility: Visibility, keep: bool, *inputs: Tensor | None
+        ctx: Any, recipe: Mechanism, visibility: Visibility, keep: bool, *inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         given = Inputs(*inputs)  # type: ignore[arg-type]
         ctx.recipe, ctx.visibility = recipe, visibility
@@ -344,7 +344,7 @@ class _Rowwise(torch.autograd.Function):
         # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
         ctx.save_for_backward(*inputs, *visibility.tensors())
         ctx.set_materialize_grads(False)
-        with lent() as rooms:
+        with borrow_workspace() as rooms:
             return RowTiles(recipe, given, visibility, rooms).forward(ctx.bits)
 
     @staticmethod
@@ -361,7 +361,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        recipe: Recipe,
+        recipe: Mechanism,
         visibility: Visibility,
         kept: boxcar_bits.Bits | None,
         wanted: list[bool],
@@ -373,7 +373,7 @@ class _Backward(torch.autograd.Function):
         if g_output is None:
             g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
         of_state = g_state if recipe.state else None
-        with as_it_is(given.query), lent() as rooms:
+        with as_it_is(given.query), borrow_workspace() as rooms:
             buffers = RowTiles(recipe, given, visibility, rooms).backward(g_output, of_state, wanted, kept)
         return tuple(buffers)
 

@@ -10,7 +10,7 @@ A row stays in the first cache while the steps pass over it; PyTorch would send 
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
 LOG2E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
@@ -259,7 +259,7 @@ def _drop(w, bits, start, threshold, keep):
         w[k] = w[k] * keep if _mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
-@stage
+@inlined
 def _normalize(rule, s, w, sink, visible, single, columns):
     """Turn the scores of a row into weights; gives its state."""
     if rule == SOFTMAX:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.compiled.strided import Laid, laid
+from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.engine.backend import Result
 from qkv.engine.problem import Call, Problem
 from qkv.shapes import Shape
@@ -33,7 +33,7 @@ def serves(problem: Problem, call: Call) -> bool:
         and not problem.sink
         and not problem.gradient
         and all(map(readable, (call.query, call.key, call.value)))
-        and available.trouble() is None
+        and available.why_unavailable() is None
     )
 
 
@@ -74,8 +74,8 @@ def _attend(
 
     items, heads, queries, width = query.shape
     keys, wide = value.shape[2:]
-    q, k, v = (laid(together(x)) for x in (query, key, value))
-    mask = None if seen is None else Laid(laid(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
+    q, k, v = (as_strided_array(together(x)) for x in (query, key, value))
+    mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
     output = query.new_empty(items, queries, heads, wide)
     lse = query.new_empty(items, heads, queries) if state else None
     states = None if lse is None else lse.view(-1).numpy()

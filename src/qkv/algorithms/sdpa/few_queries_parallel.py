@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from qkv.algorithms.sdpa import few_queries_kernel
 from qkv.compiled import thread_pool
-from qkv.compiled.strided import Laid
+from qkv.compiled.strided import StridedArray
 
 Floats = NDArray[np.float32]
 
@@ -17,10 +17,10 @@ _NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
 def attend(
     shape: tuple[int, int, int, int, int, int],
     scale: float,
-    query: Laid,
-    key: Laid,
-    value: Laid,
-    mask: Laid | None,
+    query: StridedArray,
+    key: StridedArray,
+    value: StridedArray,
+    mask: StridedArray | None,
     out: Floats,
     lse: Floats | None = None,
 ) -> None:
@@ -36,8 +36,8 @@ def attend(
         lse: (B, H, Q), flat, written; None where it is not wanted.
 
     Example:
-        >>> ones, out = Laid(np.ones(6, np.float32), (6, 6, 2)), np.empty(2, np.float32)
-        >>> attend((1, 1, 1, 3, 2, 2), 1.0, Laid(np.ones(2, np.float32), (2, 2, 2)), ones, ones, None, out)
+        >>> ones, out = StridedArray(np.ones(6, np.float32), (6, 6, 2)), np.empty(2, np.float32)
+        >>> attend((1, 1, 1, 3, 2, 2), 1.0, StridedArray(np.ones(2, np.float32), (2, 2, 2)), ones, ones, None, out)
         >>> out.round(4)
         array([1., 1.], dtype=float32)
     """
@@ -49,7 +49,7 @@ def attend(
     given = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, seen, out, states)
     time = items * heads * queries * width * keys * _EACH
     scratch = ((room,), np.uint64), ((heads, room), np.float32)
-    thread_pool.share_out(few_queries_kernel.forward, np.float32, items * queries, time, given, scratch)
+    thread_pool.run_in_chunks(few_queries_kernel.forward, np.float32, items * queries, time, given, scratch)
 
 
 def attended(
@@ -57,13 +57,13 @@ def attended(
     query: tuple[int, ...],
     key: tuple[int, ...],
     value: tuple[int, ...],
-    mask: Laid | None,
+    mask: StridedArray | None,
 ) -> tuple[int, ...]:
     """Sizes and strides as `dot_few.forward` takes them; arguments as of `attend`, of operands their strides."""
     return (*shape[1:], *query, *key, *value, *((0, 0, 0) if mask is None else mask.strides))
 
 
-def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value: Laid) -> None:
+def append(shape: tuple[int, int, int, int, int], fresh: StridedArray, key: StridedArray, value: StridedArray) -> None:
     """Write the newest keys and values behind those that are kept.
 
     Args:
@@ -72,8 +72,8 @@ def append(shape: tuple[int, int, int, int, int], fresh: Laid, key: Laid, value:
         key, value: written; strides over B and K, all heads of a position lie together.
 
     Example:
-        >>> keys, values = Laid(np.zeros(2, np.float32), (2, 1)), Laid(np.zeros(2, np.float32), (2, 1))
-        >>> append((1, 1, 2, 1, 1), Laid(np.arange(3, dtype=np.float32), (3, 3)), keys, values)
+        >>> keys, values = StridedArray(np.zeros(2, np.float32), (2, 1)), StridedArray(np.zeros(2, np.float32), (2, 1))
+        >>> append((1, 1, 2, 1, 1), StridedArray(np.arange(3, dtype=np.float32), (3, 3)), keys, values)
         >>> keys.numbers, values.numbers
         (array([0., 1.], dtype=float32), array([0., 2.], dtype=float32))
     """

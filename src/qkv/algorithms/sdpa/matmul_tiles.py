@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qkv.engine.autograd import second_derivative
 from qkv.engine.problem import Problem
-from qkv.linalg.buffers import Rooms, lent
-from qkv.linalg.matmul import LONGEST, plain, product, served
+from qkv.linalg.buffers import Workspace, borrow_workspace
+from qkv.linalg.matmul import LONGEST, contiguous_rows, onednn_serves, product
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 
@@ -49,7 +49,7 @@ def serves(problem: Problem) -> bool:
 
 def _quick() -> bool:
     large = torch.zeros((), dtype=torch.float32, device="cpu").expand(1024, 1024)
-    return served(large, large)
+    return onednn_serves(large, large)
 
 
 def time(problem: Problem) -> float:
@@ -86,9 +86,9 @@ def attend(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: f
 class _Tiles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        key, value = plain(key), plain(value)
+        key, value = contiguous_rows(key), contiguous_rows(value)
         output = query.new_empty(*query.shape[:-1], value.shape[-1])
-        with lent() as rooms:
+        with borrow_workspace() as rooms:
             for own, seen, looked, found in zip(*map(_items, (query, key, value, output)), strict=True):
                 scaled = _scaled(own, scale, rooms)
                 for rows in _walk(own, seen):
@@ -115,7 +115,7 @@ class _Back(torch.autograd.Function):
         shapes = (query.shape, key.mT.shape, value.mT.shape)
         buffers = [query.new_empty(shape) if want else None for shape, want in zip(shapes, wanted, strict=True)]
         each = [None if x is None else _items(x) for x in buffers]
-        with as_it_is(query), lent() as rooms:
+        with as_it_is(query), borrow_workspace() as rooms:
             for number, item in enumerate(zip(*map(_items, (query, key, value, g.contiguous())), strict=True)):
                 scaled = _scaled(item[0], scale, rooms)
                 into = tuple(None if x is None else x[number] for x in each)
@@ -154,7 +154,7 @@ def _add(buffer: Tensor, part: Tensor, rows: slice) -> None:
         buffer += part
 
 
-def _scaled(query: Tensor, scale: float, rooms: Rooms) -> Tensor:
+def _scaled(query: Tensor, scale: float, rooms: Workspace) -> Tensor:
     """The scale goes with the queries of an item, which a product then reads without gaps."""
     return torch.mul(query, scale, out=rooms.take("query", tuple(query.shape), query.dtype))
 

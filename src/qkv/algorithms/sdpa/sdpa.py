@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from qkv.algorithms.sdpa import few_queries, flash, short, softmax_sink
 from qkv.algorithms.tiled import blocked
 from qkv.engine.autograd import second_derivative
-from qkv.engine.backend import Backend, Direct, Result
-from qkv.engine.hidden_keys import without_hidden
+from qkv.engine.backend import Backend, DirectCall, Result
+from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.masks.base import Grid
 from qkv.masks.lower import lower
@@ -109,7 +109,7 @@ def run(problem: Problem, call: Call) -> Result:
     elif short.serves(problem, call):
         own = short.run
     # Those passes read only what is seen; all other ways need zeros in place of the rest.
-    call = call if own is not None else without_hidden(call)
+    call = call if own is not None else zero_hidden_keys(call)
     dtype = problem.dtype
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     attending = own or partial(attend, backend="sdpa", safe=partial(blocked.run, problem, call))
@@ -122,7 +122,7 @@ def run(problem: Problem, call: Call) -> Result:
     return found._replace(output=found.output.to(dtype))
 
 
-def direct(problem: Problem) -> Direct | None:
+def direct(problem: Problem) -> DirectCall | None:
     """The kernel and nothing else, where query, key and value have the form that it wants."""
     plain = (
         problem.bias == "none"
@@ -146,7 +146,7 @@ def _direct(problem: Problem, suspect: bool, query: Tensor, key: Tensor, value: 
     if suspect and not flash.trusted(lse, problem.keys, False):
         return _in_stripes(problem, query, key, value, score)
     if problem.gradient:
-        one_derivative(output, "sdpa")
+        forbid_second_derivative(output, "sdpa")
     return output.to(value.dtype) if wider else output
 
 
@@ -201,7 +201,7 @@ def attend(
         sink = _of_heads(call.normalizer.sink, problem)
         output, lse = softmax_sink.attend(query, key, value, sink, (output, lse), causal, scale)
     if problem.gradient and not torch.compiler.is_compiling():
-        one_derivative(output, backend)
+        forbid_second_derivative(output, backend)
     return _finish(problem, call, output, lse if problem.state else None)
 
 
@@ -222,7 +222,7 @@ def _of_heads(sink: float | Tensor, problem: Problem) -> float | Tensor:
     return sink.expand(problem.leading).reshape(-1, problem.leading[-1])
 
 
-def one_derivative(output: Tensor, backend: str) -> None:
+def forbid_second_derivative(output: Tensor, backend: str) -> None:
     """Make a derivative of the kernel's derivative, which PyTorch lacks, an error that says where to have one."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():

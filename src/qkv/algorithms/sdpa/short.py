@@ -19,9 +19,9 @@ from torch import Tensor
 from qkv.algorithms.sdpa import few_queries
 from qkv.algorithms.sdpa.few_queries import by_head, together
 from qkv.compiled import available
-from qkv.compiled.strided import laid
+from qkv.compiled.strided import as_strided_array
 from qkv.engine.autograd import second_derivative
-from qkv.engine.backend import Direct, Result
+from qkv.engine.backend import DirectCall, Result
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.linalg.matmul import mkl_favored
 from qkv.masks.lower import Visibility
@@ -61,7 +61,7 @@ def fits(problem: Problem) -> bool:
         and max(problem.queries, problem.keys) <= LONGEST
         and max(problem.width, problem.value_width) <= WIDEST
         and _enough(problem)
-        and available.registers()
+        and available.has_register_kernels()
     )
 
 
@@ -130,7 +130,7 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
     return Result(output, torch.where(lse >= _LARGEST, torch.inf, lse) if problem.sink else lse)
 
 
-def direct(problem: Problem) -> Direct | None:
+def direct(problem: Problem) -> DirectCall | None:
     """The pass and nothing else, where query, key and value have four dimensions and the mask is `all` or `causal`."""
     if problem.mask == "all":
         last = np.full(1, problem.keys, np.int32)
@@ -280,7 +280,7 @@ def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence
     scratch = *(((size,), np.float32) for size in tables), ((edges, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
     # All items take as long: an update of a small GPT takes 4% less so than with four chunks for each thread.
-    thread_pool.share_out(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)
+    thread_pool.run_in_chunks(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)
 
 
 def _whole(*sizes: int) -> tuple[int, ...]:
@@ -290,4 +290,4 @@ def _whole(*sizes: int) -> tuple[int, ...]:
 
 
 def _flat(x: Tensor) -> NDArray[Any]:
-    return laid(x).numbers
+    return as_strided_array(x).numbers

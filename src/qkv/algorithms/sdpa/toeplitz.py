@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from qkv.algorithms.sdpa import flash
-from qkv.algorithms.sdpa.sdpa import one_derivative
+from qkv.algorithms.sdpa.sdpa import forbid_second_derivative
 from qkv.algorithms.tiled import blocked
 from qkv.engine.backend import Backend, Result
 from qkv.engine.problem import Call, Cost, Problem
@@ -168,7 +168,7 @@ def _attend(
     """PyTorch's kernel on a stripe, its rows put in order again; its row state is left as it is."""
     output, lse = flash.forward(query, key, value, table, False, scale)
     if problem.gradient:
-        one_derivative(output, "toeplitz")
+        forbid_second_derivative(output, "toeplitz")
     return output.flip(-2), lse
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.problem import Problem
-from qkv.scores.pointwise import Box, Bump, Leaky
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 
 class Operands(NamedTuple):
@@ -136,7 +136,7 @@ _Sums = tuple[Tensor, Tensor | None]
 
 def _family(problem: Problem) -> Callable[[Problem, _Keys], _Sums]:
     if problem.core == "distance":
-        return _box if isinstance(problem.pointwise, Box) else _bump
+        return _box if isinstance(problem.pointwise, BoxcarShape) else _bump
     return _exponential if problem.normalizer == "softmax" else _rectified
 
 
@@ -175,7 +175,7 @@ def _exponential(problem: Problem, keys: _Keys) -> _Sums:
 def _window(problem: Problem, keys: _Keys) -> tuple[Tensor, Tensor]:
     """The sorted keys first ≤ j < last within the kernel's support around each query."""
     scale = keys.scale.to(keys.a_Q.dtype).detach()
-    closed = isinstance(problem.pointwise, Box)
+    closed = isinstance(problem.pointwise, BoxcarShape)
 
     def inside(a: Tensor, b: Tensor) -> Tensor:
         x = scale * (a - b).square()
@@ -197,7 +197,7 @@ def _bump(problem: Problem, keys: _Keys) -> _Sums:
     A key's coordinate is counted from the center of its cell, so that no far key enters a sum with a large factor; a
     window lies in at most two cells, three when their edges round.
     """
-    assert isinstance(problem.pointwise, Bump)
+    assert isinstance(problem.pointwise, EpanechnikovShape)
     inverse_h = keys.scale.sqrt()
     cell_K = torch.floor(keys.wide_b_K.detach() * inverse_h.detach() / 2)
     center_K = (2 * cell_K + 1) / inverse_h.detach()

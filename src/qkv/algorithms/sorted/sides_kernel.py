@@ -10,27 +10,27 @@ or two numbers of its own; a query multiplies the sums by numbers of its own.
 
 import numpy as np
 
-from qkv.compiled.kernels import kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
 
 # Unsigned: a place that may count from the end would have to be looked at each time.
 N0, N1, N2 = np.uint64(0), np.uint64(1), np.uint64(2)
 
 
-@stage
+@inlined
 def _add(sums, to, y, start, width, factor):
     wide_registers()
     for c in range(width):
         sums[to + c] += factor * y[start + c]
 
 
-@stage
+@inlined
 def _write(values, at, sums, width, one, other):
     wide_registers()
     for c in range(width):
         values[at + c] = one * sums[c] + other * sums[width + c]
 
 
-@stage
+@inlined
 def _write_more(values, at, sums, width, one, other):
     wide_registers()
     for c in range(width):
@@ -46,7 +46,7 @@ def _dot(sums, own, at, width):
     return found
 
 
-@stage
+@inlined
 def _take(sums, width, y, start, walk, j, p0, p1, extra, extras):
     """Add one source to the sums, and its extra number to theirs."""
     _add(sums, N0, y, start, width, p0[walk, j])
@@ -56,7 +56,7 @@ def _take(sums, width, y, start, walk, j, p0, p1, extra, extras):
         extras[1] += p1[walk, j] * extra[j]
 
 
-@stage
+@inlined
 def _put(first, values, at, sums, width, one, other):
     if first:
         _write(values, at, sums, width, one, other)
@@ -64,12 +64,12 @@ def _put(first, values, at, sums, width, one, other):
         _write_more(values, at, sums, width, one, other)
 
 
-@stage
+@inlined
 def _total(first, totals, at, found):
     totals[at] = found if first else totals[at] + found
 
 
-@stage
+@inlined
 def _give(
     normalized, first, walk, counts, i, to, at, width, a0, a1, slope, values, totals, own, own_extra, dots, sums, extras
 ):  # fmt: skip
@@ -86,7 +86,7 @@ def _give(
         _total(first, dots, to, slope[walk, i] * (_dot(sums, own, at, width) + more))
 
 
-@stage
+@inlined
 def _tally(walk, targets, sources, order, t, s, t_order, s_order, p0, extra, a0, totals, to):
     """The totals alone of one side."""
     upper, total, taken = walk == 0, 0.0, N0

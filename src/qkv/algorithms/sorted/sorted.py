@@ -14,14 +14,14 @@ from qkv.algorithms.sorted.prefix_sums import Operands
 from qkv.algorithms.tiled import blocked
 from qkv.engine.backend import Backend, Result
 from qkv.engine.problem import Call, Cost, Problem
-from qkv.scores.pointwise import Box, Bump, Leaky
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 from qkv.values.parameters import readable
 
 
 def refuses(problem: Problem) -> str | None:
     """Only scores that are polynomials of one sorted number on each side of a boundary."""
-    kernel = isinstance(problem.pointwise, Box) or (
-        isinstance(problem.pointwise, Bump) and problem.pointwise.power in (1, 2)
+    kernel = isinstance(problem.pointwise, BoxcarShape) or (
+        isinstance(problem.pointwise, EpanechnikovShape) and problem.pointwise.power in (1, 2)
     )
     allowed = ("mean", "identity", "softmax") if problem.core == "relu_sum" else ("sum", "mean", "identity")
     reasons = (
@@ -58,7 +58,7 @@ def cost(problem: Problem) -> Cost:
 def _walks(problem: Problem) -> tuple[float, float]:
     """Microseconds of a call, and of a column of a query or key."""
     if problem.core == "distance":
-        box = isinstance(problem.pointwise, Box)
+        box = isinstance(problem.pointwise, BoxcarShape)
         if problem.gradient:
             return (450.0, 4.3e-3) if box else (700.0, 1.15e-2)
         return 190.0, 2.5e-3 if box else 3.5e-3
@@ -93,7 +93,7 @@ _FARTHEST = 2.0**44
 
 def _beyond(problem: Problem, operands: Operands) -> bool:
     """Whether some key is so far from 0 that a float64 does not tell cells from each other."""
-    if not isinstance(problem.pointwise, Bump) or not (readable(operands.b) and readable(operands.scale)):
+    if not isinstance(problem.pointwise, EpanechnikovShape) or not (readable(operands.b) and readable(operands.scale)):
         return False
     low, high = operands.b.detach().aminmax()
     farthest = max(-low.item(), high.item()) * operands.scale.detach().max().item() ** 0.5

@@ -23,7 +23,7 @@ from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import Operands
 from qkv.compiled import available
 from qkv.engine.problem import Problem
-from qkv.scores.pointwise import Box, Bump, Leaky
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 from qkv.values.parameters import forward_mode, readable
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Doubles = NDArray[np.float64]
 def compiled(problem: Problem) -> bool:
     """Whether walks compute a problem, whatever its numbers: eager calls on the CPU where Numba runs."""
     eager = not torch.compiler.is_compiling() and not problem.transformed
-    return eager and problem.device == "cpu" and available.trouble() is None
+    return eager and problem.device == "cpu" and available.why_unavailable() is None
 
 
 def serve(problem: Problem, operands: Operands) -> bool:
@@ -320,7 +320,9 @@ def _support(problem: Problem, operands: Operands) -> "Support":
     from qkv.algorithms.sorted.two_pointer_parallel import Support
 
     point = problem.pointwise
-    kind = 0 if isinstance(point, Box) else 1 if isinstance(point, Bump) and point.power == 2 else 2
+    kind = (
+        0 if isinstance(point, BoxcarShape) else 1 if isinstance(point, EpanechnikovShape) and point.power == 2 else 2
+    )
     scale = _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
     return Support(kind, scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
 
@@ -343,7 +345,7 @@ def _window_back(problem: Problem, operands: Operands, left: _Left, upstream: _U
 
     queries, keys, share, total = left
     of_a, of_b, of_value, of_scale = upstream.wanted
-    support, flat = _support(problem, operands), isinstance(problem.pointwise, Box)
+    support, flat = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
     ones, summed = np.ones(keys.numbers.size), problem.normalizer == "sum"
     value, grad = Rows(_flat(operands.value), ones), Rows(upstream.rows, np.zeros_like(share))
     if summed:

@@ -123,7 +123,9 @@ def sides(
     scratch = ((2 * broad,), np.float64), ((thread_pool.APART,), np.float64)
     time = _time(targets, sources, columns) * len(weights.p0)
     outcome = *factors, values, totals, rows, extra, dots
-    thread_pool.share_out(sides_kernel.sides, dtype, blocks * targets.members.size, time, (*line, *outcome), scratch)
+    thread_pool.run_in_chunks(
+        sides_kernel.sides, dtype, blocks * targets.members.size, time, (*line, *outcome), scratch
+    )
     return Sums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE)
 
 
@@ -183,7 +185,7 @@ def windows(
     row, wide = 3 * (broad + 1), np.float64
     scratch = ((HELD * row,), wide), ((row,), wide), ((thread_pool.APART,), np.uint64), ((thread_pool.APART,), wide)
     walks, time = blocks * targets.members.size, _time(targets, sources, columns) * (support.kind + 1)
-    thread_pool.share_out(window, dtype, walks, time, (*line, *numbers), scratch)
+    thread_pool.run_in_chunks(window, dtype, walks, time, (*line, *numbers), scratch)
     return Sums(values, totals, dots.reshape(blocks, -1).sum(0), bends.reshape(blocks, -1).sum(0))
 
 

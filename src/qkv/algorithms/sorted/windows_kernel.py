@@ -12,7 +12,7 @@ What pointers hold at the beginning of each cell is kept for the few cells that 
 
 import numpy as np
 
-from qkv.compiled.kernels import kernel, reduction, stage, wide_registers
+from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
 
 # Unsigned: a place that may count from the end would have to be looked at each time.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
@@ -26,7 +26,7 @@ HELD = 8
 touches two cells, three where their edges round."""
 
 
-@stage
+@inlined
 def _add(held, to, stride, y, start, width, factor, weight, u, moments):
     """Add a key's row, and its row times its coordinate once and twice; its extra number stands behind the columns."""
     wide_registers()
@@ -45,20 +45,20 @@ def _add(held, to, stride, y, start, width, factor, weight, u, moments):
         held[second + width] += weight * u * u
 
 
-@stage
+@inlined
 def _copy(held, to, row, count):
     wide_registers()
     for c in range(count):
         held[to + c] = held[row + c]
 
 
-@stage
+@inlined
 def _clear(x, count):
     for c in range(count):
         x[c] = 0.0
 
 
-@stage
+@inlined
 def _collect(found, to, held, above, below, count, factor):
     """found += factor·(above − below)."""
     wide_registers()
@@ -66,7 +66,7 @@ def _collect(found, to, held, above, below, count, factor):
         found[to + c] += factor * (held[above + c] - held[below + c])
 
 
-@stage
+@inlined
 def _write(values, at, found, width, share):
     wide_registers()
     for c in range(width):
@@ -82,7 +82,7 @@ def _dot(found, start, own, at, width):
     return total
 
 
-@stage
+@inlined
 def _passes(pointer, inside, t, s):
     """Whether a pointer goes on past a key."""
     if pointer == N0:
@@ -94,7 +94,7 @@ def _passes(pointer, inside, t, s):
     return s <= t or inside
 
 
-@stage
+@inlined
 def _between(piece, sloped, one, two, place, cell, t, per_width, stride, held, centers, found):
     """Sum the keys between two pointers: the piece of the kernel; where `sloped`, its slope along t, and 1."""
     begin, end = place[one], place[two]
@@ -126,7 +126,7 @@ def _between(piece, sloped, one, two, place, cell, t, per_width, stride, held, c
             _collect(found, N2 * stride, held, d0, b0, stride, 1.0)
 
 
-@stage
+@inlined
 def _advance(
     pointer, kind, scale, begin, end, stride, row_width, start, width, t, s, s_order, u, center, cell, y, factor, extra,
     held, place, centers
@@ -149,7 +149,7 @@ def _advance(
         place[pointer] = k + N1
 
 
-@stage
+@inlined
 def _give(normalized, i, at, block, stride, width, found, values, totals, own, own_extra, dots, bends):
     """What a target gets of the sums."""
     # Every block divides by the total, and the first one writes it.

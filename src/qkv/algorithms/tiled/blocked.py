@@ -10,7 +10,7 @@ from qkv.algorithms.tiled.cores import FEW_QUERIES
 from qkv.algorithms.tiled.stripes import SAVED, Tiles
 from qkv.engine import autograd
 from qkv.engine.backend import Backend, Result
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Recipe, prepare
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.masks.lower import Visibility
 
@@ -65,7 +65,7 @@ def run(problem: Problem, call: Call) -> Result:
         if traced:
             return traced_user_scores.run(problem, call)
         return user_scores.run(problem, call)
-    recipe, inputs = prepare(problem, call)
+    recipe, inputs = prepare_inputs(problem, call)
     if traced:
         output, state = operators.apply(recipe, inputs, call.visibility)
         return _narrowed(problem, output, state)
@@ -85,7 +85,7 @@ class _Blocked(torch.autograd.Function):
     """The eager way: a function of PyTorch's autograd over the tiles."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, recipe: Mechanism, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.recipe, ctx.visibility = recipe, visibility
         # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
         ctx.save_for_backward(*inputs, *visibility.tensors())
@@ -110,7 +110,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        recipe: Recipe,
+        recipe: Mechanism,
         visibility: Visibility,
         wanted: list[bool],
         g_output: Tensor | None,

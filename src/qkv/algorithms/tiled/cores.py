@@ -25,7 +25,7 @@ Its absolute error is then below 4·2⁻⁵³·2²⁴ < 2⁻²⁶, a quarter of 
 """
 
 
-class Sides(NamedTuple):
+class CoreInputs(NamedTuple):
     """What a core works on in one tile.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sides(NamedTuple):
     rooted: bool = False
 
 
-class Slopes(NamedTuple):
+class CoreGradients(NamedTuple):
     """The gradients of the sides; their leading dimensions may be larger than those of what broadcast."""
 
     query: Tensor
@@ -54,38 +54,38 @@ class Slopes(NamedTuple):
 class Rule(NamedTuple):
     """A core: `forward(sides) -> x`, `backward(sides, gradient of x) -> slopes`."""
 
-    forward: Callable[[Sides], Tensor]
-    backward: Callable[[Sides, Tensor], Slopes]
+    forward: Callable[[CoreInputs], Tensor]
+    backward: Callable[[CoreInputs, Tensor], CoreGradients]
 
 
-def _dot(sides: Sides) -> Tensor:
+def _dot(sides: CoreInputs) -> Tensor:
     return batched(sides.query, sides.key.mT)
 
 
-def _dot_backward(sides: Sides, g: Tensor) -> Slopes:
-    return Slopes(batched(g, sides.key), batched(sides.query.mT, g).mT)
+def _dot_backward(sides: CoreInputs, g: Tensor) -> CoreGradients:
+    return CoreGradients(batched(g, sides.key), batched(sides.query.mT, g).mT)
 
 
-def _relu_sum(sides: Sides) -> Tensor:
+def _relu_sum(sides: CoreInputs) -> Tensor:
     return sides.query + sides.key.mT
 
 
-def _relu_sum_backward(sides: Sides, g: Tensor) -> Slopes:
-    return Slopes(g.sum(-1, keepdim=True), g.sum(-2).unsqueeze(-1))
+def _relu_sum_backward(sides: CoreInputs, g: Tensor) -> CoreGradients:
+    return CoreGradients(g.sum(-1, keepdim=True), g.sum(-2).unsqueeze(-1))
 
 
-def _chunks(sides: Sides) -> Iterator[slice]:
+def _chunks(sides: CoreInputs) -> Iterator[slice]:
     """Columns in chunks whose hidden features fit the cache."""
     columns = sides.key.shape[-2]
     step = max(1, INNER // max(sides.query.numel(), 1))
     return (slice(start, min(start + step, columns)) for start in range(0, columns, step))
 
 
-def _hidden(sides: Sides, chunk: slice) -> Tensor:
+def _hidden(sides: CoreInputs, chunk: slice) -> Tensor:
     return torch.tanh_(sides.query[..., :, None, :] + sides.key[..., None, chunk, :])
 
 
-def _tanh_sum(sides: Sides) -> Tensor:
+def _tanh_sum(sides: CoreInputs) -> Tensor:
     assert sides.vector is not None
     x = sides.query.new_empty(*sides.query.shape[:-1], sides.key.shape[-2])
     for chunk in _chunks(sides):
@@ -93,7 +93,7 @@ def _tanh_sum(sides: Sides) -> Tensor:
     return x
 
 
-def _tanh_sum_backward(sides: Sides, g: Tensor) -> Slopes:
+def _tanh_sum_backward(sides: CoreInputs, g: Tensor) -> CoreGradients:
     assert sides.vector is not None
     v = sides.vector.unsqueeze(-2)
     query = torch.zeros_like(sides.query, memory_format=torch.contiguous_format)
@@ -107,7 +107,7 @@ def _tanh_sum_backward(sides: Sides, g: Tensor) -> Slopes:
         slope = t.square_().neg_().add_(1).mul_(g_hc.unsqueeze(-1))
         query += slope.sum(-2)
         key[..., chunk, :] = slope.sum(-3)
-    return Slopes(query.mul_(v), key.mul_(v), vector.squeeze(-2))
+    return CoreGradients(query.mul_(v), key.mul_(v), vector.squeeze(-2))
 
 
 def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float = 1.0) -> Tensor | None:
@@ -166,13 +166,13 @@ def resolve(x: Tensor, query: Tensor, key: Tensor, of_query: Tensor) -> None:
         x[nearby] = (query[(*lead, row)] - keys[(*lead, column)]).square_().sum(-1)
 
 
-def _about(sides: Sides) -> tuple[Tensor, Tensor]:
+def _about(sides: CoreInputs) -> tuple[Tensor, Tensor]:
     if sides.center is None:
         return sides.query.double(), sides.key.double()
     return sides.query.double() - sides.center, sides.key.double() - sides.center
 
 
-def _distance(sides: Sides) -> Tensor:
+def _distance(sides: CoreInputs) -> Tensor:
     if sides.center is None:
         return torch.cdist(sides.query, sides.key, compute_mode="donot_use_mm_for_euclid_dist").square_()
     a, b = _about(sides)
@@ -185,7 +185,7 @@ def _distance(sides: Sides) -> Tensor:
     return x.clamp_(min=0).to(sides.query.dtype)
 
 
-def _distance_backward(sides: Sides, g: Tensor) -> Slopes:
+def _distance_backward(sides: CoreInputs, g: Tensor) -> CoreGradients:
     """2 Σ g (q − k) on each side; float64 products keep what float32 would cancel."""
     if sides.query.dtype == torch.float64:
         return _subtracted_backward(sides, g)
@@ -193,18 +193,18 @@ def _distance_backward(sides: Sides, g: Tensor) -> Slopes:
     g = g.double()
     query = (a * g.sum(-1, keepdim=True)).sub_(g @ b).mul_(2)
     key = (b * g.sum(-2).unsqueeze(-1)).sub_(g.mT @ a).mul_(2)
-    return Slopes(query.to(sides.query.dtype), key.to(sides.query.dtype))
+    return CoreGradients(query.to(sides.query.dtype), key.to(sides.query.dtype))
 
 
-def _subtracted_backward(sides: Sides, g: Tensor) -> Slopes:
+def _subtracted_backward(sides: CoreInputs, g: Tensor) -> CoreGradients:
     lead = g.shape[:-2]
     a, b = sides.query.contiguous(), sides.key.expand(*lead, *sides.key.shape[-2:]).contiguous()
     if 0 in (*a.shape, *b.shape):
-        return Slopes(torch.zeros_like(a), torch.zeros_like(b))
+        return CoreGradients(torch.zeros_like(a), torch.zeros_like(b))
     distance = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
     g = g * distance * 2
     back = torch.ops.aten._cdist_backward
-    return Slopes(back(g, a, b, 2.0, distance), back(g.mT.contiguous(), b, a, 2.0, distance.mT.contiguous()))
+    return CoreGradients(back(g, a, b, 2.0, distance), back(g.mT.contiguous(), b, a, 2.0, distance.mT.contiguous()))
 
 
 CORES = {

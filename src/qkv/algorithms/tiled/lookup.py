@@ -16,7 +16,7 @@ from qkv.algorithms.tiled.row_rules import Row
 from qkv.algorithms.tiled.stripes import Tiles
 from qkv.engine import mechanism
 from qkv.engine.backend import Backend, Result
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Recipe
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
 from qkv.engine.problem import Call, Cost, Problem
 from qkv.engine.tiles import take
 from qkv.masks.lower import Visibility
@@ -53,7 +53,7 @@ def run(problem: Problem, call: Call) -> Result:
         output = _read(problem, call.value, place)
         leaves = [x for x in (call.query, call.key) if x.requires_grad] if problem.gradient else []
         return Result(_Still.apply(output, *leaves) if leaves else output, None)  # type: ignore[no-untyped-call]
-    recipe, inputs = mechanism.prepare(problem, call)
+    recipe, inputs = mechanism.prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
         place, top, found = _places(recipe, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
@@ -101,7 +101,7 @@ def _read(problem: Problem, value: Tensor, place: Tensor) -> Tensor:
     return read.to(value.dtype)
 
 
-def _places(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+def _places(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
     """For each row (..., Q): the key of the first largest score, that score, and whether there is such a key."""
     tiles = Tiles(replace(recipe, normalizer="scores"), inputs, visibility)
     top = torch.full((*recipe.leading, tiles.queries), -torch.inf, dtype=tiles.dtype, device=inputs.query.device)

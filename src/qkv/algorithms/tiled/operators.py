@@ -13,19 +13,37 @@ from torch import Tensor
 from qkv.algorithms.tiled.mask_encoding import decode, encode
 from qkv.algorithms.tiled.stripes import Tiles
 from qkv.engine.autograd import second_derivative
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Recipe, full_rank
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+from qkv.scores.pointwise import (
+    BoxcarShape,
+    EpanechnikovShape,
+    GaussianShape,
+    Leaky,
+    Linear,
+    NegativeHalf,
+    Pointwise,
+    Softcap,
+)
 
 TENSORS = len(Inputs._fields) + 3
 """How many tensors, or None, begin the arguments: the inputs, the bounds `first` and `last`, and a dense mask."""
 
-_BENDING: dict[str, Callable[[float], Pointwise]] = {"Softcap": Softcap, "Leaky": Leaky, "Bump": Bump}
-_PLAIN: dict[str, Pointwise] = {"Linear": Linear(), "Half": Half(), "Bell": Bell(), "Box": Box()}
+_BENDING: dict[str, Callable[[float], Pointwise]] = {
+    "Softcap": Softcap,
+    "Leaky": Leaky,
+    "EpanechnikovShape": EpanechnikovShape,
+}
+_PLAIN: dict[str, Pointwise] = {
+    "Linear": Linear(),
+    "NegativeHalf": NegativeHalf(),
+    "GaussianShape": GaussianShape(),
+    "BoxcarShape": BoxcarShape(),
+}
 
 
-def apply(recipe: Recipe, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
+def apply(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
     """Output and row state through the registered operator."""
     rank = len(recipe.leading)
     first, last = visibility.bounds or (None, None)
@@ -127,10 +145,10 @@ def _(g_output: Tensor, g_state: Tensor | None, wanted: Sequence[bool], query: T
     return [query.new_empty(0) if x is None or not want else x.new_empty(x.shape) for x, want in pairs]
 
 
-def _recipe(query: Tensor, names: str, factor: float, bend: float, dropout: float, state: bool) -> Recipe:
+def _recipe(query: Tensor, names: str, factor: float, bend: float, dropout: float, state: bool) -> Mechanism:
     core, kind, normalizer = names.split(" ")
     pointwise: Pointwise = _PLAIN[kind] if kind in _PLAIN else _BENDING[kind](bend)
-    return Recipe(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
+    return Mechanism(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
 
 
 def _visibility(

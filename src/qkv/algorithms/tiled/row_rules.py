@@ -14,28 +14,37 @@ from qkv.normalizers import steep
 from qkv.normalizers.base import count
 from qkv.normalizers.dense import FAINT, Hard
 from qkv.normalizers.sparse import Entmax, threshold
-from qkv.scores.pointwise import Bell, Box, Bump, Half, Leaky, Linear, Pointwise, Softcap
+from qkv.scores.pointwise import (
+    BoxcarShape,
+    EpanechnikovShape,
+    GaussianShape,
+    Leaky,
+    Linear,
+    NegativeHalf,
+    Pointwise,
+    Softcap,
+)
 from qkv.values.parameters import finite
 
 NEWTON_STEPS = 64
 """Far more than a row needs: each step at least halves what is left, and soon squares it."""
 
 
-def unbend(pointwise: Pointwise, x: Tensor, bent: Tensor, g: Tensor) -> Tensor | None:
+def pointwise_gradient(pointwise: Pointwise, x: Tensor, bent: Tensor, g: Tensor) -> Tensor | None:
     """The gradient of what went into a pointwise function, given input, output and gradient; None where it is zero."""
     match pointwise:
-        case Box():
+        case BoxcarShape():
             return None
         case Softcap(cap):
             slope: Tensor | float = 1 - (bent / cap).square_()
         case Leaky(slope_below):
             slope = torch.where(x > 0, torch.ones_like(x), slope_below)
-        case Bell():
+        case GaussianShape():
             slope = bent * -0.5
-        case Bump(power):
+        case EpanechnikovShape(power):
             slope = _bump_slope(x, power)
         case _:
-            slope = -0.5 if isinstance(pointwise, Half) else 1.0
+            slope = -0.5 if isinstance(pointwise, NegativeHalf) else 1.0
     return g if isinstance(pointwise, Linear) else g * slope
 
 

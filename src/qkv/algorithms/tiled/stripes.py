@@ -10,13 +10,13 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.algorithms.tiled.cores import CORES, Sides, Slopes, center
-from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, unbend
-from qkv.engine.mechanism import DIFFERENTIABLE, Buffers, Inputs, Recipe, empty_buffers
-from qkv.engine.tiles import Place, Walk, shares, take
-from qkv.linalg.matmul import batched, plain
+from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center
+from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, pointwise_gradient
+from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
+from qkv.engine.tiles import Place, TileWalk, dropout_factors, take
+from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.masks.lower import Visibility
-from qkv.scores.pointwise import Bell, Softcap, rooted, steepness
+from qkv.scores.pointwise import GaussianShape, Softcap, rooted, steepness
 
 SAVED = len(Inputs._fields)
 """Of what a function saves, the first so many are the inputs; what the mask holds follows."""
@@ -29,15 +29,17 @@ class Tiles:
     Half precision is computed in float32.
     """
 
-    def __init__(self, recipe: Recipe, inputs: Inputs, visibility: Visibility) -> None:
+    def __init__(self, recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> None:
         self.recipe = recipe
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
         # A number without dimensions stays a double: it does not widen what it meets.
         wide = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
         self.inputs = Inputs(*wide, inputs.seed)  # type: ignore[arg-type, call-arg]
-        self.inputs = self.inputs._replace(key=plain(self.inputs.key), value=plain(self.inputs.value))
+        self.inputs = self.inputs._replace(
+            key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
+        )
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
-        self.walk = Walk(recipe.leading, self.queries, self.keys, visibility)
+        self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility)
         self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
         scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
         self.center = center(*self.inputs[:2], scale, steep) if recipe.core == "distance" else None
@@ -56,7 +58,7 @@ class Tiles:
 
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
-        buffers = empty_buffers(self.inputs, wanted)
+        buffers = zero_gradients(self.inputs, wanted)
         for place, visible in self.walk:
             g = take(g_output, place.lead, place.rows).to(self.dtype)
             g_row = None if g_state is None else take(g_state, place.lead, place.rows)
@@ -72,7 +74,7 @@ class Tiles:
         x = core.mul_(recipe.factor) if scale is None else core * scale
         bent = recipe.pointwise(x)
         # Those two derivatives are taken from the result; elsewhere what follows may write over it.
-        s = bent.clone() if isinstance(recipe.pointwise, (Bell, Softcap)) else bent
+        s = bent.clone() if isinstance(recipe.pointwise, (GaussianShape, Softcap)) else bent
         if inputs.bias is not None:
             s += take(inputs.bias, lead, place.rows, place.columns)
         if visible is not None:
@@ -85,12 +87,12 @@ class Tiles:
         seed = inputs.seed
         share = None
         if seed is not None:
-            share = shares(seed, place, recipe.leading, self.queries, recipe.dropout, w.dtype)
+            share = dropout_factors(seed, place, recipe.leading, self.queries, recipe.dropout, w.dtype)
         return Stripe(sides, core, scale, x, bent, row, w, share)
 
-    def _sides(self, place: Place) -> Sides:
+    def _sides(self, place: Place) -> CoreInputs:
         inputs, lead = self.inputs, place.lead
-        return Sides(
+        return CoreInputs(
             take(inputs.query, lead, place.rows),
             take(inputs.key, lead, place.columns),
             None if inputs.vector is None else take(inputs.vector, lead),
@@ -98,7 +100,7 @@ class Tiles:
             rooted(self.recipe.pointwise),
         )
 
-    def _pull(self, buffers: Buffers, place: Place, stripe: "Stripe", g: Tensor, g_state: Tensor | None) -> None:
+    def _pull(self, buffers: Gradients, place: Place, stripe: "Stripe", g: Tensor, g_state: Tensor | None) -> None:
         """Add a stripe's share to the gradients."""
         lead = place.lead
         if buffers.value is not None:
@@ -115,18 +117,18 @@ class Tiles:
             g_scores.masked_fill_(~stripe.row.visible, 0)
         if buffers.bias is not None:
             _add(take(buffers.bias, lead, place.rows, place.columns), g_scores)
-        g_x = unbend(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)
+        g_x = pointwise_gradient(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)
         if g_x is not None and any(
             buffer is not None for buffer in (buffers.query, buffers.key, buffers.scale, buffers.vector)
         ):
             self._pull_core(buffers, place, stripe, g_x)
 
-    def _pull_core(self, buffers: Buffers, place: Place, stripe: "Stripe", g_x: Tensor) -> None:
+    def _pull_core(self, buffers: Gradients, place: Place, stripe: "Stripe", g_x: Tensor) -> None:
         lead = place.lead
         if buffers.scale is not None:
             _add(take(buffers.scale, lead), (g_x * stripe.core).sum((-2, -1), keepdim=True))
         g_core = g_x * _factor(stripe.scale, self.recipe.factor)
-        slopes: Slopes = self.core.backward(stripe.sides, g_core)
+        slopes: CoreGradients = self.core.backward(stripe.sides, g_core)
         if buffers.query is not None:
             _add(take(buffers.query, lead, place.rows), slopes.query)
         if buffers.key is not None:
@@ -138,7 +140,7 @@ class Tiles:
 class Stripe(NamedTuple):
     """What a stripe's backward pass needs: the values on the way from operands to weights."""
 
-    sides: Sides
+    sides: CoreInputs
     core: Tensor
     scale: Tensor | None
     x: Tensor

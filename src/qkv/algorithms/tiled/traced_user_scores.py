@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from qkv.algorithms.matrix.reference import scores, seen_by, state_of
 from qkv.engine.backend import Result
 from qkv.engine.problem import Call, Problem
-from qkv.engine.tiles import Place, shares
+from qkv.engine.tiles import Place, dropout_factors
 from qkv.masks.lower import part
 
 ROWS = 64
@@ -44,7 +44,7 @@ def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
     w = call.normalizer(s, seen_by(piece, visible))
     if call.seed is not None:
         place = Place((slice(None),) * len(problem.leading), rows, everything)
-        w = w * shares(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
+        w = w * dropout_factors(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
     output = (w @ call.value.to(w.dtype)).to(call.value.dtype)
     output = output.expand(*problem.leading, *output.shape[-2:])
     if not problem.state:

@@ -14,7 +14,7 @@ from qkv.algorithms.matrix.reference import seen_by, state_of
 from qkv.engine.backend import Result
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call, Problem
-from qkv.engine.tiles import Place, Size, Walk, shares, take
+from qkv.engine.tiles import Place, Size, TileWalk, dropout_factors, take
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
@@ -28,7 +28,7 @@ def run(problem: Problem, call: Call) -> Result:
     rank = len(problem.leading)
     width = call.query.shape[-1] + call.key.shape[-1] + problem.value_width
     size = Size(max(1, NUMBERS // max(1, width)), 1, whole=True)
-    walk = Walk(problem.leading, problem.queries, problem.keys, call.visibility, size)
+    walk = TileWalk(problem.leading, problem.queries, problem.keys, call.visibility, size)
     call = call._replace(
         query=call.query.expand(*problem.leading, *call.query.shape[-2:]),
         key=full_rank(call.key, rank + 2),
@@ -74,7 +74,7 @@ def _tile(
         normalizer = _narrowed(call.normalizer, len(problem.leading), lead)
         w = normalizer(s, seen_by(call, visible))
         if call.seed is not None:
-            w = w * shares(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
+            w = w * dropout_factors(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
         output = (w @ value.to(w.dtype)).to(query.dtype)
         lost = s.new_empty(*output.shape[:-2], 0)
         return output, state_of(problem.normalizer, normalizer, s, visible) if problem.state else lost
@@ -87,7 +87,7 @@ def _narrowed(normalizer: Normalizer, rank: int, lead: tuple[slice, ...]) -> Nor
     return replace(normalizer, **changes) if changes else normalizer  # type: ignore[type-var]
 
 
-def _together(parts: list[Tensor], walk: Walk, rows: int) -> Tensor:
+def _together(parts: list[Tensor], walk: TileWalk, rows: int) -> Tensor:
     """Put tiles together: leading dimensions first, the last varying fastest, then rows."""
     for dim in reversed(range(walk.rank)):
         count = len(walk.parts[dim])

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from qkv.algorithms.sdpa import few_queries_kernel
 from qkv.algorithms.sdpa.few_queries_parallel import appended, attended
 from qkv.compiled import openmp, thread_pool
-from qkv.compiled.strided import Laid
+from qkv.compiled.strided import StridedArray
 from qkv.linalg import packed_kernel
 from qkv.linalg.packed_kernel import Floats
-from qkv.linalg.session import Reused, kept
+from qkv.linalg.session import ReusedMemory, session_value
 from qkv.nn.decoding import block_kernel
 
 _EVERYTHING = np.empty(0, np.bool_)
@@ -53,14 +53,19 @@ class Block(NamedTuple):
     """
 
     weights: Weights
-    own: tuple[Laid, Laid]
+    own: tuple[StridedArray, StridedArray]
     length: int
-    memory: tuple[Laid, Laid]
+    memory: tuple[StridedArray, StridedArray]
     size: int
 
 
 def run(
-    blocks: Sequence[Block], shape: tuple[int, int], x: Floats, seen: Laid | None, real: Laid | None, out: Floats
+    blocks: Sequence[Block],
+    shape: tuple[int, int],
+    x: Floats,
+    seen: StridedArray | None,
+    real: StridedArray | None,
+    out: Floats,
 ) -> None:
     """Take the step of each block, each with what the one before gave.
 
@@ -74,7 +79,7 @@ def run(
         real: which of the source, likewise.
         out: (B·N, M), flat, written.
     """
-    threads = thread_pool.threads() if openmp.available() else 1
+    threads = thread_pool.thread_count() if openmp.available() else 1
     most = (
         -max(max(block.length, block.size) for block in blocks) // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
     )
@@ -98,7 +103,9 @@ def run(
         step(*each)
 
 
-def _sizes(block: Block, shape: tuple[int, int], seen: Laid | None, real: Laid | None) -> NDArray[np.uint64]:
+def _sizes(
+    block: Block, shape: tuple[int, int], seen: StridedArray | None, real: StridedArray | None
+) -> NDArray[np.uint64]:
     """As `block_pass` takes them."""
     (items, new), (_, _, _, width, hidden, heads, norm_first) = shape, block.weights
     (key, value), (memory_key, memory_value) = block.own, block.memory
@@ -118,5 +125,5 @@ def _sizes(block: Block, shape: tuple[int, int], seen: Laid | None, real: Laid |
 def _work(rows: int, blocks: Sequence[Block]) -> Floats:
     """Room for a step of any of the blocks."""
     widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
-    shape, reused = (rows * (_PARTS * blocks[0].weights.width + widest),), kept(Reused)
+    shape, reused = (rows * (_PARTS * blocks[0].weights.width + widest),), session_value(ReusedMemory)
     return np.empty(shape, np.float32) if reused is None else reused.array(shape, np.float32)

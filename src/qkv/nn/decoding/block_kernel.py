@@ -12,15 +12,15 @@ from numba.core import types
 
 from qkv.algorithms.sdpa import few_queries_kernel
 from qkv.compiled import openmp, registers
-from qkv.compiled.kernels import compile_kept, helper, kept_with, part_of
-from qkv.compiled.parallel_region import spread
+from qkv.compiled.kernels import cached_with, compile_cached, helper, part_of
+from qkv.compiled.parallel_region import run_parallel
 from qkv.linalg import packed_kernel
 
 # Unsigned, as sizes are: beside a number with a sign they would become fractions.
 N0, N1, N2, N3, N4, N5 = (np.uint64(number) for number in range(6))
 FORM, OWN, OTHER = 5, 15, 32
 """Where in a step's sizes those of its parts begin."""
-_by_panels, _by_rows, _by_items = (spread(types.uint64, scratch) for scratch in (1, 0, 2))
+_by_panels, _by_rows, _by_items = (run_parallel(types.uint64, scratch) for scratch in (1, 0, 2))
 _product, _norm = packed_kernel.product, packed_kernel.norm
 _append, _attend = part_of(few_queries_kernel.append), part_of(few_queries_kernel.forward)
 
@@ -129,4 +129,4 @@ def compiled() -> Callable[..., Any]:
         UnsupportedError: PyTorch's threads cannot be had.
     """
     openmp.link()
-    return compile_kept(kept_with(_step, packed_kernel, registers, few_queries_kernel), [_SIGNATURE])
+    return compile_cached(cached_with(_step, packed_kernel, registers, few_queries_kernel), [_SIGNATURE])

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qkv.compiled.strided import Laid, laid
-from qkv.linalg.session import Reused, kept
+from qkv.compiled.strided import StridedArray, as_strided_array
+from qkv.linalg.session import ReusedMemory, session_value
 from qkv.values.parameters import readable
 
 _LEAST_ROOM = 16
@@ -78,15 +78,21 @@ class Memory:
         return _Room.chosen(self, rows)
 
     @cached_property
-    def laid(self) -> tuple[Laid, Laid] | None:
+    def laid(self) -> tuple[StridedArray, StridedArray] | None:
         """Where keys (B, H, K, E) and values (B, H, K, V) lie, as compiled passes read them; None where they do not."""
         if self.room is None:
-            return (laid(self.key), laid(self.value)) if _plain(self.key) and _plain(self.value) else None
+            return (
+                (as_strided_array(self.key), as_strided_array(self.value))
+                if _plain(self.key) and _plain(self.value)
+                else None
+            )
         if self.room.arrays is None:
             return None
         apart = self.key.stride()[:3], self.value.stride()[:3]
         before, (keys, values) = self.first - self.room.start, self.room.arrays
-        return Laid(keys[before * apart[0][2] :], apart[0]), Laid(values[before * apart[1][2] :], apart[1])
+        return StridedArray(keys[before * apart[0][2] :], apart[0]), StridedArray(
+            values[before * apart[1][2] :], apart[1]
+        )
 
 
 @final
@@ -152,7 +158,7 @@ def _empty(part: Tensor, rows: int, length: int) -> Tensor:
     by_head = part.ndim > 3
     inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
     shape = (rows, *inner, part.shape[-1])
-    reused = kept(Reused) if part.dtype == torch.float32 and readable(part) else None
+    reused = session_value(ReusedMemory) if part.dtype == torch.float32 and readable(part) else None
     found = part.new_empty(shape) if reused is None else reused.tensor(shape)
     return found.transpose(-3, -2) if by_head else found
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from qkv.algorithms.sdpa.few_queries import LEAST, MOST
 from qkv.compiled import available
-from qkv.compiled.strided import Laid, laid
-from qkv.linalg.matmul import Linear, served
-from qkv.linalg.session import kept
+from qkv.compiled.strided import StridedArray, as_strided_array
+from qkv.linalg.matmul import Linear, onednn_serves
+from qkv.linalg.session import session_value
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import DecoderBlock, DecoderCache, FeedForward, Residual
@@ -89,7 +89,7 @@ class _Direct:
     """A block's parameters as its step reads them, and the modules that they were taken from."""
 
     def __init__(self, block: DecoderBlock) -> None:
-        from qkv.linalg.packed import Affine, lay_out
+        from qkv.linalg.packed import Affine, pack
         from qkv.nn.decoding.block import Weights
 
         own, other, feed = block.self_attention, block.cross_attention, block.feed_forward
@@ -102,7 +102,7 @@ class _Direct:
         )
         scales = np.array([_scale(own), _scale(other)], np.float32)
         hidden, first = feed.expand.out_features, block.around_self.norm_first
-        self.weights = Weights(*lay_out(parts), scales, own.width, hidden, own.heads, first)
+        self.weights = Weights(*pack(parts), scales, own.width, hidden, own.heads, first)
         self.widest = feed.expand.weight
         self._modules = list(block.modules())
         self._slots = [
@@ -143,7 +143,7 @@ def _directly(
         blocks.append(Block(direct.weights, own, past.length, other, memory.length))
         after.append(DecoderCache(past, memory))
     out = x.new_empty(x.shape)
-    mask = None if seen is None else Laid(laid(seen).numbers, seen.stride())
+    mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, seen.stride())
     real = None if lengths is None else _real(lengths, caches[0].memory.length)
     run(blocks, (batch, new), x.detach().contiguous().view(-1).numpy(), mask, real, out.view(-1).numpy())
     return out, tuple(after)
@@ -156,21 +156,21 @@ class _Steps(dict[int, tuple[DecoderBlock, _Direct | None]]):
 
 def _prepared(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> list[_Direct] | None:
     """The blocks' operands, where their steps can be taken by them."""
-    steps = kept(_Steps)
+    steps = session_value(_Steps)
     if steps is None or torch.is_grad_enabled() or not _suits(blocks, x, caches):
         return None
     found = []
     for block in blocks:
         met = steps.get(id(block))
         if met is None or (met[1] is not None and not met[1].unchanged()):
-            if not _unwatched(block.modules()) or not served(x, block.feed_forward.expand.weight):
+            if not _unwatched(block.modules()) or not onednn_serves(x, block.feed_forward.expand.weight):
                 return None
             met = steps[id(block)] = (block, _Direct(block) if _has_form(block) else None)
         if met[1] is None:
             return None
         found.append(met[1])
     widest = max((direct.widest for direct in found), key=len)
-    return found if served(x, widest) else None
+    return found if onednn_serves(x, widest) else None
 
 
 def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> bool:
@@ -208,7 +208,7 @@ def _has_form(block: DecoderBlock) -> bool:
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
         and block.feed_forward.activation == "relu"
         and all(map(_plain, (block.self_attention, block.cross_attention)))
-        and available.trouble() is None
+        and available.why_unavailable() is None
         and _linked()
     )
 
@@ -271,9 +271,9 @@ class _Real:
         return last[1]
 
 
-def _real(lengths: Tensor, keys: int) -> Laid:
+def _real(lengths: Tensor, keys: int) -> StridedArray:
     """As `Lengths`, for all queries of a row alike."""
-    real = kept(_Real)
+    real = session_value(_Real)
     assert real is not None
     mask = real.of(lengths, keys)
-    return Laid(mask.view(-1).numpy(), (keys, 0, 1))
+    return StridedArray(mask.view(-1).numpy(), (keys, 0, 1))

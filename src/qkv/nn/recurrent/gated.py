@@ -50,7 +50,7 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
         and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
         and hidden.numel() >= LEAST
         and all(map(numbers, (inputs, recurrent, hidden)))
-        and available.trouble() is None
+        and available.why_unavailable() is None
     )
 
 
@@ -70,7 +70,7 @@ def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor,
     found, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
     arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
     arrays += [found.numpy(), gates.numpy()]
-    thread_pool.share_out(gru_kernel.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    thread_pool.run_in_chunks(gru_kernel.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
     return found, gates
 
 
@@ -115,5 +115,5 @@ def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) ->
     found = recurrent.new_empty(recurrent.shape), recurrent.new_empty(recurrent.shape), hidden.new_empty(hidden.shape)
     arrays = [x.detach().contiguous().numpy() for x in (grad, recurrent, hidden, gates)]
     arrays += [x.numpy() for x in found]
-    thread_pool.share_out(gru_kernel.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    thread_pool.run_in_chunks(gru_kernel.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
     return found

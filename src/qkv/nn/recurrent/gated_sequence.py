@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.linalg.matmul import by_panels, linear, product
+from qkv.linalg.matmul import linear, packed_weight, product
 from qkv.nn.recurrent import gated
 from qkv.values.parameters import numbers
 
@@ -33,7 +33,7 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
         and (bias is None or bias.shape == weight.shape[:1])
         and len(inputs) > 1
         and first.numel() >= gated.LEAST
-        and available.trouble() is None
+        and available.why_unavailable() is None
     )
 
 
@@ -95,7 +95,7 @@ def _forward(
     for t, hidden in enumerate(states[:-1].unbind()):
         share = times(hidden)
         arrays = given[t], share.numpy(), h[t], h[t + 1], kept[t if learns else 0]
-        thread_pool.share_out(gru_kernel.forward, given.dtype, rows, gated.EACH * rows * width, arrays)
+        thread_pool.run_in_chunks(gru_kernel.forward, given.dtype, rows, gated.EACH * rows * width, arrays)
         if learns:
             shares.append(share)
     return states, gates, shares
@@ -115,7 +115,7 @@ def _backward(
     for t in reversed(range(steps)):
         torch.add(grad[t], carried, out=total)
         arrays = total.numpy(), shares[t].numpy(), h[t], kept[t], to_x[t], to_u[t], by_state.numpy()
-        thread_pool.share_out(gru_kernel.backward, h.dtype, rows, gated.EACH * rows * width, arrays)
+        thread_pool.run_in_chunks(gru_kernel.backward, h.dtype, rows, gated.EACH * rows * width, arrays)
         carried = times(to_shares[t]).add_(by_state)
     flat, before = to_shares.flatten(0, 1), states[:-1].flatten(0, 1)
     _, weight_learns, bias_learns, _ = wanted
@@ -125,7 +125,7 @@ def _backward(
 def _times(weight: Tensor, bias: Tensor | None, steps: int, rows: int) -> Callable[[Tensor], Tensor]:
     """x·Wᵀ + b for so many steps of so many rows, without a gradient."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()
-    laid = by_panels(weight, steps, rows)
+    laid = packed_weight(weight, steps, rows)
     return (lambda x: linear(x, weight, bias)) if laid is None else (lambda x: laid.times(x, bias))
 
 

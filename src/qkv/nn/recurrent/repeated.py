@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from qkv.linalg.matmul import by_panels, few, linear, product
+from qkv.linalg.matmul import few, linear, packed_weight, product
 from qkv.nn.recurrent.marks import Marks
 from qkv.values.parameters import numbers, transformed
 
 if TYPE_CHECKING:
-    from qkv.linalg.packed import Paneled
+    from qkv.linalg.packed import PackedWeight
 
 
 @final
@@ -104,14 +104,14 @@ class _Laid:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._found: tuple[tuple[int, int], Paneled | None] | None = None
+        self._found: tuple[tuple[int, int], PackedWeight | None] | None = None
 
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x·Wᵀ + b without a gradient, by panels where they serve."""
         laid = self.of(x, weight, bias)
         return linear(x, weight, bias) if laid is None else laid.times(x, bias)
 
-    def of(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> "Paneled | None":
+    def of(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> "PackedWeight | None":
         """The panels for such a product, or None where they do not serve."""
         if not _fits(x, weight, bias):
             return None
@@ -120,7 +120,7 @@ class _Laid:
             return None
         which = weight._version, weight.data_ptr()
         if self._found is None or self._found[0] != which:
-            self._found = which, by_panels(weight, self._steps, rows)
+            self._found = which, packed_weight(weight, self._steps, rows)
         return self._found[1]
 
     def forget(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
 from qkv.engine.autograd import second_derivative
-from qkv.functional import again
+from qkv.functional import decoder_for
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.recurrent.marks import Marks
@@ -73,7 +73,7 @@ class RepeatedAttention:
             self._key, self._value = key.detach(), value.detach()
             if not _watched(attention):
                 memory = self._key, self._value
-                self._plan = lambda query: again(query, *memory, score, attention.normalizer, mask)
+                self._plan = lambda query: decoder_for(query, *memory, score, attention.normalizer, mask)
 
     def __call__(self, query: Tensor) -> Tensor:
         """Take the next step.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.view.answers.answer import Answer, Words
 from qkv.view.answers.asked import Asked
 from qkv.view.answers.gallery import heads
@@ -183,7 +183,7 @@ def _asked(parameters: str, known: tuple[str, ...], body: Any) -> Asked:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:
-        raise ConfigError(complaint("the question", "name=value pairs", str(error), "Join them with &.")) from error
+        raise ConfigError(error_message("the question", "name=value pairs", str(error), "Join them with &.")) from error
     if len(dict(pairs)) < len(pairs):
-        raise ConfigError(complaint("the question", "each parameter once", "one of them twice", "Leave one out."))
+        raise ConfigError(error_message("the question", "each parameter once", "one of them twice", "Leave one out."))
     return Asked(dict(pairs), known, body)

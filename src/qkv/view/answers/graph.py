@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, UnsupportedError, complaint
+from qkv.errors import ConfigError, UnsupportedError, error_message
 from qkv.view.answers.head import head_of
 from qkv.view.scene import Scene
 
@@ -71,16 +71,16 @@ def _check(scene: Scene, followed: Followed) -> None:
         wanted, got = scene.layers[above].keys, scene.layers[below].queries
         if wanted != got:
             expected = f"a layer whose queries are {wanted!a} below {scene.layers[above].name!a}"
-            mend = "List layers from bottom to top, each looking at what the one below made."
-            raise ConfigError(complaint("layers", expected, ascii(scene.layers[below].name), mend))
+            hint = "List layers from bottom to top, each looking at what the one below made."
+            raise ConfigError(error_message("layers", expected, ascii(scene.layers[below].name), hint))
 
 
 def _mean(scene: Scene, number: int, query: int) -> Tensor:
     layer = scene.layers[number]
     heads = [head_of(layer, head) for head in range(layer.heads)]
     if not all(head.non_negative for head in heads):
-        mend = "Look at its map instead."
-        raise UnsupportedError(complaint("layers", "weights that are not negative", ascii(layer.name), mend))
+        hint = "Look at its map instead."
+        raise UnsupportedError(error_message("layers", "weights that are not negative", ascii(layer.name), hint))
     return torch.stack([head.attend(query)[1] for head in heads]).double().mean(0)
 
 

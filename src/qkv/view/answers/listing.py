@@ -3,7 +3,7 @@
 from typing import Any
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, complaint, nearest
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Both, Either, Inverse, Mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Window
 from qkv.view.answers.equations import equation_of
@@ -42,8 +42,8 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
         ConfigError: a sequence that is not there.
     """
     if sequence not in scene.sequences:
-        mend = nearest(sequence[:40], scene.sequences)
-        raise ConfigError(complaint("sequence", "the name of a sequence", ascii(sequence[:40]), mend))
+        hint = nearest(sequence[:40], scene.sequences)
+        raise ConfigError(error_message("sequence", "the name of a sequence", ascii(sequence[:40]), hint))
     tokens = scene.sequences[sequence][start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.view.answers.answer import Numbers, numbers
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of, norms
@@ -49,8 +49,8 @@ class Maps:
         _expect_level(pyramid, place.level)
         for side, at, cells in zip(("row", "column"), place[1:], pyramid.size(place.level), strict=True):
             if at * SIDE >= max(cells, 1):
-                got, mend = str(at), f"Level {place.level} has {cells} cells there."
-                raise ConfigError(complaint(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, mend))
+                got, hint = str(at), f"Level {place.level} has {cells} cells there."
+                raise ConfigError(error_message(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, hint))
         self._begin(pyramid)
         name = (layer, head, place, how, quantity)
         found = self._tiles.find(name)
@@ -65,8 +65,8 @@ class Maps:
         pyramid = self.pyramid(layer, head, "weight")
         if what == "entropy" and not pyramid.weights.head.non_negative:
             got = f"entropy of {pyramid.weights.head.kind} weights"
-            mend = "Ask for peak, or received."
-            raise ConfigError(complaint("what", "a statistic of weights that may be negative", got, mend))
+            hint = "Ask for peak, or received."
+            raise ConfigError(error_message("what", "a statistic of weights that may be negative", got, hint))
         _expect_level(pyramid, level)
         self._begin(pyramid)
         values, exact = pyramid.track(what)
@@ -112,8 +112,8 @@ class Maps:
 
 def _expect_level(pyramid: Pyramid, level: int) -> None:
     if level >= pyramid.levels:
-        mend = f"This map has {pyramid.levels} levels."
-        raise ConfigError(complaint("level", f"a level from 0 to {pyramid.levels - 1}", str(level), mend))
+        hint = f"This map has {pyramid.levels} levels."
+        raise ConfigError(error_message("level", f"a level from 0 to {pyramid.levels - 1}", str(level), hint))
 
 
 def _pooled(values: Tensor, level: int, what: What) -> Tensor:

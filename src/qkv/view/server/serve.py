@@ -10,7 +10,7 @@ from typing import final
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from qkv.errors import ConfigError, complaint
+from qkv.errors import ConfigError, error_message
 from qkv.view.answers.desk import Desk
 from qkv.view.bundle import linked, names, static
 from qkv.view.scene import Scene
@@ -121,6 +121,6 @@ def _listening(port: int) -> socket.socket:
         listener.listen(CLIENTS)
     except (OSError, OverflowError) as error:
         listener.close()
-        mend = "Take another one, or leave it out for any that is free."
-        raise ConfigError(complaint("port", "a free port", f"{port}: {error}", mend)) from error
+        hint = "Take another one, or leave it out for any that is free."
+        raise ConfigError(error_message("port", "a free port", f"{port}: {error}", hint)) from error
     return listener

@@ -63,7 +63,7 @@ def out_of_memory_text(error: BaseException) -> str | None:
         What it says, in one line; None where it is about something else.
 
     Example:
-        >>> out_of_memory_text(MemoryError()), exhausted(ValueError("size")) is None
+        >>> out_of_memory_text(MemoryError()), out_of_memory_text(ValueError("size")) is None
         ('none left', True)
     """
     text = str(error).partition("\n")[0]

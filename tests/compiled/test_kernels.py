@@ -168,7 +168,7 @@ def shared_helpers(one: object, other: object) -> set[str]:
 
     def functions(module: object) -> dict[str, str]:
         text = Path(module.__file__).read_text()
-        parts = re.findall(r"^@(?:helper|stage|reduction)\ndef (\w+)(.*?)(?=^@|\Z)", text, re.DOTALL | re.MULTILINE)
+        parts = re.findall(r"^@(?:helper|inlined|reduction)\ndef (\w+)(.*?)(?=^@|\Z)", text, re.DOTALL | re.MULTILINE)
         return {name: body.strip() for name, body in parts}
 
     first, second = functions(one), functions(other)

@@ -62,7 +62,7 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch, had: bool) -> No
     together = PackedWeight(weight).times(x, bias)
     if not had:
         monkeypatch.setattr(openmp, "available", lambda: False)
-    monkeypatch.setattr(thread_pool, "threads", lambda: 1)
+    monkeypatch.setattr(thread_pool, "thread_count", lambda: 1)
     assert torch.equal(together, PackedWeight(weight).times(x, bias))
 
 

@@ -16,12 +16,12 @@ def zero_hidden_keys(call: Call, keys: bool = True) -> Call:
         The same call over tensors with zeros.
 
     Example:
-        >>> from qkv.engine.describe import Arguments, bind
+        >>> from qkv.engine.describe import Arguments, describe
         >>> from qkv.masks.patterns import lengths
         >>> x = torch.full((1, 3, 2), torch.nan)
         >>> mask = lengths(torch.tensor([0]))
         >>> given = Arguments(lambda query, key: query @ key.mT, None, mask, None, 0.0, None, False)
-        >>> zero_hidden_keys(bind(x, x, x, given).call).key.sum()
+        >>> zero_hidden_keys(describe(x, x, x, given).call).key.sum()
         tensor(0.)
     """
     visibility = call.visibility

@@ -32,8 +32,8 @@ def decoding_session() -> Iterator[None]:
     Example:
         >>> with decoding_session():
         ...     with decoding_session():
-        ...         inner = kept(list)
-        ...     kept(list) is inner
+        ...         inner = session_value(list)
+        ...     session_value(list) is inner
         True
     """
     if _STORE.get() is not None:

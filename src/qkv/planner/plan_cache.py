@@ -119,9 +119,9 @@ def cache_key(
     Example:
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
         >>> rest = (ScaledDot(), None, None, None, 0.0, False, "auto")
-        >>> cache_key(query, key, value, *rest) == look(query + 1, key, value, *rest)
+        >>> cache_key(query, key, value, *rest) == cache_key(query + 1, key, value, *rest)
         True
-        >>> cache_key(query, key, value.half(), *rest) == look(query, key, value, *rest)
+        >>> cache_key(query, key, value.half(), *rest) == cache_key(query, key, value, *rest)
         False
     """
     if (

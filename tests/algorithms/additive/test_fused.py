@@ -112,7 +112,7 @@ def test_a_second_derivative_names_the_reference() -> None:
 def test_where_the_kernels_cannot_run_another_backend_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(600, A)
     assert qkv.explain(x, x, x, score=Additive(torch.ones(A))).backend == "fused"
-    monkeypatch.setattr(available, "trouble", lambda: "Numba does not run here: no compiler")
+    monkeypatch.setattr(available, "why_unavailable", lambda: "Numba does not run here: no compiler")
     plan = qkv.explain(x[:599], x, x, score=Additive(torch.ones(A)))
     assert plan.backend == "blocked"
     assert ("fused", "Numba does not run here: no compiler") in plan.refusals

@@ -124,7 +124,7 @@ def test_steps_of_additive_attention_are_planned_once(monkeypatch: pytest.Monkey
         planned.append(functional.decoder_for(*args))  # type: ignore[arg-type]
         return planned[-1]
 
-    monkeypatch.setattr(repeated_attention, "again", again)
+    monkeypatch.setattr(repeated_attention, "decoder_for", again)
     ours(Additive(vector), Lengths(torch.arange(ROWS) % KEYS + 1), query, key, value)
     assert len(planned) == 1
     assert planned[0] is not None

@@ -40,10 +40,10 @@ def forward(
         As the fields of `qkv.algorithms.additive.factored.Rows`.
 
     Example:
-        >>> from qkv.engine.key_ranges import see
+        >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
         >>> value = np.arange(3.0).reshape(1, 3, 1)
-        >>> forward((a, b, v, value), see(a.dtype, 1, 1, 3), 0, None, None)[0]
+        >>> forward((a, b, v, value), key_ranges(a.dtype, 1, 1, 3), 0, None, None)[0]
         array([[[1.]]])
     """
     query, key, _, value = inputs
@@ -81,9 +81,9 @@ def backward(
         As the fields of `qkv.algorithms.additive.factored.Gradients`.
 
     Example:
-        >>> from qkv.engine.key_ranges import see
+        >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 1, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> inputs, sight = (a, b, v, np.arange(3.0).reshape(1, 3, 1)), see(a.dtype, 1, 1, 3)
+        >>> inputs, sight = (a, b, v, np.arange(3.0).reshape(1, 3, 1)), key_ranges(a.dtype, 1, 1, 3)
         >>> rows = forward(inputs, sight, 0, None, None)
         >>> backward(inputs, sight, 0, None, None, rows, (np.ones((1, 1, 1)), None, False, True))[2].ravel()
         array([0.33333333, 0.33333333, 0.33333333])

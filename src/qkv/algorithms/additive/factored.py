@@ -145,9 +145,9 @@ def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors
     Source: the module's docstring.
 
     Example:
-        >>> from qkv.engine.key_ranges import see
+        >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b = np.zeros((1, 40, 8), np.float32), np.ones((1, 30, 8), np.float32)
-        >>> factor(a, b, np.ones((1, 8), np.float32), see(a.dtype, 1, 40, 30)).right.shape
+        >>> factor(a, b, np.ones((1, 8), np.float32), key_ranges(a.dtype, 1, 40, 30)).right.shape
         (1, 1, 20, 32)
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
@@ -212,9 +212,9 @@ def forward(
         A.1.2; rescaling over tiles: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax".
 
     Example:
-        >>> from qkv.engine.key_ranges import see
+        >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> sight = see(a.dtype, 1, 2, 3)
+        >>> sight = key_ranges(a.dtype, 1, 2, 3)
         >>> forward(factor(a, b, v, sight), np.arange(3.0).reshape(1, 3, 1), sight).out.ravel()
         array([1., 1.])
     """
@@ -261,9 +261,9 @@ def backward(
         The gradients.
 
     Example:
-        >>> from qkv.engine.key_ranges import see
+        >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> sight, value = see(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
+        >>> sight, value = key_ranges(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
         >>> made = factor(a, b, v, sight)
         >>> backward(made, v, value, sight, forward(made, value, sight), np.ones((1, 2, 1))).value.ravel()
         array([0.66666667, 0.66666667, 0.66666667])

@@ -107,3 +107,14 @@ def test_an_endless_sink_is_an_endless_sum_that_merges(backend: str, items: int)
     assert (state.lse[:, 0] == math.inf).all()
     plain = [qkv.attention_with_state(query, key, value, mask=mask, backend=backend) for mask in (None, causal(-1))]
     torch.testing.assert_close(output[:, 1], qkv.merge(plain)[0][:, 1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalizer", [Softmax(), Mean(), Identity(), Hard(), Sigmoid(), Sigmoid(0.5)], ids=str)
+@pytest.mark.parametrize("backend", ["auto", "reference", "blocked"])
+def test_what_is_hidden_sends_no_gradient_whatever_its_bias(normalizer: Normalizer, backend: str) -> None:
+    query, key, value = (torch.randn(2, n, 8, requires_grad=True) for n in (5, 7, 7))
+    seen = torch.ones(5, 7, dtype=torch.bool).tril()
+    bias = torch.where(seen, 0.0, torch.nan)
+    output = qkv.attention(query, key, value, normalizer=normalizer, mask=seen, bias=bias, backend=backend)
+    gradients = torch.autograd.grad(output.sum(), [query, key, value], materialize_grads=True)
+    assert all(x.isfinite().all() for x in (output, *gradients))

@@ -178,7 +178,8 @@ class Sigmoid(Normalizer):
             shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
         else:
             shift = self.shift(scores.shape[-1])
-        return hide(torch.sigmoid(scores + shift), visible, 0)
+        # Hidden before too: the gradient of a hidden NaN would be 0 · NaN.
+        return hide(torch.sigmoid(hide(scores, visible, 0) + shift), visible, 0)
 
     def shift(self, keys: int) -> float | Tensor:
         """b of a row that sees all keys; per head (H, 1, 1)."""

@@ -117,3 +117,22 @@ def test_where_the_kernels_cannot_run_another_backend_serves(monkeypatch: pytest
     assert plan.backend == "blocked"
     assert ("fused", "Numba does not run here: no compiler") in plan.refusals
     assert set(BACKENDS) - {plan.backend} == {name for name, _ in plan.refusals}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_gradient_of_a_small_sink_does_not_cancel(dtype: torch.dtype) -> None:
+    """−w_sink (g·out) of each row: w_sink = e^(sink − lse') is small, and 1 − σ would leave few of its digits.
+
+    Beside it stand roundings of lse, which change w_sink by u|lse|, and of the sum over rows.
+    """
+    torch.manual_seed(0)
+    leaves = [torch.randn(shape, dtype=dtype) for shape in ((2, 40, 16), (2, 50, 16), (2, 50, 8), (16,))]
+
+    def gradient(wide: torch.dtype, backend: str) -> float:
+        query, key, value, vector = (x.to(wide) for x in leaves)
+        sink = torch.tensor(-9.0, dtype=wide, requires_grad=True)
+        output = qkv.attention(query, key, value, score=Additive(vector), normalizer=Softmax(sink), backend=backend)
+        return float(torch.autograd.grad(output.square().sum(), sink)[0])
+
+    exact = gradient(torch.float64, "reference")
+    assert abs(gradient(dtype, "fused") - exact) <= 32 * torch.finfo(dtype).eps * abs(exact)

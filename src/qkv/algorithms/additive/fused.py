@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.algorithms.additive import decoding, operators
 from qkv.algorithms.additive.few_queries import few
@@ -220,7 +221,9 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
     if sink is None:
         return output, lse
     sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
-    return output * torch.sigmoid(lse - finite(sink)).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+    # The gradient of log σ(x) is σ(−x), exact where 1 − σ(x) would cancel.
+    share = F.logsigmoid(lse - finite(sink)).exp()
+    return output * share.unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
 
 
 def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:

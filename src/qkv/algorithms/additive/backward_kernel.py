@@ -1,9 +1,10 @@
 """Additive attention, backward: gradients of both projections, value, vector and bias from recomputed scores.
 
-The derivation is in `qkv.algorithms.additive.factored`. Four rows at a time meet a tile of keys: their weights p and
-score gradients g are made again, then each feature is passed once, where t = tanh(a + b) is recomputed from its
+The derivation is in `qkv.algorithms.additive.factored`. Each tile of keys is processed for four rows at a time: their
+weights p and score gradients g are recomputed, then one loop over the features recomputes t = tanh(a + b) from its
 factors: Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector.
-What `tanh_forward` has too is the same text, because Numba's cache notices changes of this file and those it names.
+Helpers shared with `forward_kernel` are copied verbatim, because Numba's cache only notices changes in this file and in
+the modules passed to `@kernel`.
 """
 
 # mypy: ignore-errors
@@ -22,13 +23,13 @@ from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 32
 LOW32 = 0xFFFFFFFF
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python number would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
 
 
 @helper
 def _seen(sight, n, q, edge, size):
-    """Give the part of a tile of keys, from `edge` on, that lies within the bounds of a row."""
+    """Return the range of a tile's keys, starting at key `edge`, that is within the bounds of a row."""
     first, last, _, _, owner = sight
     start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
     return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
@@ -36,7 +37,7 @@ def _seen(sight, n, q, edge, size):
 
 @helper
 def _hide(s, sight, n, q, at, hidden):
-    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
     _, _, mask, _, owner = sight
     if mask.size:
         seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
@@ -46,7 +47,7 @@ def _hide(s, sight, n, q, at, hidden):
 
 @inlined
 def _beside(sight, n, q, at, hidden, s):
-    """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
+    """Add the bias to the scores of a row, starting at key `at`, and write `hidden` for hidden keys."""
     bias, owner = sight[3], sight[4]
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
@@ -94,7 +95,7 @@ def _row_bits(seed, row):
 
 @helper
 def _keep_factor(c, bits, start, threshold, scale):
-    """c ← the factor that dropout puts on each weight: 0 or `scale`."""
+    """c ← the dropout factor of each weight: 0 or `scale`."""
     low = np.uint64(LOW32)
     for k in range(c.size):
         key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
@@ -103,7 +104,7 @@ def _keep_factor(c, bits, start, threshold, scale):
 
 @helper
 def _score_gradients(p, g, keep, dropped, rule, total, delta):
-    """Turn g from the gradients of the weights p into those of the scores, and p into what met the values."""
+    """Convert g in place from weight gradients to score gradients, and p to the weights that multiplied the values."""
     if rule == SOFTMAX:
         share = ONE / total if total != 0 else ZERO * total
         for k in range(p.size):
@@ -123,13 +124,13 @@ def _score_gradients(p, g, keep, dropped, rule, total, delta):
 
 @estimated
 def _tanh_of(y):
-    """tanh(x) of y = e^2x, which is finite."""
+    """Compute tanh(x) from y = e^2x, which is finite."""
     return (y - ONE) / (ONE + y)
 
 
 @reduction
 def _factored_feature(left, i, right, grads, start, stop, into, sums):
-    """Pass one factored feature for four rows."""
+    """Accumulate the gradient sums of one factored feature for four rows."""
     wide_registers()
     e0, e1, e2, e3 = left[0, i], left[1, i], left[2, i], left[3, i]
     f, to = right[i, start:stop], into[i, start:stop]
@@ -150,7 +151,7 @@ def _factored_feature(left, i, right, grads, start, stop, into, sums):
 
 @reduction
 def _other_feature(left, i, right, grads, start, stop, into, sums, small):
-    """Pass one small or direct feature for four rows; the direct tanh is taken in float64."""
+    """Accumulate the gradient sums of one small or direct feature for four rows; the direct tanh is in float64."""
     f, to = right[i, start:stop], into[i, start:stop]
     sums[4] = 0
     for j in range(4):
@@ -169,7 +170,7 @@ def _other_feature(left, i, right, grads, start, stop, into, sums, small):
 
 @inlined
 def _features(left, right, part, into, sums, across, along):
-    """Pass every feature for four rows; `across` takes the sums over keys of each row, `along` those of all."""
+    """Accumulate all features for four rows: into `across` the sums over keys of each row, into `along` all of them."""
     grads, count, start, stop = part
     small, direct = count[0] + count[1], count[0] + count[1] + count[2]
     for i in range(direct + count[3]):
@@ -198,7 +199,7 @@ def _copy(x, to):
 
 @inlined
 def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
-    """Turn the scores of one row with its part of a tile into weights, and the products beside them into slopes."""
+    """Convert one row's scores for its part of a tile to weights, and grad·value products to score gradients."""
     n, tile, start, stop = box[0], box[3], part[0], part[1]
     top, total, out, grad, grad_lse, shift, drop = state
     at = tile * weights.shape[1] + start
@@ -210,7 +211,8 @@ def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
         _logistic(p, shift[n, q])
     if drop.size:
         _keep_factor(keep, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
-    # Taken like the products of gradient and values: a row that sees one key then has gradients of exactly zero.
+    # Summed in the same order as the products of gradient and values, so that a row that sees only one key has
+    # gradients of exactly zero.
     delta, width = rows[3][:1], out.shape[2]
     delta[0] = 0
     first = (n * out.shape[1] + q) * width
@@ -225,7 +227,7 @@ def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
 
 @helper
 def _collect(g, n, q, at, rule, sight, wanted):
-    """Add the score gradients to those of the bias and of the sigmoid's shift, where they are wanted."""
+    """Add the score gradients to the requested gradients of the bias and of the sigmoid's shift."""
     _, _, d_bias, d_shift = wanted
     if d_bias.size:
         to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, at : at + g.size]
@@ -238,10 +240,10 @@ def _collect(g, n, q, at, rule, sight, wanted):
 
 @inlined
 def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, weights, rows, wanted):
-    """Let a block of rows meet a tile of keys, four at a time; fills `key_tile` with gradients of the keys.
+    """Process a block of rows with one tile of keys, four rows at a time; fills `key_tile` with gradients of the keys.
 
     Returns:
-        The part of the tile that any of the rows sees.
+        The range of the tile that any of the rows sees.
     """
     n, begin, end, tile = box
     size, parts, low, high = values.shape[1], rows[4], values.shape[1], 0
@@ -268,7 +270,7 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, 
 
 @inlined
 def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
-    """Compute weights and slopes of four rows with a part of a tile; of what a row does not see, zero."""
+    """Compute weights and score gradients of four rows for part of a tile; zero for keys that a row does not see."""
     n, _, end, tile = box
     slopes, parts, grads = rows[1], rows[4], rows[5]
     scores(factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights)
@@ -277,7 +279,7 @@ def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, 
     first = (four - box[1]) * width
     add_four(IN_FOURS, slopes, start, size, grads, first, width, 1, values, start, size, width, stop - start)
     for j in range(4):
-        # What a row does not see may have scores and products.
+        # Scores and products were also computed for keys that this row does not see; clear them.
         before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
         weights[j, start:before] = 0
         slopes[j, start:before] = 0
@@ -290,7 +292,8 @@ def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, 
 
 @helper
 def _take(box, grad, sight, size, edge, grads):
-    """Copy the output's gradients of a block of rows; of those that see nothing of the tile they may be anything."""
+    """Copy the output gradients of a block of rows; rows that see nothing of the tile, whose values may be anything,
+    become zero."""
     n, begin, end, tile = box
     for i in range(grads.shape[0]):
         start, stop = 0, 0
@@ -304,7 +307,7 @@ def _take(box, grad, sight, size, edge, grads):
 
 @helper
 def _add_value_gradients(to, grads, weights, low, high):
-    """Add Σ over a block's rows of grad_v p_k to the gradients of a tile whose rows are value columns."""
+    """Add Σ grad_v p_k over a block's rows to the value gradients of a tile, whose rows are value columns."""
     (rows, width), size, wide = grads.shape, weights.shape[1], high - low
     for v in range(0, width - width % 4, 4):
         add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
@@ -327,19 +330,19 @@ def backward(
     top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
     key_tile, weights, lefts, slopes, kept, sums, parts, grads,
 ):  # fmt: skip
-    """Sum the gradients that the rows q0 to q1 of the items n0 to n1 give.
+    """Accumulate the gradient contributions of the rows q0 to q1 of the items n0 to n1.
 
     Args:
-        n0, n1, q0, q1, part: the box of rows, and where in the first axis of the sums it writes.
-        rule, left, ..., out: as in `factors` and `forward`, with what they computed.
-        values: (N, tiles, V in fours, keys per tile), as `lay_out` makes them.
-        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
+        n0, n1, q0, q1, part: the box of rows, and its index in the first axis of the sums.
+        rule, left, ..., out: inputs and results of `factors` and `forward`.
+        values: (N, tiles, V rounded up to fours, keys per tile), as written by `lay_out`.
+        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q); the second has size zero if there is none.
         keys: K.
-        left_sums, right_sums, value_sums, along: added to: sums over keys (N, Q, R), over queries (parts, N, tiles,
+        left_sums, right_sums, value_sums, along: accumulated: sums over keys (N, Q, R), over queries (parts, N, tiles,
             rows, keys per tile), over both (parts, N, R).
-        d_bias: added to, (parts or 1, S, 1 or Q, K), of size zero where it is not wanted.
-        d_shift: added to, (N, Q), for a sigmoid.
-        key_tile, weights, lefts, slopes, kept, sums, parts, grads: scratch of this thread, zeros: (R, keys per tile),
+        d_bias: accumulated, (parts or 1, S, 1 or Q, K); size zero if not requested.
+        d_shift: accumulated, (N, Q), for a sigmoid.
+        key_tile, weights, lefts, slopes, kept, sums, parts, grads: per-thread scratch, zeroed: (R, keys per tile),
             (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).
     """
     factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)

@@ -1,6 +1,6 @@
-"""Additive attention of one query after another over the same keys and values, as in a decoder's loop over time.
+"""Additive attention with one query at a time over fixed keys and values, as in a decoder's loop over time.
 
-Sizes are checked, bounds found and arrays made once for the loop: a step is left with its kernel.
+Size checks, key ranges and array conversions are done once for the whole loop, so that a step only runs its kernel.
 """
 
 from typing import Any, final
@@ -17,7 +17,7 @@ class Steps:
     """Softmax over additive scores, for queries of one shape.
 
     Args:
-        items: of the first query; gradients of keys and values are another's affair. Few queries.
+        items: the tensors of the first step, with few queries; gradients of keys and values are not computed here.
     """
 
     def __init__(self, items: operators.Items) -> None:
@@ -27,7 +27,7 @@ class Steps:
         self._sight = operators.sight(items)
 
     def __call__(self, query: Tensor) -> Tensor:
-        """Attend with queries (N, Q, A), which get a gradient, as the vector does."""
+        """Attend with queries (N, Q, A); queries and the vector receive gradients."""
         assert query.shape == self._shape
         if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
             found: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
@@ -35,13 +35,13 @@ class Steps:
         return torch.from_numpy(self.forward(query)[0])
 
     def forward(self, query: Tensor) -> tuple[Any, ...]:
-        """Output, largest scores and sums, as arrays."""
+        """Return output, largest scores and sums, as arrays."""
         from qkv.algorithms.additive import direct
 
         return direct.forward(self._given(query), self._sight, 0, None, None)
 
     def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of query and vector."""
+        """Return the gradients of query and vector."""
         from qkv.algorithms.additive import direct
 
         wanted = (grad.contiguous().numpy(), None, False, False)
@@ -58,7 +58,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
         rows = steps.forward(query)
         output = torch.from_numpy(rows[0])
-        # All that the backward pass reads, so that PyTorch sees when one was changed.
+        # Everything that the backward pass reads, so that PyTorch detects in-place changes.
         ctx.save_for_backward(query, output, vector, *steps.memory)
         ctx.steps, ctx.rows = steps, rows[1:]
         return output
@@ -67,7 +67,7 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, output, *_ = ctx.saved_tensors
         given = ctx.steps, ctx.rows, query, output, grad
-        # Whoever differentiates once more is told by a function of its own.
+        # A separate function, so that differentiating a second time raises a clear error.
         return *(_StepBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)), None  # type: ignore[no-untyped-call]
 
 

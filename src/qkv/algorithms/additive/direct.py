@@ -1,4 +1,4 @@
-"""Additive attention of few queries: shares the rows of `qkv.algorithms.additive.direct_kernel` among threads."""
+"""Additive attention with few queries: runs `qkv.algorithms.additive.direct_kernel` on ranges of rows in threads."""
 
 from math import prod
 
@@ -12,13 +12,13 @@ from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
 from qkv.linalg.session import ReusedMemory
 
 _TOGETHER = 32
-"""Keys whose tanhs stay in the first cache between the pass for scores and that for gradients."""
+"""Keys whose tanh values stay in the L1 cache between the pass for scores and the pass for gradients."""
 
 _REUSED = ReusedMemory(1 << 26)
-"""Gradients of earlier steps: of a step's own time, touching new pages takes more than half."""
+"""Memory of gradients of earlier steps, reused because touching new pages takes more than half of a step's time."""
 
 _SMALL = 1 << 17
-"""Bytes below which glibc has memory at hand."""
+"""Bytes below which glibc reuses freed memory without new pages."""
 
 Inputs = tuple[Array, Array, Array, Array]
 """query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
@@ -27,17 +27,17 @@ Inputs = tuple[Array, Array, Array, Array]
 def forward(
     inputs: Inputs, sight: KeyRanges, rule: int, shift: Array | None, drop: Drop | None
 ) -> tuple[Array, Array, Array]:
-    """Compute output, largest score and sum of each row.
+    """Compute the output, the largest score and the sum of exponentials of each row.
 
     Args:
         inputs: query, key, vector and value.
-        sight: what each row may see, and the bias.
-        rule: the number of the rule.
+        sight: the keys that each row may see, and the bias.
+        rule: the code of the rule that maps scores to weights, as in `direct_kernel`.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: dropout on the weights.
 
     Returns:
-        As the fields of `qkv.algorithms.additive.factored.Rows`.
+        The fields of `qkv.algorithms.additive.factored.Rows`.
 
     Example:
         >>> from qkv.engine.key_ranges import key_ranges
@@ -52,9 +52,9 @@ def forward(
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, time = items * queries, items * queries * keys * (width * 5e-4 + value.shape[2] * 5e-5)
     given = rule, *inputs, *arguments(sight, shift, drop, dtype), out, top, total
-    # The backward pass makes scores again from tanhs that lie in a line, and divides by this pass's sum: of scores that
-    # were added up in another order, the weights would not sum to 1. Without a line the order is the same in wide
-    # registers of float32 alone.
+    # The backward pass recomputes scores from tanh values stored in a buffer, and divides by this pass's sum. If the
+    # scores were summed in a different order there, the weights would not sum to 1. Without a buffer here the order is
+    # the same only for float32 in 512-bit registers.
     direct = WIDE and dtype == np.float32
     scratch = ((0 if direct else 1, width), dtype), ((keys + 64,), dtype)
     thread_pool.run_in_chunks(_forward, dtype, rows, time, given, scratch)
@@ -74,11 +74,11 @@ def backward(
 
     Args:
         inputs, sight, rule, shift, drop: as given to `forward`.
-        rows: what `forward` gave.
-        wanted: gradients of output and lse, and whether those of the bias, and of keys and values, are wanted.
+        rows: the result of `forward`.
+        wanted: gradients of output and lse, and whether to compute those of the bias, and of keys and values.
 
     Returns:
-        As the fields of `qkv.algorithms.additive.factored.Gradients`.
+        The fields of `qkv.algorithms.additive.factored.Gradients`.
 
     Example:
         >>> from qkv.engine.key_ranges import key_ranges
@@ -99,7 +99,7 @@ def backward(
     grads = d_query, d_key, d_value, along, d_bias, d_shift
     given = rule, *inputs, *arguments(sight, shift, drop, dtype), top, total, out, grad, grad_lse, *grads
     time = items * queries * keys * (width * 1.2e-3 + value.shape[2] * 1e-4)
-    # Items that share a bias would write to its gradient at once.
+    # Items that share a bias would write to its gradient concurrently.
     alone = bias_gradient and len(np.unique(sight.owner[:, 3])) < items
     scratch = ((_TOGETHER, width), dtype), ((_TOGETHER,), dtype)
     thread_pool.run_in_chunks(_backward, dtype, items, 0.0 if alone else time, given, scratch)

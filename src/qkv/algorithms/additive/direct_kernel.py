@@ -1,8 +1,8 @@
-"""Additive attention where queries are few: a decoder's step, forward and backward, without factors.
+"""Additive attention with few queries, such as a decoder's step: forward and backward, without factors.
 
-With one query, or a few, exponentials of every key would cost more than they save: here each tanh is taken of the sum
-itself (`qkv.compiled.tanh`), and keys are read as they lie. What `tanh_forward` has too is the same text, because
-Numba's cache notices changes of this file only.
+With one query, or a few, exponentials of every key would cost more than they save. Here tanh(a + b) is computed
+directly for each pair (`qkv.compiled.tanh`), and keys are read in their original layout. Helpers shared with
+`forward_kernel` are copied verbatim, because Numba's cache only notices changes in this file.
 """
 
 # mypy: ignore-errors
@@ -16,13 +16,13 @@ from qkv.compiled.tanh import dot, expm1, features, score
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 LOW32 = 0xFFFFFFFF
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python number would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
 
 
 @helper
 def _hide(s, sight, n, q, at, hidden):
-    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
     _, _, mask, _, owner = sight
     if mask.size:
         seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
@@ -32,7 +32,7 @@ def _hide(s, sight, n, q, at, hidden):
 
 @helper
 def _largest(s, least, columns):
-    """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
+    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
     wide_registers()
     columns[:] = least
     whole = s.size - s.size % 64
@@ -95,7 +95,7 @@ def _row_bits(seed, row):
 
 @helper
 def _drop(s, bits, start, threshold, scale):
-    """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
+    """Apply dropout: the hash of (seed, row, key) decides which weights become 0; the others are scaled."""
     low = np.uint64(LOW32)
     for k in range(s.size):
         key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
@@ -124,7 +124,7 @@ def _add_values(out, s, value):
 
 @helper
 def _finish(out, total):
-    """Divide by the sum of a softmax row; a row without weight gives 0."""
+    """Divide by the sum of a softmax row; a row whose sum is 0 becomes 0."""
     if total == 0:
         out[:] = 0
     else:
@@ -140,8 +140,10 @@ def _bounds(sight, n, q, keys):
 
 @inlined
 def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s):
-    """Compute scores of one row from key `start` on: bias added, hidden keys overwritten; tanhs stay in the lines, of
-    which there may be one for all, or none."""
+    """Compute the scores of one row, starting at key `start`, with the bias added and hidden keys overwritten.
+
+    `lines` keeps the tanh values: a line per key, or one line reused by all keys, or none.
+    """
     _, _, _, bias, owner = sight
     v = vector[owner[n, 0]]
     for k in range(s.size):
@@ -173,8 +175,9 @@ def forward(
     Args:
         start, stop: the range of rows.
         query, key, vector: (N, Q, A), (N, K, A), (C, A).
-        rule, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total: as in `tanh_forward`.
-        lines, scratch: of this thread: (0 or 1, A), and K + 64 numbers.
+        rule, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total: as in
+            `forward_kernel.forward`.
+        lines, scratch: per-thread scratch: (0 or 1, A), and K + 64 numbers.
     """
     sight, queries, keys = (first, last, mask, bias, owner), query.shape[1], value.shape[1]
     columns = scratch[keys : keys + 64]
@@ -204,7 +207,7 @@ def forward(
 
 @helper
 def _pull(t, v):
-    """t ← the slope of the score by a + b, from t = tanh(a + b)."""
+    """t ← the derivative of the score with respect to a + b, from t = tanh(a + b)."""
     wide_registers()
     for c in range(t.size):
         t[c] = (ONE - t[c] * t[c]) * v[c]
@@ -228,7 +231,7 @@ def _add_products(to, g, lines):
 
 @helper
 def _give(first, by, x, to):
-    """to = by·x for the first row, which writes, and to += by·x for the others."""
+    """Write to = by·x for the first row, and accumulate to += by·x for the others."""
     wide_registers()
     if first:
         for c in range(x.size):
@@ -240,7 +243,7 @@ def _give(first, by, x, to):
 
 @helper
 def _slope(rule, p, g, delta):
-    """Give the gradient of a score from its weight p and the weight's gradient."""
+    """Return the gradient of a score from its weight p and the weight's gradient g."""
     if rule == SOFTMAX:
         return p * (g - delta)
     return g * (p * (ONE - p)) if rule == SIGMOID else g
@@ -248,7 +251,7 @@ def _slope(rule, p, g, delta):
 
 @inlined
 def _weights(n, q, start, rule, inputs, sight, state, lines, s):
-    """Make the weights of one row again, from key `start` on."""
+    """Recompute the weights of one row, starting at key `start`."""
     query, key, vector, value = inputs
     top, total, _, _, _, shift, _ = state
     _row_scores(n, q, start, query, key, vector, value, sight, 0.0 if rule == IDENTITY else -np.inf, lines, s)
@@ -263,7 +266,7 @@ def _weights(n, q, start, rule, inputs, sight, state, lines, s):
 
 @helper
 def _clear(d_query, d_key, d_value, sight, n):
-    """Zero what the first row does not write; gradients of keys and values only where they are wanted."""
+    """Zero the gradients that the first row does not write; those of keys and values only if requested."""
     d_query[:] = 0
     if d_value.shape[0] == 0:
         return
@@ -279,14 +282,17 @@ def _clear(d_query, d_key, d_value, sight, n):
 
 @inlined
 def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
-    """Add what one row and its keys from `start` on give to every gradient; the first row writes those of keys."""
+    """Add one row's contributions, for its keys starting at `start`, to all gradients.
+
+    The first row overwrites the gradients of keys and values; later rows add to them.
+    """
     _, _, vector, value = inputs
     _, _, out, grad, grad_lse, _, drop = state
     d_query, d_key, d_value, d_vector, d_bias, d_shift = grads
     _, _, mask, _, owner = sight
     memory = d_value.shape[0] > 0
     _weights(n, q, start, rule, inputs, sight, state, lines, s)
-    # Taken like the products below: a row that sees one key then has gradients of exactly zero.
+    # Summed in the same order as the products below, so that a row that sees one key has gradients of exactly zero.
     delta = dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
     bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
     for k in range(s.size):
@@ -330,13 +336,13 @@ def backward(
 
     Args:
         n0, n1: the range of items.
-        rule, query, ..., out: as in `forward`, with what it computed.
-        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q), the second of size zero where there is none.
-        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V); the last two of no items where not wanted.
-        d_vector: added to, (N, A), float64.
-        d_bias: added to, as the bias, of size zero where it is not wanted.
-        d_shift: added to, (N, Q), for a sigmoid.
-        lines, scratch: of this thread: keys that are taken together, at most, times A; and as many numbers.
+        rule, query, ..., out: inputs and results of `forward`.
+        grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q); the second has size zero if there is none.
+        d_query, d_key, d_value: written, (N, Q, A), (N, K, A), (N, K, V); the last two have no items if not requested.
+        d_vector: accumulated, (N, A), float64.
+        d_bias: accumulated, in the shape of the bias; size zero if not requested.
+        d_shift: accumulated, (N, Q), for a sigmoid.
+        lines, scratch: per-thread scratch: (keys processed together, A), and one number for each such key.
     """
     inputs, sight = (query, key, vector, value), (first, last, mask, bias, owner)
     state = (top, total, out, grad, grad_lse, shift, drop)

@@ -1,43 +1,44 @@
-"""Additive attention on the CPU: scores vᵀ tanh(a + b), normalizer and weighted sum, without the (Q, K, A) tensor.
+"""Additive attention on the CPU: scores vᵀ tanh(a + b), normalizer and weighted sum, without a (Q, K, A) tensor.
 
 **The factored tanh.** With E = e^{2a} and F = e^{2b},
 
     tanh(a + b) = 1 − 2/(1 + EF) = (EF − 1)/(EF + 1),
 
-so that both exponentials are taken once per row, and a pair (query, key) costs one multiply-add and a quarter of a
-division for each hidden feature: w₀/d₀ + w₁/d₁ = (w₀d₁ + w₁d₀)/(d₀d₁), and so on for four. Why the result is as exact
-as a tanh of each sum, per item and hidden feature, over the entries that some row sees:
+so both exponentials are computed once per row, and a pair (query, key) costs one multiply-add and a quarter of a
+division for each hidden feature: w₀/d₀ + w₁/d₁ = (w₀d₁ + w₁d₀)/(d₀d₁), and likewise for four. The result is as exact as
+a tanh of each sum for these reasons, which hold per item and hidden feature, over the entries that some row sees:
 
 1. *Range.* Let R be half the spread of the narrower side, m its middle, N = round(2m·log₂e). Keys narrower, say: F =
    2^(2b·log₂e − N) and E = 2^(2a·log₂e + N); the shift by N moves powers of two from one factor to the other and
    changes no product. |log₂F| ≤ 2R·log₂e + ½. (Queries narrower: the same with N = −round(2m·log₂e).)
-2. *Clamping.* tanh(x) rounds to ±1 from X₀ = 9.02 on (float64: 19.1). The exponent of the wider side is clamped to
+2. *Clamping.* tanh(x) rounds to ±1 for |x| ≥ X₀ = 9.02 (float64: 19.1). The exponent of the wider side is clamped to
    ±(2(X₀ + R)·log₂e + ½); where that changes E, |a + b| ≥ X₀ for every key of the narrower side, and tanh is ±1
-   before and after. The narrower side never reaches the clamp.
+   with and without the clamp. The narrower side never reaches the clamp.
 3. *No infinity, no zero.* Then |log₂(EF)| ≤ 2(X₀ + 2R)·log₂e + 1, which stays below 127 (float64: 1023) while R + ½ +
    X₀ ≤ 26.7 (186). Both factors and the product are finite and normal: neither ∞·0 nor ∞/∞ can occur.
 4. *Rounding.* The exponentials are computed in float64 (Cody and Waite's reduction: 2x − n·ln 2 in two exact pieces)
-   and rounded once. With u the unit roundoff, EF is known within a relative 2u, so that x = a + b moves by at most u,
-   where rounding the sum a + b moves it by u|a + b|; then come one multiply-add, one division for four features, and
-   the sum over features, taken in fours around zero: Σ(v − 2v/(1 + EF)), never Σ2v/(1 + EF) alone, which would be as
-   large as Σ|v|. Four denominators multiply to a finite number because each is at most 2^30 (float64: 2^60): where
-   max a + max b = 10.3 (20.7) may be passed they are capped, which moves tanh by 2^-29 (2^-59) at most; |v| > 2^30
-   takes the direct form.
-5. *Small activations.* Where max|a| + max|b| < ½ an absolute error of u in x is not small beside x. There tanh is an
-   odd polynomial of a + b (relative error 2^-27; in float64 always the direct form).
-6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) takes tanh of a + b in float64, so that
-   what is NaN or infinite stays visible as such.
+   and rounded once. With u the unit roundoff, EF has a relative error of at most 2u, which moves x = a + b by at most
+   u, whereas rounding the sum a + b moves it by u|a + b|. Then follow one multiply-add, one division for four features,
+   and the sum over features, in groups of four centered at zero: Σ(v − 2v/(1 + EF)), never Σ2v/(1 + EF) alone, which
+   would be as large as Σ|v|. The product of four denominators is finite because each is at most 2^30 (float64: 2^60):
+   where max a + max b can exceed 10.3 (20.7) they are capped, which changes tanh by 2^-29 (2^-59) at most; |v| > 2^30
+   uses the direct form.
+5. *Small activations.* Where max|a| + max|b| < ½, an absolute error of u in x is not small relative to x. There tanh is
+   an odd polynomial of a + b (relative error 2^-27; in float64 always the direct form).
+6. *Everything else* (a wider range, |m| > 2^17, an entry that is not finite) uses tanh of a + b in float64, so that
+   NaN and infinities are propagated.
 
 7. *Few queries.* Below QK/(Q + K) = 4 the factors would cost more than they save:
-   `qkv.algorithms.additive.direct_kernel` takes each tanh by itself, as under 6, which is what a decoder's step does.
+   `qkv.algorithms.additive.direct_kernel` computes each tanh directly, as in 6, which is what a decoder's step does.
 
-**Backward.** t = (EF − 1)/(EF + 1) is made again; with g the gradient of the scores, v·Σg(1 − t²) over keys and
-queries are the gradients of a and b, Σgt that of v. 1 − t² is the derivative of what was computed, also where it was
-clamped: never autograd through the clamp. Scores come from the same loop as in the forward pass, hence the same bits.
+**Backward.** t = (EF − 1)/(EF + 1) is recomputed; with g the gradient of the scores, v·Σg(1 − t²) over keys and
+queries are the gradients of a and b, Σgt that of v. 1 − t² is the derivative of what was computed, including where it
+was clamped: autograd never runs through the clamp. Scores come from the same loop as in the forward pass, so they are
+bit-identical.
 
-**Sums.** Keys come in tiles whose size depends on A alone. Every row of the forward pass is computed by the same
-operations whichever rows are beside it, so its bits depend neither on the number of threads nor on other rows; those of
-the backward pass depend on the number of threads.
+**Sums.** Keys are processed in tiles whose size depends on A alone. Every row of the forward pass is computed by the
+same operations regardless of the rows processed with it, so its bits depend neither on the number of threads nor on
+other rows; those of the backward pass depend on the number of threads.
 
 Measured on two AVX-512 cores, B 4, Q = K = 512, A 128, V 64, against the bare loop of its divisions and
 multiply-adds: `benchmarks/kernels_tanh_sum.py`.
@@ -63,8 +64,8 @@ from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
 
 Rule = Literal["softmax", "identity", "sigmoid"]
 _RULES = {"softmax": 0, "identity": 1, "sigmoid": 2}
-# X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough, and the
-# largest a + b that is calm: 1 + e^{2(a+b)} stays below 2^30 (float64: 2^60).
+# X₀, the largest R + ½ + X₀, the bound on |a| + |b| for small activations, whether the polynomial is exact enough, and
+# the largest a + b that needs no cap: 1 + e^{2(a+b)} stays below 2^30 (float64: 2^60).
 _LIMITS = {4: np.array([9.02, 26.7, 0.5, 1.0, 10.3]), 8: np.array([19.1, 186.0, 0.5, 0.0, 20.7])}
 _MOST_PARTS = 8
 
@@ -72,9 +73,9 @@ _MOST_PARTS = 8
 @final
 @dataclass(frozen=True)
 class Factors:
-    """What a score needs of queries and keys, once per row; see `qkv.algorithms.additive.factors_kernel`.
+    """The factors of queries and keys, computed once per row; see `qkv.algorithms.additive.factors_kernel`.
 
-    Where queries are few nothing is made: left, right and weight are query, key and vector themselves.
+    With few queries nothing is computed: left, right and weight are query, key and vector themselves.
 
     Attributes:
         left: (N, Q, R); few queries: (N, Q, A).
@@ -92,16 +93,16 @@ class Factors:
 
     @property
     def few(self) -> bool:
-        """Whether queries are so few that each tanh is taken by itself."""
+        """Whether queries are so few that each tanh is computed directly."""
         return bool(self.count.shape[1] == 0)
 
 
 class Rows(NamedTuple):
-    """What the forward pass gives.
+    """The output and row state of the forward pass.
 
     Attributes:
-        out: (N, Q, V); 0 in a row that sees nothing.
-        top: (N, Q), the largest score of a softmax row, −inf where it sees nothing.
+        out: (N, Q, V); 0 in a row that sees no key.
+        top: (N, Q), the largest score of a softmax row, −inf if it sees no key.
         total: (N, Q), Σ exp(s − top) of a softmax row; lse = top + log(total).
     """
 
@@ -111,14 +112,14 @@ class Rows(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What the backward pass gives.
+    """The gradients that the backward pass returns.
 
     Attributes:
         query: (N, Q, A).
-        key: (N, K, A); None where queries are few and it was not asked for.
+        key: (N, K, A); None with few queries, if not requested.
         value: (N, K, V), likewise.
         vector: (C, A).
-        bias: as the bias; None where it was not asked for.
+        bias: in the shape of the bias; None if not requested.
         shift: (N, Q), for a sigmoid.
     """
 
@@ -131,13 +132,13 @@ class Gradients(NamedTuple):
 
 
 def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors:
-    """Take both exponentials of each row, and decide per hidden feature how its tanh is computed.
+    """Compute both exponentials of each row, and decide per hidden feature how its tanh is computed.
 
     Args:
         query: a, projected queries (N, Q, A), C-contiguous.
         key: b, projected keys (N, K, A).
         vector: (C, A).
-        sight: what each row may see.
+        sight: the keys that each row may see.
 
     Returns:
         The factors, about as large as query and key.
@@ -171,7 +172,7 @@ def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors
 
 
 def tile_size(keys: int, width: int) -> int:
-    """How many keys a tile holds, so that it stays in a core's second cache; a function of K and A alone.
+    """Return the number of keys per tile, such that a tile stays in a core's L2 cache; depends on K and A alone.
 
     Args:
         keys: K.
@@ -198,10 +199,10 @@ def forward(
     """Compute additive attention from its factors.
 
     Args:
-        factors: of queries and keys.
+        factors: the factors of queries and keys.
         value: (N, K, V), C-contiguous.
-        sight: what each row may see, and the bias.
-        rule: how scores become weights: `softmax`, `identity` (also for the mean, divided afterwards), `sigmoid`.
+        sight: the keys that each row may see, and the bias.
+        rule: the normalizer: `softmax`, `identity` (also for the mean, which is divided afterwards) or `sigmoid`.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: dropout on the weights.
 
@@ -251,11 +252,11 @@ def backward(
     Args:
         factors, value, sight, rule, shift, drop: as given to `forward`.
         vector: as given to `factor`.
-        rows: what `forward` gave.
+        rows: the result of `forward`.
         grad: the gradient of the output, (N, Q, V), C-contiguous.
         grad_lse: the gradient of the lse (N, Q), for a softmax.
-        bias_gradient: whether the gradient of the bias is wanted.
-        memory_gradient: whether those of keys and values are; where queries are many they come with the others.
+        bias_gradient: whether to compute the gradient of the bias.
+        memory_gradient: whether to compute those of keys and values; unless queries are few they are always computed.
 
     Returns:
         The gradients.
@@ -330,17 +331,17 @@ def _gradients(
 
 
 def _raw(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
-    """Query, key, vector and value, where queries are few."""
+    """Return query, key, vector and value, for few queries."""
     return factors.left, factors.right[:, 0], factors.weight, value
 
 
 def _boxes(
     items: int, queries: int, time: float, bias: KeyRanges | None
 ) -> tuple[list[tuple[int, int, int, int, int]], int, int]:
-    """Cut the rows into boxes (n0, n1, q0, q1, part) that may run side by side.
+    """Split the rows into boxes (n0, n1, q0, q1, part) that may run in parallel.
 
-    Items share nothing but the bias, so a box is an item; where there are too few, or they share a bias whose gradient
-    is wanted, queries are cut too, and each cut sums the gradients of keys and values for itself.
+    Items share only the bias, so a box is normally one item. With too few items, or if they share a bias whose gradient
+    is requested, queries are split too, and each part accumulates its own gradients of keys and values.
     """
     threads = 1 if time < thread_pool.ALONE_BELOW else thread_pool.thread_count()
     shared = bias is not None and len(np.unique(bias.owner[:, 3])) < items

@@ -1,16 +1,16 @@
-"""Both factors of e^{2(a+b)}, once per row, and for each hidden feature the way its tanh is to be computed.
+"""Compute both factors of e^{2(a+b)} once per row, and choose for each hidden feature how its tanh is computed.
 
-The derivation is in `qkv.algorithms.additive.factored`. Keys come out in tiles whose features are rows, so that the
-loops over keys that follow read one after the other. Features are reordered by the way they are computed:
+The derivation is in `qkv.algorithms.additive.factored`. Key factors are written in tiles whose rows are features, so
+that later loops over keys read contiguous memory. Features are reordered by the way they are computed:
 
 | way | stored in `left` and `right` | a term of the score |
 |---|---|---|
-| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF), and EF is small by itself |
+| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF), where EF needs no cap |
 | factored | the same | the same with 1 + EF capped |
 | small | a, b | v · odd polynomial of a + b |
 | direct | a, b | v · tanh(a + b), computed in float64 |
 
-The first three ways come in fours, filled up with features of weight zero.
+Features of the first three ways are grouped in fours, padded with features of weight zero.
 """
 
 # mypy: ignore-errors
@@ -31,7 +31,7 @@ CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
 
 @helper
 def _exp_times_power(x, power):
-    """e^x · 2^power for |x| < 2^18, in float64."""
+    """Compute e^x · 2^power for |x| < 2^18, in float64."""
     n = np.rint(x * LOG2E)
     r = (x - n * LN2_HIGH) - n * LN2_LOW
     r2 = r * r
@@ -70,7 +70,7 @@ def _visible_rows(n, first, last, mask, owner, queries, keys, change):
 
 @helper
 def _spread(x, visible, low, high, bad):
-    """The least and largest entry of each feature over visible rows; `bad` becomes NaN where one is not finite."""
+    """Find the smallest and largest entry of each feature over visible rows; `bad` becomes NaN if one is not finite."""
     wide_registers()
     low[:] = np.inf
     high[:] = -np.inf
@@ -109,7 +109,7 @@ def _choose(stats, bad, vector, limits, way, center, reach):
 
 @helper
 def _arrange(way, count, place):
-    """Order features by the way they are computed; all but the last are filled up to fours with -1."""
+    """Order features by the way they are computed; all ways but the last are padded to multiples of four with -1."""
     place[:] = -1
     at = 0
     for kind in range(4):
@@ -125,7 +125,7 @@ def _arrange(way, count, place):
 
 @helper
 def _factor(row, stop, center, reach, sign):
-    """Replace the first `stop` entries of a row in place order by e^{2x} · 2^{sign·N}, clamped."""
+    """Replace the first `stop` entries of a row of reordered features with e^{2x} · 2^{sign·N}, clamped."""
     wide_registers()
     for i in range(stop):
         middle = -sign * center[i] * LN2
@@ -137,7 +137,7 @@ def _factor(row, stop, center, reach, sign):
 
 @helper
 def _take(x, place, ordered, row):
-    """Put the features of a row where they belong; in one sweep where they keep their order."""
+    """Copy the features of a row in their new order; in one plain loop if the order is unchanged."""
     if ordered:
         for i in range(x.size):
             row[i] = x[i]
@@ -184,19 +184,19 @@ def factors(
 
     Args:
         n0, n1: the range of items.
-        limits: X₀, the largest R + ½ + X₀, the sum of magnitudes that is small, whether the polynomial is exact enough,
-            the largest a + b that is calm.
+        limits: X₀, the largest R + ½ + X₀, the bound on |a| + |b| for small activations, whether the polynomial is
+            exact enough, the largest a + b that needs no cap.
         a, b: projected queries (N, Q, A) and keys (N, K, A).
         vector: (C, A).
         first, last: bounds per row (P, Q).
-        mask: (M, 1 or Q, K), of size zero where there is none.
-        owner: (N, 4): which row of vector, bounds, mask and bias belongs to an item.
-        left: out, (N, Q, R) with R at least A + 9.
-        right: out, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
-        weight: out, (N, R): −2v for factored features, v for others.
-        count: out, (N, 4): how many features go each way.
-        place: out, (N, R): which feature stands where, -1 for none.
-        flags, counts, floats, block: scratch of this thread: Q + K, A + K + 1, (9, R) and (16, R).
+        mask: (M, 1 or Q, K), of size zero if there is none.
+        owner: (N, 4): the row of vector, bounds, mask and bias that belongs to an item.
+        left: written, (N, Q, R) with R at least A + 9.
+        right: written, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
+        weight: written, (N, R): −2v for factored features, v for others.
+        count: written, (N, 4): the number of features computed in each way.
+        place: written, (N, R): the feature at each position, -1 for none.
+        flags, counts, floats, block: per-thread scratch: Q + K, A + K + 1, (9, R) and (16, R).
     """
     queries, keys = flags[: a.shape[1]], flags[a.shape[1] :]
     features, room = a.shape[2], left.shape[2]

@@ -1,17 +1,17 @@
-"""Which way additive attention goes, by factors or by each tanh itself; without Numba, because the planner asks too."""
+"""Choose between factored and direct tanh for additive attention; without Numba, because the planner calls it too."""
 
 FEW = 16
-"""Taking factors of a row costs as much as this many tanhs of it."""
+"""Computing the factors of a row costs as much as this many tanh evaluations of it."""
 
 
 def few(queries: int, keys: int) -> bool:
-    """Say whether each tanh is taken by itself: factors would cost more than they save.
+    """Return whether each tanh is computed directly, because factors would cost more than they save.
 
     Args:
         queries, keys: Q and K.
 
     Returns:
-        Whether queries or keys are few.
+        True if queries or keys are few.
 
     Example:
         >>> few(1, 50), few(50, 50)

@@ -1,8 +1,8 @@
 """Additive attention, forward: scores, normalizer and weighted sum in one pass over tiles of keys.
 
 The derivation is in `qkv.algorithms.additive.factored`; the factors come from `qkv.algorithms.additive.factors_kernel`,
-and scores of four rows at a time from `qkv.algorithms.additive.scores_kernel`. What one row is given does not depend on
-the others, and so no bit on how rows are shared among threads.
+and scores of four rows at a time from `qkv.algorithms.additive.scores_kernel`. The result of a row does not depend on
+other rows, so it is bit-identical however rows are divided among threads.
 """
 
 # mypy: ignore-errors
@@ -21,13 +21,13 @@ from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 64
 LOW32 = 0xFFFFFFFF
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python number would promote float32 to float64.
 ZERO = np.float32(0)
 
 
 @helper
 def _seen(sight, n, q, edge, size):
-    """Give the part of a tile of keys, from `edge` on, that lies within the bounds of a row."""
+    """Return the range of a tile's keys, starting at key `edge`, that is within the bounds of a row."""
     first, last, _, _, owner = sight
     start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
     return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
@@ -35,7 +35,7 @@ def _seen(sight, n, q, edge, size):
 
 @helper
 def _hide(s, sight, n, q, at, hidden):
-    """Put `hidden` where the dense mask hides a key; the first entry is key number `at`."""
+    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
     _, _, mask, _, owner = sight
     if mask.size:
         seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
@@ -45,7 +45,7 @@ def _hide(s, sight, n, q, at, hidden):
 
 @inlined
 def _beside(sight, n, q, at, hidden, s):
-    """Add the bias to the scores of a row from key `at` on, and put `hidden` in place of hidden ones."""
+    """Add the bias to the scores of a row, starting at key `at`, and write `hidden` for hidden keys."""
     bias, owner = sight[3], sight[4]
     if bias.size:
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
@@ -56,7 +56,7 @@ def _beside(sight, n, q, at, hidden, s):
 
 @helper
 def _largest(s, least, columns):
-    """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
+    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
     wide_registers()
     columns[:] = least
     whole = s.size - s.size % 64
@@ -119,7 +119,7 @@ def _row_bits(seed, row):
 
 @helper
 def _drop(s, bits, start, threshold, scale):
-    """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
+    """Apply dropout: the hash of (seed, row, key) decides which weights become 0; the others are scaled."""
     low = np.uint64(LOW32)
     for k in range(s.size):
         key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
@@ -128,7 +128,7 @@ def _drop(s, bits, start, threshold, scale):
 
 @helper
 def _softmax_step(s, n, q, columns, out, top, total):
-    """Turn the scores of one tile into weights, and rescale what earlier tiles gave."""
+    """Convert the scores of one tile to weights, and rescale the sums of earlier tiles."""
     before = top[n, q]
     now = _largest(s, before, columns)
     base = now if now > -np.inf else ZERO * total[n, q]
@@ -145,7 +145,7 @@ def _softmax_step(s, n, q, columns, out, top, total):
 
 @helper
 def _finish(out, total):
-    """Divide by the sum of a softmax row; a row without weight gives 0."""
+    """Divide by the sum of a softmax row; a row whose sum is 0 becomes 0."""
     if total == 0:
         out[:] = 0
     else:
@@ -155,7 +155,7 @@ def _finish(out, total):
 
 @inlined
 def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, total):
-    """Turn the scores of one row with the keys from `at` on into weights."""
+    """Convert the scores of one row, whose first key is number `at`, to weights."""
     _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
     if rule == SOFTMAX:
         _softmax_step(s, n, q, columns, out[n, q], top, total)
@@ -169,7 +169,7 @@ def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, tota
 def _meet_four(
     n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
 ):  # fmt: skip
-    """Let four rows, or those up to `end`, meet one tile of keys."""
+    """Process four rows, or those up to `end`, with one tile of keys."""
     left, right, weight, count = factors
     edge, low, high = tile * right.shape[3], right.shape[3], 0
     size = min(right.shape[3], value.shape[1] - edge)
@@ -187,8 +187,9 @@ def _meet_four(
         if start < stop:
             s = rows[j, start:stop]
             _weigh(n, q + j, edge + start, rule, sight, shift, drop, scale, s, columns, out, top, total)
-    # Row q of the output and the keys from `edge` on. In fours: the backward pass takes Σ_k w_k·dw_k of the output and
-    # subtracts it from every dw_k of the row, so that an error of the output is one of all the row's gradients.
+    # Offsets of row q of the output and of the keys from `edge` on. Products are summed in fours, which is more
+    # accurate: the backward pass takes Σ_k w_k·dw_k from the output and subtracts it from every dw_k of the row, so an
+    # error of the output becomes an error of all the row's gradients.
     width = value.shape[2]
     to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + edge) * width
     if alike:
@@ -221,14 +222,14 @@ def forward(
         rule: SOFTMAX, IDENTITY or SIGMOID.
         left, right, weight, count: the factors.
         value: (N, K, V).
-        first, last, mask, owner: what each row may see, as in `factors`.
-        bias: (S, 1 or Q, K), of size zero where there is none.
+        first, last, mask, owner: the keys that each row may see, as in `factors`.
+        bias: (S, 1 or Q, K), of size zero if there is none.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: seed and threshold of dropout; empty for none.
-        scale: of weights that are kept.
-        out: out, (N, Q, V).
-        top, total: out, (N, Q): the largest score and the sum of exp(s − top) of a softmax row.
-        rows, columns: scratch of this thread, (4, keys per tile) and 64.
+        scale: the factor of weights that dropout keeps.
+        out: written, (N, Q, V).
+        top, total: written, (N, Q): the largest score and the sum of exp(s − top) of a softmax row.
+        rows, columns: per-thread scratch, (4, keys per tile) and 64.
     """
     queries = left.shape[1]
     factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)

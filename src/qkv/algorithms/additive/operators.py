@@ -172,7 +172,7 @@ class _Fused(torch.autograd.Function):
         wanted = ctx.needs_input_grad[3:]
         learns = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
         given = ctx.rule, ctx.known, learns, g_output, g_lse, *ctx.saved_tensors
-        # Whoever differentiates once more is told by a function of its own.
+        # A separate function, so that differentiating a second time raises a clear error.
         found = _FusedBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)  # type: ignore[no-untyped-call]
         gradients = dict(zip(_LEARNED, found, strict=True))
         return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))

@@ -19,7 +19,7 @@ from qkv.compiled.tanh import tanh_in_double
 
 ROUND = 16
 """Keys of one register; in float64 of two."""
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python number would promote float32 to float64.
 CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)

@@ -1,8 +1,8 @@
 """Backend `fused`: additive attention on the CPU by compiled loops, without the (Q, K, A) tensor.
 
-What the kernels know is a flat list of items, (N, Q, A), and how scores become weights by `softmax`, `identity` or
-`sigmoid`; the rest is composed here in PyTorch: a sink rescales the rows by their lse, a mean divides by the keys that
-a row may see.
+The kernels work on a flat list of items, (N, Q, A), and normalize scores by `softmax`, `identity` or `sigmoid`. The
+rest is composed here in PyTorch: a sink rescales the rows by their lse, a mean divides by the number of keys that a row
+may see.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from qkv.values.parameters import finite, spread
 _RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
 
 DENSE_LIMIT = 1 << 24
-"""The most numbers, over all leading indices, for which a mask that is no interval may be written out."""
+"""The largest number of entries, over all leading indices, of a mask matrix that is materialized."""
 
 
 def refuses(problem: Problem) -> str | None:
-    """Additive scores on the CPU, where Numba runs."""
+    """Accept additive scores on the CPU, where Numba runs; otherwise return the reason."""
     if problem.core != "tanh_sum" or not isinstance(problem.pointwise, Linear):
         return f"the core is {problem.core}, not tanh_sum"
     if problem.normalizer not in _RULES:
@@ -53,9 +53,9 @@ def _refuses_call(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """One multiply-add and a quarter of a division for each pair and hidden feature, three passes with gradients.
+    """Estimate one multiply-add and a quarter of a division per pair and hidden feature; three passes with gradients.
 
-    Factors are two exponentials a row and feature; where queries are few there are none, and a tanh a pair and feature.
+    Factors cost two exponentials per row and feature; with few queries there are none, but a tanh per pair and feature.
     Fitted to processor time of one thread.
     """
     pairs = problem.rows * problem.queries * problem.keys
@@ -114,7 +114,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
-    """A plain softmax of few queries over keys that are projected already, of one leading dimension."""
+    """Return a step function for a plain softmax of few queries over projected keys, with one leading dimension."""
     plain = problem.mask in ("all", "keys", "bounds") and problem.normalizer == "softmax" and problem.bias == "none"
     more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
     projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
@@ -125,7 +125,7 @@ def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
 
 
 def direct(problem: Problem) -> DirectCall | None:
-    """A plain softmax over one leading dimension: nothing to flatten, nothing to compose."""
+    """Return a direct call for a plain softmax over one leading dimension, which needs no flattening or composition."""
     plain = problem.mask == "all" and problem.normalizer == "softmax" and problem.bias == "none"
     more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
     flat = len(problem.leading) == 1 and problem.dtype in (torch.float32, torch.float64)
@@ -140,9 +140,9 @@ def _plain(leading: Shape, query: Tensor, key: Tensor, value: Tensor, score: Sco
 
 
 def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
-    """Few queries under bounds: the kernels read each row's own keys alone, as they lie, and nothing reads them before.
+    """Return whether hidden keys are never read: few queries under bounds, whose kernels read only each row's own keys.
 
-    Elsewhere a tile of keys is read at once, and the gradient of a projection is a sum over all keys.
+    Otherwise a whole tile of keys is read at once, and the gradient of a projection is a sum over all keys.
     """
     projected = any(p.of_key and getattr(call.score, p.name) is not None for p in call.score.parameters)
     return not (
@@ -154,15 +154,15 @@ def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
 
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:
-    """(..., N, F) to (items, N, F)."""
+    """Reshape (..., N, F) to (items, N, F)."""
     if x.ndim == 3 and x.shape[:-2] == leading:
-        # A view takes its time in the backward pass too.
+        # Avoid a view: it costs time in the backward pass too.
         return x
     return x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
 
 
 def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, Tensor | None]:
-    """What several items share, once, (C, *own); and for each item its place there; no place where all share one."""
+    """Return shared data once, as (C, *own), and each item's index into it; no index if all items share one entry."""
     if x is None:
         return None, None
     x = full_rank(x, len(leading) + own)
@@ -175,7 +175,7 @@ def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, 
 
 
 def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """First and last visible key of each row, and the place of each item among them."""
+    """Return the first and last visible key of each row, and each item's index into them."""
     first, last = call.visibility.bounds or (None, None)
     if first is None and last is None:
         return None, None, None
@@ -197,13 +197,13 @@ def _bias(problem: Problem, call: Call, wide: torch.dtype) -> Tensor | None:
 
 
 def _over_keys(table: Tensor, problem: Problem) -> Tensor:
-    """(..., 1 or Q, K): the kernels want every key written out."""
+    """Expand to (..., 1 or Q, K): the kernels require an entry for every key."""
     table = full_rank(table, max(table.ndim, 2))
     return table.expand(*table.shape[:-1], problem.keys)
 
 
 def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype) -> Tensor | None:
-    """What a sigmoid adds to its scores, (items, Q)."""
+    """Return the shift that a sigmoid adds to its scores, (items, Q)."""
     if not isinstance(call.normalizer, Sigmoid):
         return None
     bias = call.normalizer.bias
@@ -216,7 +216,7 @@ def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype
 
 
 def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """A sink is one more key without a value: it shrinks the row to the share σ(lse − sink)."""
+    """Apply a sink, which is one more key without a value: it scales the row by σ(lse − sink)."""
     sink = call.normalizer.sink if isinstance(call.normalizer, Softmax) else None
     if sink is None:
         return output, lse

@@ -1,7 +1,7 @@
-"""Additive attention: values into tiles for the backward pass, and its sums back into gradients.
+"""Additive attention: convert values to tiles for the backward pass, and its sums back to gradients.
 
-The backward pass reads and writes tiles of keys, each with one row per feature or value column; here they are made from
-values (N, K, V), and their sums become gradients in the order and layout of the inputs.
+The backward pass reads and writes tiles of keys, each with one row per feature or value column. This module makes them
+from values (N, K, V), and converts their sums to gradients in the order and layout of the inputs.
 """
 
 # mypy: ignore-errors
@@ -9,18 +9,18 @@ values (N, K, V), and their sums become gradients in the order and layout of the
 
 from qkv.compiled.kernels import helper, kernel
 
-# Keys that are moved together: a cache line of them is written or read whole; the keys per tile are a multiple of it.
+# Keys copied together, so that whole cache lines are read or written; the keys per tile are a multiple of this.
 BLOCK = 16
 
 
 @kernel("void(i8, i8, F[:,:,::1], F[:,:,:,::1])")
 def lay_out(n0, n1, value, tiles):
-    """Lay values out in tiles of keys.
+    """Copy values to tiles of keys.
 
     Args:
         n0, n1: the range of items.
         value: (N, K, V).
-        tiles: out, (N, tiles, V or more, keys per tile); what no value fills becomes 0.
+        tiles: written, (N, tiles, V or more, keys per tile); padding becomes 0.
     """
     size, keys = tiles.shape[3], value.shape[1]
     for n in range(n0, n1):
@@ -34,7 +34,7 @@ def lay_out(n0, n1, value, tiles):
 
 @helper
 def _back(tiles, place, factor, out):
-    """Sum the parts of tiles of keys into rows of keys: column place[i] is row i times its factor."""
+    """Sum the parts of tiles into rows per key: column place[i] is row i of the tile times its factor."""
     size, keys = tiles.shape[3], out.shape[0]
     for begin in range(0, keys, BLOCK):
         tile, at, rows = begin // size, begin % size, out[begin : begin + BLOCK]
@@ -56,7 +56,7 @@ def collect(
     n0, n1, place, vector, owner, left, right, values, along, d_query, d_key, d_value, d_vector,
     columns, ones,
 ):  # fmt: skip
-    """Turn the sums of the backward pass into gradients, for the items n0 to n1.
+    """Convert the sums of the backward pass to gradients, for the items n0 to n1.
 
     Args:
         n0, n1: the range of items.
@@ -64,8 +64,8 @@ def collect(
         left: sums for queries, (N, Q, R).
         right, values: sums for keys and values, (parts, N, tiles, rows, keys per tile).
         along: sums for the vector, (parts, N, R).
-        d_query, d_key, d_value: out, (N, Q, A), (N, K, A), (N, K, V).
-        d_vector: out, (N, A), float64.
+        d_query, d_key, d_value: written, (N, Q, A), (N, K, A), (N, K, V).
+        d_vector: written, (N, A), float64.
         columns, ones: 0 to V − 1, and as many ones.
     """
     for n in range(n0, n1):

@@ -1,4 +1,4 @@
-"""The additive kernels as functions that PyTorch differentiates: eager, and as registered operators under tracing."""
+"""The additive kernels as differentiable PyTorch functions: eager, and as registered operators under tracing."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Items(NamedTuple):
-    """The tensors, flat over leading dimensions; a place tells for each item its row of shared data, None for row 0.
+    """The tensors, flat over leading dimensions; a `_place` holds each item's row of shared data, None for row 0.
 
     Attributes:
         query, key, value: (N, Q, A), (N, K, A), (N, K, V).
@@ -24,7 +24,7 @@ class Items(NamedTuple):
         dense: bool (M, 1 or Q, K); dense_place (N).
         bias: (S, 1 or Q, K); bias_place (N).
         shift: (N, Q), added to the scores of a sigmoid.
-        seed: int64, of dropout.
+        seed: the seed of dropout, int64.
     """
 
     query: Tensor
@@ -49,7 +49,7 @@ _KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "b
 
 
 def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[Tensor, Tensor]:
-    """Output (N, Q, V) and lse (N, Q), which is empty but for a softmax, and where its state is not asked for."""
+    """Return output (N, Q, V) and lse (N, Q); the lse is empty unless a softmax's state is requested."""
     if torch.compiler.is_compiling():
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
@@ -62,7 +62,7 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[
 
 
 class _Known(NamedTuple):
-    """What a forward pass leaves to its backward pass."""
+    """What a forward pass saves for its backward pass."""
 
     factors: "Factors"
     sight: "KeyRanges"
@@ -85,14 +85,14 @@ def _known(items: Items, dropout: float) -> _Known:
 
 @lru_cache(maxsize=64)
 def _open(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
-    """Where everything is seen, and every item has the same vector."""
+    """Return key ranges for the case that all keys are visible and every item has the same vector."""
     from qkv.engine.key_ranges import key_ranges
 
     return key_ranges(dtype, count, queries, keys)
 
 
 def sight(items: Items) -> "KeyRanges":
-    """What each row may see, as the kernels take it."""
+    """Return the keys that each row may see, in the form that the kernels take."""
     import numpy as np
 
     from qkv.engine.key_ranges import KeyRanges
@@ -115,7 +115,7 @@ def sight(items: Items) -> "KeyRanges":
 
 
 def _forward(items: Items, rule: Any, state: bool, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, lse, and the two parts of the lse that the backward pass wants."""
+    """Return the output, the lse, and the two parts of the lse that the backward pass needs."""
     from qkv.algorithms.additive import factored
 
     rows = factored.forward(
@@ -136,7 +136,7 @@ def _backward(
     g_lse: Tensor | None,
     learns: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of query, key, value, vector, bias and shift."""
+    """Return the gradients of query, key, value, vector, bias and shift."""
     from qkv.algorithms.additive import factored
 
     found = factored.backward(
@@ -220,7 +220,7 @@ def tanh_forward(
     rule: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output (N, Q, V), lse (N, Q), and its two parts for the backward pass."""
+    """Return output (N, Q, V), lse (N, Q), and the lse's two parts for the backward pass."""
     items = Items(
         query,
         key,
@@ -273,7 +273,7 @@ def tanh_backward(
     rule: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of query, key, value, vector, bias and shift; empty where there is none."""
+    """Return the gradients of query, key, value, vector, bias and shift; empty where there is none."""
     items = Items(
         query,
         key,

@@ -1,8 +1,8 @@
-"""Scores of additive attention, four rows at a time: Σ v tanh(a + b) of the factors that `tanh_factors` made.
+"""Scores of additive attention, four rows at a time: Σ v tanh(a + b) from the factors that `factors_kernel` computed.
 
-Four features are summed by one division, Σ v − 2v/(1 + EF), and four rows share what is read of the keys; sums stay in
-registers from the first feature to the last. Every score is computed by the same operations wherever its row and its
-key lie, so that no bit depends on how rows are put together.
+Four features are summed with one division, Σ v − 2v/(1 + EF), and four rows share each load of the keys; sums stay in
+registers from the first feature to the last. Every score is computed by the same operations at any position of its row
+and key, so the result does not depend on how rows are grouped.
 """
 
 # mypy: ignore-errors
@@ -18,15 +18,15 @@ from qkv.compiled.kernels import WIDE, helper, wide_registers
 from qkv.compiled.tanh import tanh_in_double
 
 ROUND = 16
-"""Keys of one register; in float64 of two."""
+"""Keys per register; in float64 they fill two."""
 # Exact in both float types; a Python number would promote float32 to float64.
 CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
 _FLAGS = ("contract", "nsz")
 _ESTIMATED = (*_FLAGS, "arcp", "ninf")
-"""Of a division whose operands are finite: LLVM may take an estimated reciprocal and one step of Newton's, within a
-unit of the last place or two, in a quarter of the time."""
+"""Flags of a division whose operands are finite: LLVM may use an estimated reciprocal and one Newton step, accurate
+within one or two units of the last place, in a quarter of the time."""
 
 
 @helper
@@ -62,7 +62,7 @@ def _factored_compiled(left, q, most, right, weight, calm, stop, low, high, s):
 
 @intrinsic
 def _four_rows(_, left, q, most, right, weight, calm, stop, low, high, s):
-    """`_factored` in registers."""
+    """Compute `_factored` in registers."""
 
     def make(context, builder, signature, given):
         arrays = {i: context.make_array(signature.args[i])(context, builder, given[i]) for i in (0, 3, 4, 9)}
@@ -93,7 +93,7 @@ def _width(builder, array):
 
 
 class _Sides:
-    """Where the factors of four rows, of a tile of keys, and their weights lie."""
+    """Pointers to the factors of four rows and of a tile of keys, and to their weights."""
 
     def __init__(self, rows, right, of_right, weight, calm, stop, number):
         self.rows, self.right, self.of_right, self.weight = rows, right, of_right, weight
@@ -105,7 +105,7 @@ class _Sides:
 
 
 def _sums(builder, sides, k):
-    """The scores of four rows and a register of keys from k on."""
+    """Compute the scores of four rows and one register of keys, starting at key k."""
     none = [sides.every(0.0)] * 4
 
     def turn(capped):
@@ -138,7 +138,7 @@ def _add_four(builder, sides, i, k, sums, capped):
 
 
 def _denominator(builder, sides, e, f, capped):
-    """1 + EF; where asked so small that four of them multiply to a finite number."""
+    """Compute 1 + EF; if `capped`, limited so that the product of four is finite."""
     d = builder.fadd(builder.fmul(e, f, flags=_FLAGS), sides.every(1.0), flags=_FLAGS)
     if not capped:
         return d
@@ -147,7 +147,7 @@ def _denominator(builder, sides, e, f, capped):
 
 
 def _fractions(builder, d, w):
-    """Σ w/d of four by one division."""
+    """Compute Σ w/d over four terms with one division."""
 
     def product(x, y):
         return builder.fmul(x, y, flags=_FLAGS)
@@ -163,14 +163,14 @@ def _fractions(builder, d, w):
 
 @helper
 def scores(left, q, most, right, weight, count, start, stop, s):
-    """Score four rows and a part of a tile of keys, in whole registers around it.
+    """Compute the scores of four rows for part of a tile of keys, rounded outward to whole registers.
 
     Args:
         left: factors of the queries, (rows, R).
-        q, most: the first row, and the last there is; beyond it the last one is scored again.
+        q, most: the first of the four rows, and the last existing row, which is scored again in place of missing rows.
         right: factors of the keys, (R, keys per tile).
-        weight, count: of the features.
-        start, stop: the part of the tile.
+        weight, count: the weight of each feature, and the number of features per way, as in `factors`.
+        start, stop: the range of the tile.
         s: written, (4, keys per tile).
     """
     wide_registers()

@@ -1,7 +1,7 @@
 """Sums over sorted keys as a composition of PyTorch's operations: prefix sums, read at each query's boundaries.
 
-It serves what traces and transforms, every device, numbers that are not finite, and derivatives of derivatives; eager
-calls on the CPU take `sweeps`, which computes the same.
+It is used under tracing and function transforms, on every device, for numbers that are not finite, and for second
+derivatives; eager calls on the CPU use `two_pointer`, which computes the same.
 
 | score | on keys sorted by b | sums kept |
 |---|---|---|
@@ -26,7 +26,7 @@ from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 
 class Operands(NamedTuple):
-    """What a problem on sorted numbers is made of.
+    """The operands of a problem on sorted numbers.
 
     Attributes:
         a, b: the numbers of queries (..., Q) and keys (..., K), the problem's leading shape.
@@ -106,7 +106,7 @@ def _sorted_keys(operands: Operands) -> _Keys:
 
 
 def _first(keys: _Keys, holds: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The first sorted key for which a predicate, false and then true along the keys, holds: (..., Q), up to K."""
+    """Find by bisection the first sorted key for which a monotone predicate is true: (..., Q), K if there is none."""
     count = keys.b_K.shape[-1]
     low = torch.zeros_like(keys.a_Q, dtype=torch.int64)
     high = torch.full_like(low, count)
@@ -120,14 +120,14 @@ def _first(keys: _Keys, holds: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
 
 
 def _before(x_KC: Tensor, place_Q: Tensor) -> Tensor:
-    """The sum of the keys before a place."""
+    """Return the sum over the keys before a position."""
     sums = x_KC.cumsum(-2)
     read = sums.gather(-2, (place_Q - 1).clamp(min=0)[..., None].expand(*place_Q.shape, x_KC.shape[-1]))
     return torch.where((place_Q > 0)[..., None], read, torch.zeros_like(read))
 
 
 def _from(x_KC: Tensor, place_Q: Tensor) -> Tensor:
-    """The sum of the keys from a place on, added from the far end, so that the others leave no rounding in it."""
+    """Return the sum over the keys from a position on, added from the end, so that earlier keys add no rounding."""
     return _before(x_KC.flip(-2), x_KC.shape[-2] - place_Q)
 
 

@@ -1,8 +1,8 @@
-"""Sums over the keys on one side of a bend, for scores that bend where query plus key is zero: one sweep over both.
+"""Sums over the keys on one side of a kink, for scores whose slope changes at query + key = 0: a two-pointer pass.
 
-Where queries and keys are sorted, the keys on one side of a query's bend are those of the query before it and a few
-more. So one walk along both, which adds each key once, gives every query its sum. What a key adds is its row times one
-or two numbers of its own; a query multiplies the sums by numbers of its own.
+With sorted queries and keys, the keys on one side of a query's kink are those of the previous query and a few more. So
+one two-pointer pass, which adds each key once, computes the sum of every query. A key contributes its row times one or
+two factors of its own; a query multiplies the sums by factors of its own.
 """
 
 # mypy: ignore-errors
@@ -12,7 +12,7 @@ import numpy as np
 
 from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
 
-# Unsigned: a place that may count from the end would have to be looked at each time.
+# Unsigned: for signed indices Numba would check each time whether they count from the end.
 N0, N1, N2 = np.uint64(0), np.uint64(1), np.uint64(2)
 
 
@@ -73,7 +73,7 @@ def _total(first, totals, at, found):
 def _give(
     normalized, first, walk, counts, i, to, at, width, a0, a1, slope, values, totals, own, own_extra, dots, sums, extras
 ):  # fmt: skip
-    """What a target gets of the sums."""
+    """Write the results of one target from the sums."""
     one, other = a0[walk, i], a1[walk, i] if a1.size > 0 else 0.0
     if normalized:
         one = one / totals[to] if totals[to] != 0 else 0.0
@@ -109,7 +109,7 @@ def sides(
     begin, end, blocks, broad, normalized, row_width, t, t_order, t_count, s, s_order, s_count, y, p0, p1, extra,
     a0, a1, slope, values, totals, own, own_extra, dots, sums, extras
 ):  # fmt: skip
-    """Walk along targets t and sources s, and add up the sources with t + s > 0; in a second walk the others.
+    """Sum the sources with t + s > 0 for each target in a two-pointer pass; in a second pass sum the others.
 
     Each target i gets, with S₀ = Σ p0_j (y_j, extra_j) and S₁ = Σ p1_j (y_j, extra_j) over its sources, summed over the
     walks: values_i = a0_i S₀ + a1_i S₁, totals_i the same of the extra numbers, and

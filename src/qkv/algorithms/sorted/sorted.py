@@ -2,8 +2,8 @@
 
 Where a score is a polynomial of the key on each side of a boundary (a rectified sum, a kernel of bounded support), the
 weighted sum over all keys is a difference of prefix sums over the sorted keys: O((N + M) log M) instead of O(N·M).
-Eager calls on the CPU walk along sorted queries and keys in compiled loops (`sweeps`); all else writes the prefix sums
-(`sorted_sums`). Both keep sums in float64 and decide boundaries by the score's own predicate.
+Eager calls on the CPU use a compiled two-pointer pass over sorted queries and keys (`two_pointer`); all others compute
+the prefix sums in PyTorch (`prefix_sums`). Both keep sums in float64 and find boundaries by the score's own predicate.
 """
 
 import torch
@@ -39,9 +39,9 @@ def refuses(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """A sort and walks along queries and keys; or a sort, prefix sums, and a bisection for each query.
+    """Estimate a sort and two-pointer passes; or a sort, prefix sums, and a bisection for each query.
 
-    Walks fitted to processor time of one thread, 8 heads × 16 to 2,048: a side of a bend, a window, its moments.
+    Two-pointer passes were fitted to processor time of one thread, 8 heads × 16 to 2,048: a side of a bend, a window, its moments.
     """
     keys = max(problem.keys, 2)
     # torch.jit.trace makes tensors of sizes.
@@ -69,7 +69,7 @@ def _walks(problem: Problem) -> tuple[float, float]:
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """By compiled sweeps where they serve, else by prefix sums."""
+    """Compute by compiled two-pointer passes where they apply, otherwise by prefix sums."""
     operands = _operands(problem, call)
     if _beyond(problem, operands):
         return blocked.run(problem, call)
@@ -78,7 +78,7 @@ def run(problem: Problem, call: Call) -> Result:
 
 
 def tells(problem: Problem, call: Call) -> str:
-    """Which of the two it is."""
+    """Return a description of the method that is used."""
     operands = _operands(problem, call)
     if _beyond(problem, operands):
         return "distances by subtraction, as blocked does: keys are too far from 0"

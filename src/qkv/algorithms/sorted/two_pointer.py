@@ -1,4 +1,4 @@
-"""Backend `sorted` by compiled sweeps: queries and keys are sorted, and one walk along both keeps running sums.
+"""Backend `sorted` by compiled loops: queries and keys are sorted, and one two-pointer pass keeps running sums.
 
 Where `sorted_sums` writes sums of all keys up to each key, here a walk holds one row of them at a time. The gradients
 of keys and values are the transposed sums, of keys over queries, and so another walk. A walk is along one item and some
@@ -34,13 +34,13 @@ Doubles = NDArray[np.float64]
 
 
 def compiled(problem: Problem) -> bool:
-    """Whether walks compute a problem, whatever its numbers: eager calls on the CPU where Numba runs."""
+    """Return whether two-pointer passes support a problem for finite numbers: eager CPU calls where Numba runs."""
     eager = not torch.compiler.is_compiling() and not problem.transformed
     return eager and problem.device == "cpu" and available.why_unavailable() is None
 
 
 def serve(problem: Problem, operands: Operands) -> bool:
-    """Whether walks compute a problem: those that `compiled` tells, on numbers that are finite."""
+    """Return whether two-pointer passes can be used: `compiled` is true and the numbers are finite."""
     a, b, value, scale, _, _ = operands
     return (
         compiled(problem)
@@ -71,7 +71,7 @@ def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
 
 
 class _Left(NamedTuple):
-    """What a forward pass leaves to its backward pass.
+    """What a forward pass saves for its backward pass.
 
     Attributes:
         queries, keys: their numbers and order.
@@ -95,7 +95,7 @@ class _Slopes(NamedTuple):
 
 
 class _Upstream(NamedTuple):
-    """What comes back to a backward pass.
+    """The upstream gradients of a backward pass.
 
     Attributes:
         rows: gradients of the output, (R·Q·V,), flat.

@@ -1,4 +1,4 @@
-"""Walks along sorted queries and keys: shares items and columns among threads."""
+"""Two-pointer passes over sorted queries and keys, with items and columns divided among threads."""
 
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a walk gives its targets.
+    """The results of a two-pointer pass, per target.
 
     Attributes:
         values: sums of rows, (R·N·V,), in the rows' type; empty where not wanted.
@@ -206,7 +206,7 @@ def _cells(support: Support, sources: Line) -> tuple[Doubles, Doubles, NDArray[n
 
 
 def _room(targets: Line, size: int, dtype: Any = np.float64) -> Numbers:
-    """Memory for a number of numbers: 0 where no walk comes by."""
+    """Allocate a buffer of `size` numbers; zeros where no pass writes."""
     everywhere = int(targets.members.sum()) == targets.numbers.size
     return np.empty(size, dtype) if everywhere else np.zeros(size, dtype)
 

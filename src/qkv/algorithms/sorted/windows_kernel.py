@@ -1,4 +1,4 @@
-"""Sums over the keys near each query, for kernels of bounded support on a line: one sweep over both.
+"""Sums over the keys near each query, for kernels of bounded support on a line: one multi-pointer pass.
 
 Where queries and keys are sorted, the keys within a kernel's support of a query begin and end no earlier than those of
 the query before it. So pointers walk along the keys, each with the sum of what lies behind it, and what lies between
@@ -14,7 +14,7 @@ import numpy as np
 
 from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
 
-# Unsigned: a place that may count from the end would have to be looked at each time.
+# Unsigned: for signed indices Numba would check each time whether they count from the end.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 BOX, PARABOLA, TRIANGLE = 0, 1, 2
 FLAT, LEFT, RIGHT = 3, 4, 5
@@ -151,7 +151,7 @@ def _advance(
 
 @inlined
 def _give(normalized, i, at, block, stride, width, found, values, totals, own, own_extra, dots, bends):
-    """What a target gets of the sums."""
+    """Write the results of one target from the sums."""
     # Every block divides by the total, and the first one writes it.
     total = found[width]
     if values.size > 0:

@@ -1,7 +1,8 @@
-"""Dot products under softmax where queries are few: one compiled pass over keys and values, for backend `sdpa`.
+"""Softmax attention over dot products for few queries: one compiled pass over keys and values, for backend `sdpa`.
 
-A decoder's step reads what it keeps and does little with it. PyTorch's kernel makes a matrix product of each row's few
-numbers; here each key and value is read once, as it lies, for all heads, and what a mask hides is not read at all.
+A decoding step reads its whole cache and does little arithmetic with it. PyTorch's kernel computes a separate matrix
+product for the few numbers of each row; this pass reads each key and value once for all heads, in its stored layout,
+and does not read masked keys at all. The result is exact: the pass evaluates the same softmax over the same keys.
 """
 
 import torch
@@ -15,14 +16,15 @@ from qkv.shapes import Shape
 from qkv.values.parameters import readable
 
 MOST = 8
-"""The most queries; with more of them PyTorch's products of tiles pay."""
+"""The largest number of queries; with more of them PyTorch's tiled matrix products are faster."""
 LEAST = 64
-"""The fewest rows of heads: below, a call takes what it saves, and a process that decodes little needs no Numba."""
+"""The smallest batch × heads: below it, the call overhead cancels the gain, and a short decoding process need not
+load Numba."""
 
 
 def serves(problem: Problem, call: Call) -> bool:
-    """Whether this pass computes a problem that `sdpa` does not refuse."""
-    # Asked first: a program that is traced must not be cut to the sizes that are asked about below.
+    """Return whether this pass computes a problem that `sdpa` accepts."""
+    # This comes first: the size checks below would specialize a traced program to these sizes.
     return (
         not torch.compiler.is_compiling()
         and torch._C._get_tracing_state() is None
@@ -41,17 +43,17 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
     """Attend.
 
     Args:
-        problem, call: what is asked; what no one may see may hold anything.
+        problem, call: the problem and its inputs; keys and values that every query masks may hold any number.
         query: (..., Q, F), operands of dot products.
         key: (..., K, F).
-        scale: multiplies the products.
+        scale: factor of the dot products.
     """
     seen = call.visibility.matrix()
     query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
     if seen is not None:
         seen = by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
         if seen.shape[1] > 1 and seen.stride(1):
-            # Each head sees other keys: an item of its own.
+            # Each head has its own mask, so each head becomes a batch item of its own.
             query, key, value, seen = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, seen))
     output, lse = _attend(query, key, value, seen, scale, problem.state)
     if output.shape[:-2] != problem.leading:
@@ -60,7 +62,7 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
 
 
 def by_head(x: Tensor, leading: Shape, own: int = 2) -> Tensor:
-    """(..., own dimensions) to (batch, heads, own dimensions), a view where it can be one."""
+    """Reshape (..., own dimensions) to (batch, heads, own dimensions), as a view if possible."""
     rest = x.shape[x.ndim - own :]
     if x.shape[:-own] != leading:
         x = x.expand(*leading, *rest)
@@ -84,7 +86,7 @@ def _attend(
 
 
 def together(x: Tensor) -> Tensor:
-    """The same numbers, those of the last dimension beside each other, and none with a sign that is still to be turned.
+    """Return the same numbers with a contiguous last dimension and with any lazy negation resolved.
 
     Example:
         >>> together(torch.ones(2, 3).mT).stride(), together(torch._neg_view(torch.ones(1))).is_neg()

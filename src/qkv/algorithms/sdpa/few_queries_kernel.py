@@ -1,7 +1,7 @@
-"""Softmax attention by dot products where queries are few: a decoder's step over what it keeps, read where it lies.
+"""Numba kernels for softmax attention over dot products with few queries: a decoding step over its cache, in place.
 
-A step reads each key and value once and does little with it. Matrix products of one row each, which PyTorch's kernel
-makes of it, take several times as long as the reading.
+A step reads each key and value once and does little arithmetic with it. PyTorch's kernel computes it as matrix products
+of one row each, which take several times as long as reading the cache.
 """
 
 # mypy: ignore-errors
@@ -12,11 +12,11 @@ import numpy as np
 from qkv.compiled.kernels import helper, kernel, reduction, wide_registers
 
 ROUND = 16
-"""Numbers of one register; scores of a row fill whole ones."""
+"""Floats in one vector register; the scores of a row are padded to a multiple of it."""
 LANES = np.uint64(ROUND)
-# Unsigned: a place that may count from the end would have to be looked at each time.
+# Unsigned: for a signed index, Numba checks at each access whether it counts from the end.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-# Exact in float32; a Python number would lift float32 to float64.
+# Exact in float32; a Python number would promote float32 to float64.
 ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-87.0)
 LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
 D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
@@ -25,7 +25,7 @@ D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float3
 
 @helper
 def _exp(x):
-    """e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
+    """Return e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
 
     Source: Moshier, Cephes, `expf`.
     """
@@ -40,7 +40,7 @@ def _exp(x):
 
 @helper
 def _seen(mask, start, stride, keys, places):
-    """Write down which keys a row sees; how many."""
+    """Write the indices of the keys that a row sees to `places`; return their number."""
     if mask.size == 0:
         for k in range(keys):
             places[k] = k
@@ -54,7 +54,7 @@ def _seen(mask, start, stride, keys, places):
 
 @reduction
 def _dots(x, start, y, y0, y1, y2, y3, width):
-    """Four products with one vector beside each other: their sums do not wait for one another."""
+    """Return the dot products of one vector with four others; the four sums do not wait for one another."""
     wide_registers()
     s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
     for c in range(width):
@@ -67,7 +67,7 @@ def _dots(x, start, y, y0, y1, y2, y3, width):
 
 @reduction
 def _weigh(s, count):
-    """s ← softmax(s) of the first `count`, whole registers at a time; the maximum and the sum before division."""
+    """s ← softmax(s) of the first `count` scores, by whole registers; return maximum and sum before division."""
     wide_registers()
     top = np.float32(-np.inf)
     for k in range(count):
@@ -108,7 +108,7 @@ def _add_four(out, to, wide, p0, p1, p2, p3, v, v0, v1, v2, v3):
 
 @helper
 def _scores(query, x, of_head, key, y, sizes, scale, places, count, scores):
-    """Score the keys seen for all heads, by fours: the last one again where there are fewer."""
+    """Score the visible keys for all heads, four at a time; an incomplete group of four repeats the last key."""
     heads, width, by, of_key = sizes[0], sizes[3], sizes[9], sizes[10]
     for k in range(N0, count, N4):
         last = count - N1
@@ -123,7 +123,7 @@ def _scores(query, x, of_head, key, y, sizes, scale, places, count, scores):
 
 @helper
 def _values(out, to, value, v, sizes, places, count, scores):
-    """Add up the values of the keys seen for all heads."""
+    """Add the weighted values of the visible keys to the output of all heads."""
     heads, wide, by, of_key = sizes[0], sizes[4], sizes[12], sizes[13]
     whole = count // N4 * N4
     for k in range(N0, whole, N4):
@@ -139,20 +139,21 @@ def _values(out, to, value, v, sizes, places, count, scores):
 
 @kernel("void(u8, u8, u8[::1], F, F[::1], F[::1], F[::1], b1[::1], F[::1], F[::1], u8[::1], F[:,::1])")
 def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places, scores):
-    """Compute output and lse of the rows start to stop, counted over (B, Q), all heads of each.
+    """Compute output and lse of the rows start to stop, counted over (B, Q), for all heads of each row.
 
-    Keys and values of all heads are taken position by position: so they lie in a cache, and so memory gives them fast.
+    Keys and values are read position by position, all heads of a position together: this is the layout of a cache, so
+    memory is read in order.
 
     Args:
         start, stop: the range of rows.
         sizes: H, Q, K, F and V; then strides: of query over B, H and Q, of key and value over B, H and K, of the mask
             over B, Q and K.
-        scale: multiplies the products.
-        query, key, value: from their first number to their last; the last dimension lies together.
-        mask: likewise, one for all heads; of size zero where all keys are seen.
+        scale: factor of the dot products.
+        query, key, value: flat views from the first number to the last; the last dimension is contiguous.
+        mask: likewise, one for all heads; of size zero if all keys are visible.
         out: (B, Q, H, V), flat.
-        lse: (B, H, Q), flat; of size zero where it is not wanted.
-        places, scores: of this thread, K and (H, K), K rounded up to a multiple of 16.
+        lse: (B, H, Q), flat; of size zero if it is not needed.
+        places, scores: scratch buffers of this thread, K and (H, K), K rounded up to a multiple of 16.
     """
     heads, queries, keys, wide = sizes[0], sizes[1], sizes[2], sizes[4]
     for row in range(start, stop):
@@ -170,14 +171,14 @@ def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places
 
 @kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])")
 def append(start, stop, sizes, fresh, key, value):
-    """Write the newest keys and values of the batch's items start to stop behind those that are kept.
+    """Append the new keys and values of the batch items start to stop to the cached ones.
 
     Args:
         start, stop: the range of items.
-        sizes: N and K, how many are new and how many there are then; H·F and H·V; then strides: of what is fresh over
-            B and N, of keys over B and K, of values over B and K.
-        fresh: queries, keys and values of all heads beside each other, as one product gives them.
-        key, value: (B, K, H, F) and (B, K, H, V), from their first number on; written.
+        sizes: N and K, the number of new positions and the number after appending; H·F and H·V; then strides: of
+            `fresh` over B and N, of keys over B and K, of values over B and K.
+        fresh: queries, keys and values of all heads concatenated, as one fused projection returns them.
+        key, value: (B, K, H, F) and (B, K, H, V), flat views from the first number on; written.
     """
     new, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3]
     for b in range(start, stop):

@@ -1,4 +1,4 @@
-"""Attention of few queries, and the keys that a step adds: shares the rows of `few_queries_kernel` among threads."""
+"""Attention for few queries, and appending to the cache: runs the rows of `few_queries_kernel` on several threads."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from qkv.compiled.strided import StridedArray
 Floats = NDArray[np.float32]
 
 _EACH = 5e-4
-"""Microseconds of one thread for a number of the query and a key."""
+"""Microseconds of one thread per element of the query and key."""
 _NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
 
 
@@ -24,16 +24,16 @@ def attend(
     out: Floats,
     lse: Floats | None = None,
 ) -> None:
-    """Attend by dot products under softmax.
+    """Compute softmax attention over dot products.
 
     Args:
         shape: B, H, Q, K, F and V.
-        scale: multiplies the products.
-        query: float32, with strides over B, H and Q; the last dimension lies together.
+        scale: factor of the dot products.
+        query: float32, with strides over B, H and Q; the last dimension is contiguous.
         key, value: likewise, over B, H and K.
-        mask: what is seen, bool, over B, Q and K; None for everything.
+        mask: bool, True where a key is visible, with strides over B, Q and K; None if all are.
         out: (B, Q, H, V), flat, written.
-        lse: (B, H, Q), flat, written; None where it is not wanted.
+        lse: (B, H, Q), flat, written; None if it is not needed.
 
     Example:
         >>> ones, out = StridedArray(np.ones(6, np.float32), (6, 6, 2)), np.empty(2, np.float32)
@@ -59,17 +59,17 @@ def attended(
     value: tuple[int, ...],
     mask: StridedArray | None,
 ) -> tuple[int, ...]:
-    """Sizes and strides as `dot_few.forward` takes them; arguments as of `attend`, of operands their strides."""
+    """Return the `sizes` of `few_queries_kernel.forward`; arguments as for `attend`, operands by their strides."""
     return (*shape[1:], *query, *key, *value, *((0, 0, 0) if mask is None else mask.strides))
 
 
 def append(shape: tuple[int, int, int, int, int], fresh: StridedArray, key: StridedArray, value: StridedArray) -> None:
-    """Write the newest keys and values behind those that are kept.
+    """Append the new keys and values to the cached ones.
 
     Args:
-        shape: B, N and K, how many are new and how many there are then; H·F and H·V.
-        fresh: queries, keys and values of all heads beside each other, with strides over B and N.
-        key, value: written; strides over B and K, all heads of a position lie together.
+        shape: B; N and K, the number of new positions and the number after appending; H·F and H·V.
+        fresh: queries, keys and values of all heads concatenated, with strides over B and N.
+        key, value: written; strides over B and K; all heads of a position are contiguous.
 
     Example:
         >>> keys, values = StridedArray(np.zeros(2, np.float32), (2, 1)), StridedArray(np.zeros(2, np.float32), (2, 1))
@@ -84,5 +84,5 @@ def append(shape: tuple[int, int, int, int, int], fresh: StridedArray, key: Stri
 def appended(
     shape: tuple[int, int, int, int, int], fresh: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Sizes and strides as `dot_few.append` takes them; arguments as of `append`, of operands their strides."""
+    """Return the `sizes` of `few_queries_kernel.append`; arguments as for `append`, operands by their strides."""
     return (*shape[1:], *fresh, *key, *value)

@@ -1,12 +1,12 @@
-"""PyTorch's fused CPU kernel and its backward pass, called nowhere else; what it gives beside the output, log Σ e^s, is
-read here too.
+"""The only module that calls PyTorch's fused CPU kernel and its backward pass; it also returns the row state log Σ e^s.
 
-`scaled_dot_product_attention` keeps two things from its callers that these operators do not:
+`scaled_dot_product_attention` hides two properties of these operators from its callers; they are handled here:
 
-- They take the last dimension to have stride 1, and read past the end of a tensor where it has not.
-- They say nothing of numbers that got out of hand. A mask is added as −inf, and NaN or +inf of a key that a row may
-  not see makes that row NaN; a row whose scores are all NaN is taken for an empty one where they fill no register; in
-  half types a score of +inf may give 0. `trusted` finds each of these in log Σ e^s: it is then NaN, infinite or 0.
+- The operators assume that the last dimension has stride 1, and read past the end of a tensor if it does not.
+- They do not report non-finite numbers. A mask is added as −inf, so NaN or +inf in a key that is masked for a row makes
+  that row NaN; a row whose scores are all NaN counts as empty if its scores do not fill a vector register; in
+  half-precision types a score of +inf may give 0. `trusted` detects each of these cases from log Σ e^s, which is then
+  NaN, infinite or 0.
 """
 
 from typing import Any
@@ -18,28 +18,28 @@ _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _forward: Any = getattr(torch, _NAME, None)
 _backward: Any = getattr(torch.ops.aten, f"{_NAME}_backward", None)
 KERNELS = _forward is not None and _backward is not None
-"""Whether this PyTorch has them; `scaled_dot_product_attention` stands in for the former where it has not."""
+"""Whether this PyTorch has both operators; if not, `scaled_dot_product_attention` replaces the forward one."""
 
 REGISTER = 16
-"""The most numbers of a register: with as many keys or more, the maximum of a row whose scores are all NaN is NaN."""
+"""Floats in the widest vector register: with at least as many keys, the maximum of a row of NaN scores is NaN."""
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Attend under softmax, on the CPU.
+    """Compute softmax attention on the CPU.
 
     Args:
-        query: (B, H, Q, F), of any strides, as all tensors are.
+        query: (B, H, Q, F); this and all other tensors may have any strides.
         key: (B, H, K, F).
         value: (B, H, K, F).
         mask: bool, or a bias in the type of the query; broadcasts to (B, H, Q, K), of rank two or four.
-        causal: whether query i sees the keys j ≤ i alone.
-        scale: multiplies the products.
+        causal: whether query i sees only the keys j ≤ i.
+        scale: factor of the dot products.
 
     Returns:
-        The output (B, H, Q, F), differentiable once; and log Σ e^s (B, H, Q), at least float32, 0 where a row may see
-        nothing, without a gradient.
+        The output (B, H, Q, F), differentiable once; and log Σ e^s (B, H, Q), at least float32, 0 for a row without
+        visible keys, without a gradient.
 
     Example:
         >>> x = torch.zeros(1, 1, 2, 4)
@@ -56,12 +56,12 @@ def forward(
 def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of query, key and value.
+    """Return the gradients of query, key and value.
 
     Args:
-        grad: of the output, (B, H, Q, F), of any strides, as all tensors are.
-        query, key, value, causal, scale: as `forward` took them.
-        output, lse: weights are made again as e^(s − lse).
+        grad: gradient of the output, (B, H, Q, F); this and all other tensors may have any strides.
+        query, key, value, causal, scale: as passed to `forward`.
+        output, lse: as returned by `forward`; the weights are recomputed as e^(s − lse).
 
     Example:
         >>> x = torch.ones(1, 1, 2, 4)
@@ -76,17 +76,17 @@ def backward(
 
 
 def _together(x: Tensor) -> Tensor:
-    """Numbers of the last dimension beside each other; of a dimension of size 1 no stride is read."""
+    """Return x with a contiguous last dimension; the kernel does not read the stride of a dimension of size 1."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:
-    """Say whether a call can give numbers that `trusted` must look at: the others give NaN where the equation does.
+    """Return whether `trusted` must check the results of a call; other calls give NaN exactly where the equation does.
 
     Args:
         keys: K.
         dtype: of query, key and value.
-        masked: whether anything is added to the scores.
+        masked: whether a mask or bias is added to the scores.
 
     Example:
         >>> suspect(15, torch.float32, False), suspect(16, torch.float32, False), suspect(16, torch.float32, True)
@@ -96,10 +96,10 @@ def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:
 
 
 def trusted(lse: Tensor, keys: int, masked: bool) -> bool:
-    """Say whether the output beside log Σ e^s is that of the equation, empty rows apart.
+    """Return whether log Σ e^s shows that the output is that of the equation, empty rows apart.
 
-    Where nothing is added to scores, no row is empty, and 0 stands for a maximum of −inf: all scores of a row are NaN,
-    unless their exponentials happen to add up to 1. Beside a mask such a row is NaN, and 0 stands for an empty row.
+    Without a mask or bias no row is empty, and lse = 0 means that the maximum was −inf: all scores of the row are NaN,
+    unless their exponentials happen to add up to 1. With a mask such a row is NaN, and lse = 0 means an empty row.
 
     Example:
         >>> trusted(torch.tensor([0.5, -3.0]), 9, False), trusted(torch.tensor([0.5, 0.0]), 9, False)
@@ -107,6 +107,6 @@ def trusted(lse: Tensor, keys: int, masked: bool) -> bool:
         >>> trusted(torch.tensor([0.5, 0.0]), 9, True), trusted(torch.tensor([0.5, torch.nan]), 9, True)
         (True, False)
     """
-    # x/x is 1, and NaN for 0, infinities and NaN. A sum of finite numbers that overflows is looked at in vain.
+    # x/x is 1, and NaN for 0, infinities and NaN. A sum of finite numbers that overflows is a harmless false alarm.
     total = float((lse if masked or keys >= REGISTER else lse / lse).sum())
     return total - total == 0

@@ -1,7 +1,7 @@
-"""Backend `flex`: PyTorch's flex attention, for pointwise changes of dot products on a GPU, under `torch.compile`.
+"""Backend `flex`: PyTorch's flex attention, for plain or soft-capped dot products on a GPU, under `torch.compile`.
 
-Uncompiled it builds the full matrix, and compiling takes half a minute; so it serves only where a caller compiles
-anyway. Masks travel as a `BlockMask` made from the bounds of each row.
+Uncompiled it builds the full matrix of scores, and compilation takes half a minute; so it is used only if the caller
+compiles anyway. Masks are passed as a `BlockMask` made from the key range of each row.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from qkv.shapes import Shape
 
 
 def refuses(problem: Problem) -> str | None:
-    """Softmax over dot products, soft caps included, compiled on a GPU."""
+    """Return why the problem is not a compiled GPU softmax over (soft-capped) dot products, or None if it is."""
     if problem.device != "cuda":
         return "flex attention is fast on a GPU only"
     if not torch.compiler.is_compiling():
@@ -38,20 +38,20 @@ def _refuses_sizes(problem: Problem) -> str | None:
 
 
 def cost(problem: Problem) -> Cost:
-    """Dearer than any other: until a recorded run on a device covers it, `auto` leaves it to those who name it."""
+    """Return a cost above any other: until a recorded run on a device covers it, `auto` never chooses this backend."""
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
     return Cost(int(operations), 8 * problem.rows * problem.queries, 1e9)
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """Four dimensions, one function for the score, one for the mask."""
+    """Run flex attention on four-dimensional inputs, with one function for the score and one for the mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
     score, seen = _score(problem), _block_mask(problem, call)
-    # Operands that were computed are wider than half precision.
+    # Operands that the score computed are wider than half precision.
     output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=seen, scale=scale)
     output = output.to(problem.dtype)
     output = output.reshape(*problem.leading, problem.queries, problem.value_width)
@@ -74,7 +74,7 @@ def _score(problem: Problem) -> Callable[..., Tensor] | None:
 
 
 def _block_mask(problem: Problem, call: Call) -> Any:
-    """Which blocks of pairs are seen, from the bounds of each row."""
+    """Return the mask as blocks of visible pairs, from the key range of each row."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     if problem.mask == "all":

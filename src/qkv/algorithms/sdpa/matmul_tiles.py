@@ -1,9 +1,10 @@
-"""A plain softmax over dot products, on processors where oneDNN's products are the fast ones.
+"""A plain softmax over dot products, on processors where oneDNN's matrix products are faster than MKL's.
 
-PyTorch's fused kernel takes its products from MKL in small blocks, and MKL takes the wide registers on Intel's
-processors alone. Elsewhere a tile of whole rows wins, although it leaves the first cache: a product, PyTorch's softmax
-in its place, a product. The backward pass makes each tile again; gradients of keys and values are added up column by
-column, where their products are the fast ones.
+PyTorch's fused kernel computes its matrix products with MKL in small blocks, and MKL uses wide vector registers only on
+Intel processors. On others a tile of whole rows is faster, although it does not fit in the L1 cache: a matrix product,
+PyTorch's softmax in place, a matrix product. A tile holds whole rows, so the softmax is exact. The backward pass
+recomputes each tile; gradients of keys and values are accumulated in column-major layout, in which their products are
+fastest.
 """
 
 from typing import Any, final
@@ -19,17 +20,17 @@ from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 
 PAIRS = 1 << 18
-"""Scores of a tile, 1 MiB: the second cache holds it, or half of it."""
+"""Scores per tile, 1 MiB: all or half of it fits in the L2 cache."""
 TALL = 128
-"""Its fewest rows: products of fewer are slower, also where a tile leaves the second cache."""
+"""Fewest rows of a tile: products with fewer are slower, even if the tile then exceeds the L2 cache."""
 TERMS = LONGEST
-"""How many terms are added up in one product, those of the gradients of keys and values included: rows of a tile."""
+"""Most terms summed in one product; also most rows of a tile, because gradients of keys and values sum over them."""
 LEAST = 1 << 17
-"""Fewer pairs than these, for each head, are not worth the calls: on two threads each of them waits for both."""
+"""Fewest pairs per head: below it the call overhead dominates, as each call waits for both threads of two."""
 
 
 def serves(problem: Problem) -> bool:
-    """Whether such tiles compute a problem, and are worth it on this processor."""
+    """Return whether these tiles can compute a problem and are faster on this processor."""
     return (
         problem.core == "dot"
         and isinstance(problem.pointwise, Linear)
@@ -53,20 +54,20 @@ def _quick() -> bool:
 
 
 def time(problem: Problem) -> float:
-    """Microseconds, beside those of `qkv.algorithms.sdpa.sdpa.cost`: fitted to two threads at 512 to 4,096 keys."""
+    """Return microseconds comparable to `qkv.algorithms.sdpa.sdpa.cost`, fitted to two threads at 512 to 4,096 keys."""
     operations = 2 * problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width)
     return 25 + operations * (3.5 if problem.gradient else 1) / 165_000
 
 
 def attend(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Attend.
+    """Compute softmax attention tile by tile.
 
     Args:
-        problem: one that this module serves.
+        problem: one for which `serves` is true.
         query: (..., Q, F).
         key: (..., K, F).
         value: (..., K, V).
-        scale: multiplies the products.
+        scale: factor of the dot products.
 
     Returns:
         The output (..., Q, V), differentiable once.
@@ -105,13 +106,13 @@ class _Tiles(torch.autograd.Function):
 
 @final
 class _Back(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+    """The gradients, as a function whose own derivative raises an error that names where second derivatives work."""
 
     @staticmethod
     def forward(
         ctx: Any, scale: float, wanted: tuple[bool, ...], g: Tensor, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor | None, ...]:
-        # Those of keys and values lie column by column.
+        # The gradients of keys and values are stored column-major.
         shapes = (query.shape, key.mT.shape, value.mT.shape)
         buffers = [query.new_empty(shape) if want else None for shape, want in zip(shapes, wanted, strict=True)]
         each = [None if x is None else _items(x) for x in buffers]
@@ -130,7 +131,7 @@ class _Back(torch.autograd.Function):
 
 
 def _pull(item: tuple[Tensor, ...], rows: slice, scale: float, buffers: tuple[Tensor | None, ...]) -> None:
-    """Add a tile's share to the gradients."""
+    """Add the contribution of one tile to the gradients."""
     query, key, value, g = item
     d_query, d_key, d_value = buffers
     weights = _weights(query[rows], key)
@@ -147,7 +148,7 @@ def _pull(item: tuple[Tensor, ...], rows: slice, scale: float, buffers: tuple[Te
 
 
 def _add(buffer: Tensor, part: Tensor, rows: slice) -> None:
-    """Add; the first part finds nothing there yet."""
+    """Add `part` to the buffer; the first part overwrites its uninitialized memory."""
     if rows.start == 0:
         buffer.copy_(part)
     else:
@@ -155,7 +156,7 @@ def _add(buffer: Tensor, part: Tensor, rows: slice) -> None:
 
 
 def _scaled(query: Tensor, scale: float, rooms: Workspace) -> Tensor:
-    """The scale goes with the queries of an item, which a product then reads without gaps."""
+    """Multiply the queries of an item by the scale; the result is contiguous for the product that follows."""
     return torch.mul(query, scale, out=rooms.take("query", tuple(query.shape), query.dtype))
 
 
@@ -165,7 +166,7 @@ def _weights(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _long(left: Tensor, right: Tensor) -> Tensor:
-    """A product whose sums are taken in parts."""
+    """Return a matrix product whose sums are split into parts of at most `TERMS` terms."""
     terms = left.shape[1]
     if terms <= TERMS:
         return product(left, right)
@@ -177,7 +178,7 @@ def _long(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _walk(query: Tensor, key: Tensor) -> list[slice]:
-    """The rows of each tile."""
+    """Return the rows of each tile."""
     height = max(TALL, min(TERMS, PAIRS // key.shape[0]))
     return [slice(start, start + height) for start in range(0, query.shape[0], height)]
 

@@ -1,6 +1,6 @@
-"""Softmax of a row and its gradient, register by register: of few keys no loop of Numba would fill any.
+"""Softmax of a row and its gradient, written with explicit vector registers: Numba's loops over few keys fill none.
 
-A row's scores lie in whole registers; what lies before `first` and from `last` on is hidden.
+The scores of a row are padded to whole registers; keys before `first` and from `last` on are masked.
 """
 
 # mypy: ignore-errors
@@ -29,7 +29,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 
 def _seen(builder, k, first, last):
-    """Which numbers of the register from k on lie between first and last."""
+    """Return which lanes of the register that starts at k are in the key range from first to last."""
     narrow = [builder.trunc(x, _INT) for x in (k, first, last)]
     k, first, last = (registers.spread(builder, x, _INTS) for x in narrow)
     place = builder.sub(builder.add(k, ir.Constant(_INTS, list(range(ROUND)))), first)
@@ -38,14 +38,14 @@ def _seen(builder, k, first, last):
 
 @intrinsic
 def _largest(_, s, at, low, high, first, last, scale):
-    """s ← scale·s where it is seen, else −∞; the largest of these that is not NaN."""
+    """s ← scale·s where visible, else −∞; return the largest of these that is not NaN."""
 
     def make(context, builder, signature, given):
         s, (low, high, first, last, scale) = data(context, builder, signature, given, 0), given[2:]
         scale = registers.spread(builder, scale, REGISTER)
 
         def turn(k, carried):
-            # Scaled first: a scale may be negative.
+            # Scale before taking the maximum: the scale may be negative.
             place = builder.gep(s, [k])
             x = builder.fmul(registers.load(builder, place, REGISTER), scale)
             x = builder.select(_seen(builder, k, first, last), x, every(-np.inf))
@@ -60,7 +60,7 @@ def _largest(_, s, at, low, high, first, last, scale):
 
 @intrinsic
 def _exponentials(_, s, at, low, high, base):
-    """s ← e^(s − base), and their sum."""
+    """s ← e^(s − base); return their sum."""
 
     def make(context, builder, signature, given):
         s, (low, high, base) = data(context, builder, signature, given, 0), given[2:]
@@ -99,7 +99,7 @@ def _multiply(_, s, at, low, high, by):
 
 @intrinsic
 def _level(_, w, at, d, to, low, high, first, last):
-    """Σ wd over what is seen; d ← 0 elsewhere."""
+    """Return Σ wd over the visible keys; d ← 0 elsewhere."""
 
     def make(context, builder, signature, given):
         w, d = (data(context, builder, signature, given, place) for place in (0, 2))
@@ -119,7 +119,7 @@ def _level(_, w, at, d, to, low, high, first, last):
 
 @intrinsic
 def _slopes(_, w, at, d, to, low, high, first, last, level, scale):
-    """d ← scale·w(d − level) where it is seen, else 0, whatever the level is."""
+    """d ← scale·w(d − level) where visible, else 0, even if the level is not finite."""
 
     def make(context, builder, signature, given):
         w, d = (data(context, builder, signature, given, place) for place in (0, 2))
@@ -148,8 +148,8 @@ def _clear(s, at, start, stop):
 
 @helper
 def softmax(s, at, first, last, lanes, scale, sink):
-    """s ← softmax(scale·s) of what a row sees beside a sink, zeros elsewhere; what was subtracted, and the sum before
-    division."""
+    """s ← softmax(scale·s) over the visible keys and a sink, zeros elsewhere; return the maximum, which was subtracted,
+    and the sum before division."""
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
     top = max(_largest(s, at, low, high, first, last, scale), sink)
     base = top if top > -np.inf else ZERO
@@ -164,7 +164,7 @@ def softmax(s, at, first, last, lanes, scale, sink):
 
 @helper
 def slope(w, d, at, first, last, lanes, scale):
-    """d ← scale·w(d − Σwd), the gradient of a row's products; zeros for what is hidden. Gives Σwd."""
+    """d ← scale·w(d − Σwd), the gradient of a row's dot products; zeros for masked keys. Return Σwd."""
     low, high = first // LANES * LANES, (last + LANES - N1) // LANES * LANES
     level = _level(w, at, d, at, low, high, first, last)
     _slopes(w, at, d, at, low, high, first, last, level, scale)

@@ -1,4 +1,4 @@
-"""Backend `sdpa`: PyTorch's fused kernel, for dot-product cores under softmax."""
+"""Backend `sdpa`: PyTorch's fused kernel, for softmax attention over dot products."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,11 +25,11 @@ from qkv.shapes import Shape
 from qkv.values.parameters import readable
 
 DENSE_LIMIT = 1 << 22
-"""The most numbers, over all items of a batch, for which a mask may be written out as a matrix."""
+"""The largest mask, in numbers over all batch items, that may be materialized as a matrix."""
 
 
 def refuses(problem: Problem) -> str | None:
-    """Only what the fused kernel computes without leaving for a slower path."""
+    """Return why the fused kernel cannot compute the problem without a slower path; None if it can."""
     if problem.transformed:
         return "PyTorch's kernel has no rule for vmap"
     return _refuses_mechanism(problem) or _refuses_call(problem)
@@ -62,7 +62,7 @@ def _refuses_call(problem: Problem) -> str | None:
 
 
 def _written_out(problem: Problem) -> int:
-    """How many numbers the mask takes as a matrix: it may differ by item, hardly by head."""
+    """Return the size of the mask as a matrix: it may differ between batch items, rarely between heads."""
     if problem.mask not in ("bounds", "predicate"):
         return 0
     heads = problem.leading[-1] if len(problem.leading) > 1 else 1
@@ -70,17 +70,20 @@ def _written_out(problem: Problem) -> int:
 
 
 def cost(problem: Problem) -> Cost:
-    """Two matrix products forward, five backward; the scores stay in the cache. The narrower width is padded."""
+    """Return the cost of two matrix products forward and five backward, with the narrower width padded.
+
+    Scores stay in the CPU cache.
+    """
     if short.fits(problem):
         return short.cost(problem)
     if _unseen(problem):
         return blocked.cost(problem)
     pairs = problem.rows * problem.queries * problem.keys
     operations = 4 * pairs * max(problem.width, problem.value_width) * (3.5 if problem.gradient else 1)
-    # The kernel takes its products in blocks, and backward those are slower ones than of whole matrices.
+    # The kernel computes its products in blocks, which in the backward pass are slower than products of whole matrices.
     worth = 1.09 if problem.gradient and problem.dtype.itemsize > 2 else 1.0
     matrix = _written_out(problem)
-    # Measured on CPU: the backward pass of half types costs some 50 µs a row of heads below 256 keys (float32: 6).
+    # Measured on CPU: the backward pass of half types costs 50 µs per batch item and head below 256 keys (float32: 6).
     slow = problem.gradient and problem.dtype.itemsize == 2 and problem.device == "cpu" and problem.keys < 256
     time = (
         (50 if problem.gradient else 14)
@@ -93,14 +96,14 @@ def cost(problem: Problem) -> Cost:
 
 
 def _unseen(problem: Problem) -> bool:
-    """Whether the kernel would add a mask of some pairs as −inf, and no one could look at what came of it: a graph is
-    made, and where NaN or +inf is hidden its numbers are not known yet."""
+    """Return whether the kernel would add a mask as −inf while its result cannot be checked: during graph compilation
+    the numbers are not known yet, so NaN or +inf behind the mask would go unnoticed."""
     added = problem.mask not in ("all", "keys") and (problem.mask != "causal" or problem.bias != "none")
     return torch.compiler.is_compiling() and added
 
 
 def run(problem: Problem, call: Call) -> Result:
-    """Attend with the operands of the score: by passes of our own where queries are few or sequences short."""
+    """Attend with the operands of the score; a compiled pass serves few queries and short sequences."""
     if _unseen(problem):
         return blocked.run(problem, call)
     own: Callable[[Problem, Call, Tensor, Tensor, float], Result] | None = None
@@ -108,14 +111,14 @@ def run(problem: Problem, call: Call) -> Result:
         own = few_queries.run
     elif short.serves(problem, call):
         own = short.run
-    # Those passes read only what is seen; all other ways need zeros in place of the rest.
+    # Those passes read only visible keys; all other paths need zeros in place of the hidden ones.
     call = call if own is not None else zero_hidden_keys(call)
     dtype = problem.dtype
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     attending = own or partial(attend, backend="sdpa", safe=partial(blocked.run, problem, call))
     if query.dtype == dtype:
         return attending(problem, call, query, key, scale)
-    # Operands that were computed are wider than half precision, and all else follows.
+    # Operands that the score computed are wider than half precision; all other tensors are converted to their type.
     problem, call = problem._replace(dtype=query.dtype), call._replace(value=call.value.to(query.dtype))
     with as_it_is(query):
         found = attending(problem, call, query, key, scale)
@@ -123,14 +126,14 @@ def run(problem: Problem, call: Call) -> Result:
 
 
 def direct(problem: Problem) -> DirectCall | None:
-    """The kernel and nothing else, where query, key and value have the form that it wants."""
+    """Return a direct call of the kernel if query, key and value already have the form that it requires, else None."""
     plain = (
         problem.bias == "none"
         and not problem.state
         and not problem.sink
         and len(problem.leading) == 2
         and problem.width == problem.value_width
-        # Whose operands are of width one.
+        # A constant score has operands of width one.
         and not problem.constant
         and (problem.queries > few_queries.MOST or short.fits(problem))
     )
@@ -157,7 +160,7 @@ def _in_stripes(problem: Problem, query: Tensor, key: Tensor, value: Tensor, sco
 
 
 def tells(problem: Problem, call: Call) -> str:
-    """Which kernel it is."""
+    """Return which kernel computes the call, in words."""
     if few_queries.serves(problem, call):
         return "a compiled pass over the keys of few queries"
     return "a compiled pass over short sequences" if short.serves(problem, call) else "PyTorch's own"
@@ -172,15 +175,15 @@ def attend(
     backend: str,
     safe: Callable[[], Result] | None = None,
 ) -> Result:
-    """Bring the problem into the kernel's form: four dimensions, one mask, one width.
+    """Reshape inputs to (batch, heads, length, width), merge masks and pad to one width, as PyTorch's kernel requires.
 
     Args:
-        problem, call: what is asked.
+        problem, call: the problem and its inputs.
         query: (..., Q, F), operands of dot products.
         key: (..., K, F).
-        scale: multiplies the products.
-        backend: who asks, for errors.
-        safe: computes it where numbers get out of hand; None where they cannot.
+        scale: factor of the dot products.
+        backend: name of the calling backend, for error messages.
+        safe: computes the result if non-finite numbers make the kernel's wrong; None if that cannot happen.
     """
     query, key, value = [_four_dimensional(x, problem.leading) for x in _one_width(query, key, call.value)]
     mask, causal = _mask(problem, call)
@@ -206,7 +209,7 @@ def attend(
 
 
 def _readable(x: Tensor) -> bool:
-    """Whether the kernel's numbers may be looked at: who makes a graph gets PyTorch's function instead."""
+    """Return whether the kernel's numbers can be read; while a graph is traced, PyTorch's function is used instead."""
     return readable(x) and torch._C._get_tracing_state() is None
 
 
@@ -216,14 +219,14 @@ def _out_of_hand(problem: Problem, lse: Tensor, masked: bool) -> bool:
 
 
 def _of_heads(sink: float | Tensor, problem: Problem) -> float | Tensor:
-    """A sink for leading dimensions that were made two."""
+    """Reshape a sink as the leading dimensions were reshaped to two."""
     if not isinstance(sink, Tensor) or sink.ndim < 2 or len(problem.leading) == 2:
         return sink
     return sink.expand(problem.leading).reshape(-1, problem.leading[-1])
 
 
 def forbid_second_derivative(output: Tensor, backend: str) -> None:
-    """Make a derivative of the kernel's derivative, which PyTorch lacks, an error that says where to have one."""
+    """Make a second derivative of the kernel, which PyTorch lacks, raise an error that names where it is available."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():
         node.register_hook(partial(_once, backend))
@@ -238,7 +241,7 @@ def _once(
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that has none itself."""
+    """A gradient that cannot be differentiated itself."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, backend: str) -> Tensor:
@@ -251,7 +254,7 @@ class _Once(torch.autograd.Function):
 
 
 def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zeros beside the narrower of the two: they change no product, and without them PyTorch leaves its kernel."""
+    """Pad the narrower of the two with zeros: they change no product, and PyTorch needs them to use its kernel."""
     lacking = query.shape[-1] - value.shape[-1]
     if lacking > 0:
         return query, key, F.pad(value, (0, lacking))
@@ -261,7 +264,7 @@ def _one_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 
 def _four_dimensional(x: Tensor, leading: Shape) -> Tensor:
-    """(..., N, F) to (batch, heads, N, F); broadcast dimensions are copied only where they cannot be views."""
+    """Reshape (..., N, F) to (batch, heads, N, F); broadcast dimensions are copied only if they cannot be views."""
     if x.shape[:-2] != leading:
         x = x.expand(*leading, *x.shape[-2:])
     if len(leading) == 2:
@@ -278,13 +281,13 @@ def _mask(problem: Problem, call: Call) -> tuple[Tensor | None, bool]:
     seen = call.visibility.matrix()
     if call.bias is None:
         return (None if seen is None else _table(seen, problem)), False
-    # PyTorch's kernel takes float32 beside half precision, and adds it up in float32.
+    # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
     bias = call.bias if call.bias.dtype == torch.float32 else call.bias.to(problem.dtype)
     return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
 
 
 def _table(table: Tensor, problem: Problem) -> Tensor:
-    """(..., Q or 1, K), of rank two or four."""
+    """Return the table as (..., Q or 1, K) of rank two or four."""
     table = table.expand(*table.shape[:-1], problem.keys)
     if table.ndim <= 2:
         return table.expand(1, -1) if table.ndim == 1 else table
@@ -308,11 +311,11 @@ def _finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) ->
     lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
     seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
     if call.bias is not None and lse is not None:
-        # A bias may hide a whole row by -inf, as a mask does.
+        # A bias of -inf may mask a whole row, as a mask does.
         seeing = _alive(call.bias, call.visibility.matrix())
     if seeing is None:
         return Result(output, lse)
-    # The kernel leaves rows that may see nothing undefined (its lse there is 0).
+    # For rows without visible keys the kernel's output is undefined (its lse there is 0).
     output = torch.where(seeing[..., None], output, output.new_zeros(()))
     return Result(output, None if lse is None else torch.where(seeing, lse, -torch.inf))
 

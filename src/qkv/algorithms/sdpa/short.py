@@ -1,10 +1,11 @@
-"""Dot products under softmax between short sequences: one compiled pass over each item, for backend `sdpa`.
+"""Softmax attention over dot products for short sequences: one compiled pass per batch item and head, for `sdpa`.
 
-PyTorch's kernel makes products of tiles so small that most of its time goes to calling for them, and its backward pass
-in half types takes ten times as long again; the full matrix is copied, and with it queries, keys and values by head.
-Here an item is read where its projections lie, its tables stay in the first cache, what a mask hides is not computed,
-and the backward pass makes the weights again. A sink is one more term of each row's sum; its gradient is −w_sink
-Σ_j w_j (g·v_j), summed over rows.
+PyTorch's kernel computes products of tiles so small that most of its time is call overhead, and its backward pass in
+half-precision types takes ten times as long again; the full-matrix alternative copies the scores, and queries, keys and
+values by head. Here the inputs are read in place from their projections, the matrices of an item stay in the L1 cache,
+masked pairs are not computed, and the backward pass recomputes the weights. A sink is one more term of each row's sum;
+its gradient is −w_sink Σ_j w_j (g·v_j), summed over rows. The result is exact: it is the same softmax over all visible
+keys.
 """
 
 from collections.abc import Sequence
@@ -31,25 +32,25 @@ from qkv.shapes import Shape
 from qkv.values.parameters import readable
 
 LONGEST = 256
-"""The most queries or keys; beyond, an item's tables leave the second cache."""
+"""The largest number of queries or keys; beyond it, an item's matrices exceed the L2 cache."""
 WIDEST = 128
-"""The widest query or value; likewise."""
+"""The widest query or value, for the same reason."""
 _LARGEST = torch.finfo(torch.float32).max
-"""Stands for a sink of +inf, beside which nothing counts, and for the row state that it gives."""
+"""Replaces a sink of +inf, which takes the whole weight of its row, and the row state that results."""
 EACH = 5e-5
-"""Microseconds of one thread for each number of a query and each key, forward."""
+"""Microseconds of one thread per element of the query and per key, forward."""
 LEAST = 32
-"""Items that are always enough: below, a call takes what it saves, and who computes little needs no Numba."""
+"""Batch × heads that always suffices: below it the call overhead may cancel the gain, and small jobs need no Numba."""
 LONG = 96
-"""Keys from which on hidden pairs count where products are MKL's."""
+"""Fewest keys for which skipping masked pairs pays on processors where MKL's products are fast."""
 MUCH = 1 << 24
-"""Multiplications of one product that are enough for fewer items, two for each thread: PyTorch's kernel takes a
-millisecond of one thread for as much."""
+"""Multiplications of one product that suffice even for fewer items, if there are two for each thread: PyTorch's kernel
+takes a millisecond of one thread for as many."""
 
 
 def fits(problem: Problem) -> bool:
-    """Whether this pass is made for a problem that `sdpa` does not refuse."""
-    # Asked first: a program that is traced must not be cut to the sizes that are asked about below.
+    """Return whether this pass supports a problem that `sdpa` accepts, and is worth using for it."""
+    # This comes first: the size checks below would specialize a traced program to these sizes.
     return (
         not torch.compiler.is_compiling()
         and not problem.transformed
@@ -66,7 +67,7 @@ def fits(problem: Problem) -> bool:
 
 
 def _enough(problem: Problem) -> bool:
-    """Whether there is so much to compute, and in so many items, that each thread wins by it."""
+    """Return whether there is enough work, in enough items, for each thread to gain."""
     if not problem.sink and mkl_favored() and not _leaves_out(problem):
         return False
     if problem.rows >= LEAST:
@@ -76,8 +77,10 @@ def _enough(problem: Problem) -> bool:
 
 
 def _leaves_out(problem: Problem) -> bool:
-    """Whether the pass wins where PyTorch's products are as fast as its own: by hidden pairs that it leaves out, by a
-    mask that PyTorch's kernel reads as numbers, and in its backward pass."""
+    """Return whether this pass is faster even where MKL is fast.
+
+    It skips masked pairs, PyTorch's kernel reads the mask as a matrix of numbers, and the backward pass is faster.
+    """
     long = problem.keys >= LONG
     if problem.mask == "causal":
         return long
@@ -87,7 +90,7 @@ def _leaves_out(problem: Problem) -> bool:
 
 
 def serves(problem: Problem, call: Call) -> bool:
-    """Whether it computes a call: one whose tensors can be read."""
+    """Return whether this pass can compute a call: it fits the problem, and the tensors' memory can be read."""
     return (
         fits(problem)
         and torch._C._get_tracing_state() is None
@@ -96,9 +99,10 @@ def serves(problem: Problem, call: Call) -> bool:
 
 
 def cost(problem: Problem) -> Cost:
-    """Two products forward, five backward, and a way through the rows of each.
+    """Return the cost of two products forward and five backward, and of one pass over the rows of each.
 
-    Fitted to processor time of one thread and halved, as other backends are foreseen at half of theirs at such sizes.
+    Fitted to processor time of one thread and halved, as the predicted times of other backends are half of theirs at
+    such sizes.
     """
     pairs = problem.rows * problem.queries * problem.keys
     operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
@@ -108,13 +112,13 @@ def cost(problem: Problem) -> Cost:
 
 
 def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) -> Result:
-    """Attend.
+    """Compute softmax attention.
 
     Args:
-        problem, call: what is asked; what no one may see may hold anything.
+        problem, call: the problem and its inputs; keys and values that every query masks may hold any number.
         query: (..., Q, F), operands of dot products.
         key: (..., K, F).
-        scale: multiplies the products.
+        scale: factor of the dot products.
     """
     query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
     sight, sink = _sight(problem, call.visibility), _sink(problem, call)
@@ -131,7 +135,7 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
 
 
 def direct(problem: Problem) -> DirectCall | None:
-    """The pass and nothing else, where query, key and value have four dimensions and the mask is `all` or `causal`."""
+    """Return a direct call of the pass for four-dimensional inputs under the masks `all` and `causal`, else None."""
     if problem.mask == "all":
         last = np.full(1, problem.keys, np.int32)
         sight = _Sight(np.zeros(1, np.int32), last, (0, 0, 0))
@@ -153,7 +157,7 @@ def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: 
 
 
 class _Sight(NamedTuple):
-    """The first key and the one past the last key that each query sees, and how they lie over (B, H, Q)."""
+    """The key range of each query, its first key and the one past its last, and the strides of both over (B, H, Q)."""
 
     first: NDArray[np.int32]
     last: NDArray[np.int32]
@@ -164,18 +168,18 @@ def _sight(problem: Problem, visibility: Visibility) -> _Sight:
     first, last = (None, None) if visibility.bounds is None else visibility.bounds
     first = torch.zeros(1, dtype=torch.int32, device="cpu") if first is None else first
     last = torch.full((1,), problem.keys, dtype=torch.int32, device="cpu") if last is None else last
-    # One shape, so that both lie alike.
+    # Both get one shape, so that they have the same strides.
     ends = [x.contiguous() for x in (first + torch.zeros_like(last), last + torch.zeros_like(first))]
     rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
     return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
 
 
 def _sink(problem: Problem, call: Call) -> Tensor | None:
-    """That of each item, (1 or B, 1 or H)."""
+    """Return the sink of each item, (1 or B, 1 or H), or None."""
     if not problem.sink:
         return None
     assert isinstance(call.normalizer, Softmax)
-    # None is −inf to the kernels.
+    # The kernels read −inf as no sink.
     sink = torch.as_tensor(call.normalizer.sink, dtype=torch.float32, device="cpu")
     sink = torch.where(sink > _LARGEST, _LARGEST, sink)
     if len(problem.leading) > 1 and sink.ndim > 1:
@@ -200,7 +204,7 @@ class _Short(torch.autograd.Function):
 
 
 class _ShortBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+    """The gradients, as a function whose own derivative raises an error that names where second derivatives work."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
@@ -264,14 +268,14 @@ def _backward(
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[np.uint64]:
-    """Sizes and strides as the kernels take them."""
+    """Return sizes and strides in the order that the kernels expect."""
     shape = query.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3]
     strides = *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *sight.strides
     return np.array([*shape, *strides], np.uint64)
 
 
 def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], tables: Shape) -> None:
-    """Share the items out among threads, each with tables of its own; `each` microseconds a pair of numbers."""
+    """Distribute the items over threads, each with its own scratch; `each`: microseconds per query element and key."""
     from qkv.compiled import thread_pool
     from qkv.compiled.registers import ROUND
     from qkv.linalg.small_matmul import ROWS
@@ -279,7 +283,7 @@ def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence
     edges = -query.shape[2] // ROUND * -ROUND // ROWS
     scratch = *(((size,), np.float32) for size in tables), ((edges, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
-    # All items take as long: an update of a small GPT takes 4% less so than with four chunks for each thread.
+    # Items take equally long: with two chunks per thread a training step of a small GPT takes 4% less than with four.
     thread_pool.run_in_chunks(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)
 
 

@@ -22,7 +22,7 @@ LOWEST, NONE = np.float32(-np.inf), np.float32(np.nan)
 
 @helper
 def _exp(x):
-    """e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
+    """Return e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
 
     Source: Moshier, Cephes, `expf`.
     """

@@ -41,7 +41,7 @@ def refuses(problem: Problem) -> str | None:
 def cost(problem: Problem) -> Cost:
     """Estimate a sort and two-pointer passes; or a sort, prefix sums, and a bisection for each query.
 
-    Two-pointer passes were fitted to processor time of one thread, 8 heads × 16 to 2,048: a side, a window, its moments.
+    Fitted to processor time of one thread, 8 heads × 16 to 2,048:a side, a window, its moments.
     """
     keys = max(problem.keys, 2)
     # torch.jit.trace makes tensors of sizes.

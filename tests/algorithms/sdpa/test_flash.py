@@ -224,3 +224,15 @@ def test_who_traces_gets_rows_that_see_no_more(mask: str, backend: str) -> None:
     blind = ~seen[:, 7]
     same_numbers(found[..., blind, :], attend(*clean)[..., blind, :], torch.float32)
     assert found[1, 2, seen[:, 7]].isnan().all()
+
+
+@pytest.mark.parametrize("keys", [1, 5, 15, 16, 20])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_nan_of_a_query_shows_in_a_compiled_call(keys: int, is_causal: bool) -> None:
+    query, key, value = (torch.randn(1, 2, n, 8) for n in (3, keys, keys))
+    query[0, 1, 2, 3] = torch.nan
+    mask = causal() if is_causal else None
+    compiled = torch.compile(lambda q, k, v: qkv.attention(q, k, v, mask=mask), backend="eager", fullgraph=True)
+    output = compiled(query, key, value)
+    assert output[0, 1, 2].isnan().all()
+    assert output.isfinite().sum() == output.numel() - output.shape[-1]

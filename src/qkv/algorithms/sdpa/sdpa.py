@@ -195,6 +195,8 @@ def attend(
         output, lse = flash.forward(query, key, value, mask, causal, scale)
     else:
         output = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
+        # In a traced graph nothing can be checked afterwards: a row of NaN scores may have come out as an empty one.
+        output = output.masked_fill(query.isnan().any(-1, keepdim=True), torch.nan)
     if safe is not None and lse is not None and _out_of_hand(problem, lse, mask is not None):
         return safe()
     if problem.sink:

@@ -1,10 +1,10 @@
-"""What every derivative of ours says of its own derivative."""
+"""The error that our backward passes raise when they are differentiated again."""
 
 from qkv.errors import UnsupportedError, error_message
 
 
 def second_derivative(backend: str) -> UnsupportedError:
-    """The error for a derivative of a derivative."""
+    """Return the error for a second derivative through a backend."""
     hint = (
         'Pass backend="reference", which PyTorch differentiates any number of times; '
         'in a layer set layer.attention.backend = "reference".'

@@ -1,4 +1,4 @@
-"""What a backend is: a name and three functions behind one seam."""
+"""The interface of a backend: a name and three functions (`refuses`, `cost`, `run`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from qkv.engine.problem import Call, Cost, Problem
 from qkv.scores.base import Score
 
 DirectCall = Callable[[Tensor, Tensor, Tensor, Score], Tensor]
-"""(query, key, value, score) -> output, for a problem whose call holds nothing else and broadcasts nothing."""
+"""(query, key, value, score) -> output, for calls without other tensors and without broadcasting."""
 
 
 class Result(NamedTuple):
@@ -18,7 +18,7 @@ class Result(NamedTuple):
 
     Attributes:
         output: (..., Q, V), the problem's leading shape.
-        state: the row state's value (..., Q), at least float32; None where it was not asked for.
+        state: the row state's value (..., Q), at least float32; None if it was not requested.
     """
 
     output: Tensor
@@ -31,18 +31,18 @@ class Backend:
     """One way to compute attention.
 
     Attributes:
-        name: what `backend=` takes and `explain` shows.
-        what: its algorithm in a few words.
-        refuses: the reason why it cannot serve a problem, or None.
-        cost: what a problem takes.
-        run: compute it.
+        name: the value of `backend=`, shown by `explain`.
+        what: a short description of its algorithm.
+        refuses: returns the reason why it cannot compute a problem, or None if it can.
+        cost: returns the predicted cost of a problem.
+        run: computes the problem.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
-        tells: what it finds in the tensors of a call that decides how it computes them, in a few words.
-        direct: a shorter way to the same output for a problem whose call holds nothing beside query, key, value and
-            score, and whose mask is `all` or `causal`; None where there is none.
-        repeats: what attends with other queries over a call's keys and values, which get no gradient, where queries
-            follow one another; None where only `run` does.
-        shields: whether `run` itself keeps out what no one may see; else that is zeroed before.
+        tells: returns a short description of the properties of a call's tensors that decide how they are computed.
+        direct: returns a function with less overhead and the same output, for calls that hold only query, key, value
+            and score and whose mask is `all` or `causal`; None if there is none.
+        repeats: returns a function that attends to a call's fixed keys and values, without gradients, one query at a
+            time, for decoding; None if only `run` is available.
+        shields: whether `run` itself ignores keys and queries that are fully masked; otherwise they are zeroed first.
     """
 
     name: str

@@ -32,7 +32,7 @@ class DescribedCall(NamedTuple):
     """A call ready to be computed.
 
     Attributes:
-        problem: the question.
+        problem: the description of the call, without tensors.
         call: its tensors.
         leading: the leading shape as the caller sees it.
     """
@@ -57,7 +57,7 @@ class Arguments(NamedTuple):
 def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> DescribedCall:
     """Check the arguments of a call, align them, and describe the problem.
 
-    Keys that no query may see are as the caller gave them: `zero_hidden_keys` zeroes them.
+    Keys that no query may see are left unchanged here; `zero_hidden_keys` zeroes them.
 
     Raises:
         ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.
@@ -87,10 +87,10 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     visibility = lower(mask, grid)
     bias = None if given.bias is None else _bias(given.bias, grid, query)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":
-        # Only its equation is known: its rows are made whole, as those of a function of the caller's own.
+        # Only the normalizer's equation is known, so whole rows are computed, as for a user-defined score.
         score = Learned(partial(equation, score if groups is None else repeat_key_heads(score, groups[1])))
     if groups is not None and score.core == "tile":
-        # A function of the caller's own expects the heads as the caller laid them out.
+        # A user-defined score expects the caller's head layout.
         key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
         groups = None
     if groups is not None:
@@ -104,7 +104,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
 
 
 def _recorded(x: T) -> T:
-    """The same tensor, or a copy that autograd can save of one that was made in inference mode."""
+    """Return the tensor, or a clone if it was made in inference mode, since autograd cannot save those."""
     return x.clone() if isinstance(x, Tensor) and x.is_inference() else x  # type: ignore[return-value]
 
 
@@ -167,7 +167,7 @@ def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
             raise DtypeError(error_message(name, f"device {query.device}, that of query", f"{x.device}", hint))
-        # Autocast makes one type of all but float64.
+        # Autocast casts everything except float64 to one dtype.
         cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
         if x.dtype != query.dtype and not cast:
             hint = f"Use {name}.to(query.dtype)."
@@ -188,7 +188,7 @@ def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 
 
 def _autocasts(kind: str) -> bool:
-    # PyTorch raises where it is asked about a device that has no autocast.
+    # PyTorch raises an error for a device without autocast.
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
@@ -270,7 +270,7 @@ def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
 def _grouped(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, groups: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Lay heads out as (G, H/G): keys and values then broadcast over their group instead of being copied."""
+    """Reshape heads to (G, H/G): keys and values then broadcast over their group instead of being copied."""
     bias = None if bias is None else regroup(bias, 2, *groups)
     return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
 
@@ -312,7 +312,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
 
 
 def _positioned(score: Score) -> Core | None:
-    """The core beneath a fixed bias from positions, where nothing bends what it gives."""
+    """The core beneath a fixed bias from positions, if its pointwise function is linear."""
     inner = score.module if isinstance(score, Learned) else None
     plain = isinstance(inner, Positioned) and inner.fixed and isinstance(inner.score.pointwise, Linear)
     return inner.score.core if plain and isinstance(inner, Positioned) else None
@@ -329,5 +329,5 @@ def _wants_gradient(call: Call) -> bool:
     inner = score.module if isinstance(score, Learned) else None
     if isinstance(inner, Positioned):
         return not inner.fixed or _wants_gradient(call._replace(score=inner.score))
-    # What a function of the caller's own closes over cannot be seen from here.
+    # The tensors that a user-defined function closes over are not visible here.
     return score.core == "tile"

@@ -1,4 +1,4 @@
-"""Zeros in place of what no one may see."""
+"""Zero the keys and values that no query may see, and the queries that see no key."""
 
 import torch
 
@@ -6,14 +6,14 @@ from qkv.engine.problem import Call
 
 
 def zero_hidden_keys(call: Call, keys: bool = True) -> Call:
-    """Zero what no one may see, so that nothing it holds can reach a result or a gradient.
+    """Zero keys and values that no query sees, so that their contents cannot reach a result or a gradient.
 
     Args:
         call: the tensors of a call, as the caller gave them.
         keys: whether keys and values are zeroed too, and not only queries that see nothing.
 
     Returns:
-        The same call over tensors with zeros.
+        The same call, with those rows replaced by zeros.
 
     Example:
         >>> from qkv.engine.describe import Arguments, describe

@@ -1,4 +1,4 @@
-"""The mechanism and the tensors of a problem, laid out as tiles take them."""
+"""The mechanism and the tensors of a problem, in the layout that tiles use."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -22,8 +22,8 @@ class Mechanism:
     Attributes:
         core: the function on pairs.
         pointwise: what follows it.
-        normalizer: a name of `weighing.RULES`.
-        factor: multiplies the core's result, where no tensor does.
+        normalizer: a key of `row_rules.RULES`.
+        factor: multiplies the core's result if there is no scale tensor.
         dropout: the probability of dropping a weight.
         state: whether the row state is wanted.
         leading: the leading shape.
@@ -74,7 +74,7 @@ class Gradients(NamedTuple):
 
 
 DIFFERENTIABLE = len(Gradients._fields)
-"""The first so many inputs may have gradients."""
+"""How many of the inputs, counted from the first, may have gradients."""
 
 
 def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:

@@ -1,4 +1,4 @@
-"""The question put to backends: a problem (a value without tensors), the tensors that go with it, and the plan."""
+"""The input of a backend: a problem (a value without tensors), the tensors that go with it, and the plan."""
 
 from dataclasses import dataclass
 from textwrap import fill
@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
     Attributes:
         query, key, value: (..., Q, D), (..., K, E), (..., K, V), leading shapes that broadcast to the problem's;
-            keys and values that no query may see are zero, unless the backend sees to that by itself.
+            keys and values that no query may see are zero, unless the backend handles them itself.
         score, normalizer: the mechanism, parameters laid out as the leading shape.
         visibility: the lowered mask.
         bias: added to the scores, broadcasts to (..., Q, K).

@@ -1,4 +1,4 @@
-"""The walk over tiles: stripes of whole rows, small enough for the cache."""
+"""Iterate over tiles: stripes of whole rows, small enough for the cache."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -22,7 +22,7 @@ class Size(NamedTuple):
     Attributes:
         pairs: how many scores it holds where its rows are short.
         tall: its fewest rows while it stays under `LONG` scores: keys are read once per stripe.
-        whole: whether it holds all leading indices, so that `pairs` are shared out among them.
+        whole: whether it holds all leading indices, so that `pairs` is divided among them.
     """
 
     pairs: int
@@ -39,7 +39,7 @@ LONG = 1 << 22
 
 
 class Place(NamedTuple):
-    """Where a tile lies: slices of the leading dimensions, rows and columns."""
+    """The position of a tile: slices of the leading dimensions, rows and columns."""
 
     lead: tuple[slice, ...]
     rows: slice
@@ -94,8 +94,8 @@ def _height(queries: int, keys: int, widest: int, pairs: int, tall: int) -> int:
 class TileWalk:
     """The tiles of a problem, each with its place and what its rows may see.
 
-    Tiles of a `whole` size cut rows alone: a function of the caller's own may close over parameters for each head, so
-    that it must see all heads at once.
+    Tiles of a `whole` size cut rows alone: a user-defined score may close over parameters for each head, so it
+    must receive all heads at once.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ def _ends(bound: Tensor) -> tuple[int, int]:
 def dropout_factors(
     seed: Tensor, place: Place, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
 ) -> Tensor:
-    """What each weight of a tile is multiplied by under dropout: 0, or 1/(1 − dropout)."""
+    """Return the factor of each weight of a tile under dropout: 0, or 1/(1 − dropout)."""
     lead, rows, columns = place
     problems = torch.arange(prod(leading), device=seed.device).view(leading)[lead]
     row_numbers = problems.unsqueeze(-1) * queries + torch.arange(rows.start, rows.stop, device=seed.device)

@@ -2,7 +2,7 @@
 
 A function of PyTorch's autograd saves what it reads, the tensors of a mask too, and PyTorch compares versions. Tiles
 that are made again (`torch.utils.checkpoint`) read tensors that nobody saved: those of the call, and those that a
-function of the caller's own closes over.
+user-defined function closes over.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ def tensors_of(call: Call) -> list[Tensor]:
 class Reads(TorchFunctionMode):
     """The tensors that tiles are made of, each with its version.
 
-    Tiles are made within it, and made again: a function that was compiled for the one then serves the other. When they
-    are made first it finds what a function of the caller's own closes over.
+    Tiles are made within it, and made again: a function that was compiled for the one then serves the other. The first
+    time, it finds the tensors that a user-defined function closes over.
 
     Args:
         known: tensors that are read in any case.

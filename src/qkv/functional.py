@@ -102,14 +102,14 @@ def attention(
 def decoder_for(
     query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer | None, mask: Mask | Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
-    """What attends over these keys and values, which get no gradient, with one query after another.
+    """Return a function that attends to fixed keys and values one query at a time, for decoding, without gradients.
 
     Args:
         query: the first, (..., Q, D); those that follow are like it.
         key, value, score, normalizer, mask: as `attention` takes them.
 
     Returns:
-        A function query -> output, planned once; None where nothing is gained by it.
+        A function query -> output, planned once; None if that would save no time.
 
     Raises:
         QkvError: as `attention`.
@@ -234,7 +234,7 @@ def explain(
     enable_gqa: bool = False,
     backend: str = "auto",
 ) -> Plan:
-    """Tell how `attention` would compute a call: which backend, why, at what cost, and why not the others.
+    """Describe how `attention` would compute a call: which backend, why, at what cost, and why not the others.
 
     Args:
         query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.

@@ -36,7 +36,7 @@ def choose(problem: Problem, backend: str = AUTO) -> str:
 
 
 def plan(problem: Problem, backend: str = AUTO) -> Plan:
-    """Choose a backend, and tell why and what every other one said.
+    """Choose a backend, with the reason and every other backend's refusal or relative cost.
 
     Args:
         problem: what is asked.

@@ -19,7 +19,7 @@ _TAKES = {"dense": 1, "lengths": 2, "documents": 2, "window": 3, "and": 2, "or":
 
 
 def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
-    """Write a mask as text, tensors and numbers, or None where it holds a mask of the caller's own.
+    """Write a mask as text, tensors and numbers, or None where it holds a user-defined mask.
 
     Args:
         mask: any composition.

@@ -1,4 +1,4 @@
-"""Functions of the caller's own under tracing and transformations: stripes of rows that no value of a tensor decides.
+"""User-defined scores under tracing and transformations: stripes of rows that no value of a tensor decides.
 
 The eager walk reads where rows begin and end from the mask; a tracer cannot. Here every stripe has the same number of
 rows and all the keys, so that one compilation serves any mask and any number of keys.

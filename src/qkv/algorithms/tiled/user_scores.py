@@ -1,4 +1,4 @@
-"""Functions of the caller's own, tile by tile: checkpoints make each tile again in the backward pass.
+"""User-defined scores, tile by tile: checkpoints make each tile again in the backward pass.
 
 A checkpoint that is not re-entrant is recorded by PyTorch like any other operation, so that gradients reach what the
 function closes over.

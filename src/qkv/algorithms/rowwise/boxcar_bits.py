@@ -1,7 +1,8 @@
-"""Weights of a boxcar as bits, kept from the forward pass for the gradient of the values: 0, or one number per row.
+"""Boxcar weights stored as bits by the forward pass, for the gradient of the values.
 
-They take a thirty-second of the weights, and no more than queries, keys and values together: memory stays linear in
-both lengths. Of what finds no room the tiles are made again.
+All weights of a row are 0 or one common number, so one bit per weight is exact. The bits take a thirty-second of the
+memory of the weights, and at most as much as queries, keys and values together: memory stays linear in both lengths.
+Tiles beyond this limit are recomputed.
 """
 
 from math import prod
@@ -18,34 +19,34 @@ if TYPE_CHECKING:
     from qkv.engine.key_ranges import Array
 
 _EACH = 1e-4
-"""Microseconds of one thread for a weight, either way."""
+"""Microseconds of one thread to pack or unpack a weight."""
 
 
 def serves(recipe: Mechanism, inputs: Inputs) -> bool:
-    """Whether all weights of a row are zero or one number, and only values have a gradient."""
+    """Return whether all weights of a row are zero or one common number, and only values have a gradient."""
     even = isinstance(recipe.pointwise, BoxcarShape) and recipe.normalizer == "sum"
     return even and inputs.bias is None and inputs.seed is None
 
 
 @final
 class Bits:
-    """What the tiles of a problem leave, in the order of the walk over them.
+    """The packed weights of the tiles of a problem, in the order of iteration.
 
     Args:
-        inputs: of the problem.
+        inputs: the inputs of the problem, whose size limits the memory.
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        """Begin without any."""
+        """Start without any stored tile."""
         self._left = sum(x.nbytes for x in (inputs.query, inputs.key, inputs.value))
         self._kept: list[tuple[Any, Tensor] | None] = []
 
     def keep(self, weights: Tensor, state: "Array") -> None:
-        """Keep a tile, where there is room.
+        """Store a tile if it fits in the memory limit.
 
         Args:
             weights: (..., h, c).
-            state: the sum of each row, (L, h).
+            state: the row sums, (L, h).
         """
         import numpy as np
 
@@ -67,16 +68,16 @@ class Bits:
     def give(
         self, number: int, shape: tuple[int, ...], rooms: Workspace, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor] | None:
-        """A tile again, or None where it found no room.
+        """Return a stored tile, or None if it was not stored.
 
         Args:
-            number: of the tile.
+            number: index of the tile.
             shape: (..., h, c).
-            rooms: where it may lie.
-            dtype: of the weights.
+            rooms: workspace that provides the buffer.
+            dtype: type of the weights.
 
         Returns:
-            Ones and zeros of that shape, and what each row's ones are to be multiplied by (..., h, 1).
+            Ones and zeros of that shape, and the factor of each row's ones (..., h, 1).
         """
         from qkv.algorithms.rowwise import boxcar_bits_kernel
         from qkv.compiled import thread_pool

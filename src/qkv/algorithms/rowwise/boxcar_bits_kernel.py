@@ -1,7 +1,7 @@
-"""Rows of weights that are zero or one number, as bits.
+"""Pack rows of weights that are zero or one common number into bits, and unpack them.
 
-With S = K // 8, bit b of byte j stands for key bS + j, so that both ways fill registers; the last byte of a row has the
-keys that are left.
+With S = K // 8, bit b of byte j stands for key bS + j, so that packing and unpacking both use whole vector registers;
+the last byte of a row has the remaining keys.
 """
 
 # mypy: ignore-errors
@@ -30,7 +30,7 @@ def _unpack(own, bit, w):
 
 @kernel("void(i8, i8, F[:,::1], u1[:,::1])")
 def pack(start, stop, weights, bits):
-    """Say which weights of the rows start to stop are not zero.
+    """Write one bit per weight of the rows start to stop: whether it is not zero.
 
     Args:
         start, stop: the range of rows.
@@ -51,7 +51,7 @@ def pack(start, stop, weights, bits):
 
 @kernel("void(i8, i8, u1[:,::1], F[:,::1])")
 def unpack(start, stop, bits, weights):
-    """Write 1 for each weight of the rows start to stop that is not zero, 0 for the others.
+    """Write 1 for each nonzero weight of the rows start to stop, and 0 for the others.
 
     Args:
         start, stop: the range of rows.

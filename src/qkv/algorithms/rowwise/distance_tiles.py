@@ -1,14 +1,14 @@
-"""Values weighted by kernels of squared distances between near points, in compiled tiles that stay in the first caches.
+"""Kernel regression over squared distances between near points, in compiled tiles that stay in the L1 and L2 caches.
 
-Backend `rowwise` comes here where its guard lets products in the operands' own type serve and each row's kernel values
-are divided by their sum: no matrix passes through memory (`qkv.algorithms.rowwise.distance_tiles_kernel`). A softmax
-over −‖q−k‖²/2h² is a Gaussian divided by its sum, where no row's nearest key is far.
+Backend `rowwise` uses this module if its guard accepts products in the operands' own type and the kernel values of each
+row are divided by their sum: no matrix is written to memory (`qkv.algorithms.rowwise.distance_tiles_kernel`). A softmax
+over −‖q−k‖²/2h² is a Gaussian divided by its sum, if the nearest key of each row is not far away.
 
-A boxcar's weights have no slope, and the gradient of the values is the transposed sum. Its weights are kept as bits,
-where these take no more than queries, keys and values together: memory stays linear in both lengths. Beyond, keys take
-the place of queries, and the gradients of the output, divided by their rows' sums, that of values; products have the
-same bits either way, so that the same pairs are within the support. Gradients of other kernels need each weight's
-slope, of the very weights of the forward pass: they are left to others.
+Boxcar weights have zero gradient, and the gradient of the values is the transposed sum. The weights are stored as bits
+if these take no more memory than queries, keys and values together: memory stays linear in both lengths. Otherwise the
+forward kernel runs with keys in place of queries, and with the gradients of the output, divided by their row sums, in
+place of values; products are bitwise equal in both directions, so the same pairs are within the support. Gradients of
+other kernels need the derivative of exactly those weights that the forward pass used: other modules compute them.
 """
 
 from math import prod
@@ -27,20 +27,20 @@ from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, 
 from qkv.scores.widened import as_it_is
 
 DEPTH = 12.0
-"""The largest exponent of a Gaussian whose sums are divided at the end: products with values stay normal numbers."""
+"""Largest exponent of a Gaussian if sums are divided at the end: products with values stay normal floats."""
 _FLATTEST = 1e-30
-"""The least 1/h²: float32 ends at 1e-38, and there 0 times infinity is no number."""
+"""The least 1/h²: float32 ends at 1e-38, and there 0 times infinity is NaN."""
 _LEAST, _MOST = 1e-20, 1e30
-"""The largest of all values lies between these, or it is 0: sums over a hundred million keys are below 3e38."""
+"""The largest magnitude of all values must be between these, or 0: sums over a hundred million keys are below 3e38."""
 
 _GROUP, _TILE = 128, 512
-"""Rows and keys at a time: of 64 numbers each, their tables fill half of a second cache of one MiB."""
+"""Rows and keys per tile: with 64 numbers each, the buffers fill half of an L2 cache of one MiB."""
 _EACH = 1.5e-5
-"""Microseconds of one thread for a pair and a number of its query, key or value."""
+"""Microseconds of one thread per pair and element of its query or value."""
 
 
 def fits(problem: Problem) -> bool:
-    """Whether these tiles may serve a problem, which its numbers decide; only for its cost."""
+    """Return whether these tiles may apply to a problem, to predict its cost; the numbers decide when it runs."""
     return (
         problem.core == "distance"
         and _kind(problem.pointwise, problem.normalizer) is not None
@@ -54,10 +54,10 @@ def fits(problem: Problem) -> bool:
 
 
 def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
-    """Whether near points are a problem for these tiles: no mask, no bias, nothing per head, no dropout, no row state.
+    """Return whether these tiles apply to near points: no mask, bias, per-head parameter, dropout or row state.
 
     Args:
-        recipe, inputs, visibility: of squared distances.
+        recipe, inputs, visibility: a problem of squared distances.
         gradient: whether a backward pass may follow.
     """
     return (
@@ -76,12 +76,12 @@ def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility, gradient: 
 
 
 def summable(recipe: Mechanism, far: tuple[float, float], value: Tensor) -> bool:
-    """Whether no sum that is divided at the end leaves float32, by small weights or by values of any size.
+    """Return whether sums that are divided at the end stay within float32, for these weights and values.
 
     Args:
-        recipe: of a problem that these tiles serve.
+        recipe: mechanism of a problem that these tiles serve.
         far: max‖q‖² and max‖k‖².
-        value: (..., K, V); False where one is no number.
+        value: (..., K, V); False if one is NaN.
 
     Example:
         >>> recipe, ones = Mechanism("distance", GaussianShape(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
@@ -98,11 +98,11 @@ def summable(recipe: Mechanism, far: tuple[float, float], value: Tensor) -> bool
 
 
 def attend(recipe: Mechanism, inputs: Inputs, norms: near_points.Norms, gradient: bool) -> Tensor:
-    """Attend.
+    """Compute attention tile by tile.
 
     Args:
-        recipe, inputs: of a problem that these tiles serve.
-        norms: of query and key, without gradients.
+        recipe, inputs: a problem that these tiles serve.
+        norms: squared norms of query and key, without gradients.
         gradient: whether a backward pass may follow.
 
     Returns:
@@ -116,7 +116,7 @@ def attend(recipe: Mechanism, inputs: Inputs, norms: near_points.Norms, gradient
 
 
 def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
-    """The number of the compiled kernel, None where there is none."""
+    """Return the number of the compiled kernel, None if there is none."""
     if isinstance(pointwise, NegativeHalf):
         return 0 if normalizer in ("softmax", "gaussian") else None
     if normalizer != "sum":
@@ -127,12 +127,12 @@ def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
 
 
 class _Sums(NamedTuple):
-    """What the compiled tiles give.
+    """The result of the compiled tiles.
 
     Attributes:
-        output: Σ f(‖q−k‖²/h²) v, divided by Σ f where asked, (..., Q, V).
+        output: Σ f(‖q−k‖²/h²) v, divided by Σ f if `divided`, (..., Q, V).
         totals: Σ f (..., Q, 1).
-        seen: which f are not 0, as 16 bits of a word, flat; None where not wanted.
+        seen: which f are not 0, as words of 16 bits, flat; None if not kept.
     """
 
     output: Tensor
@@ -171,7 +171,7 @@ def _sums(
 
 
 def _turned(recipe: Mechanism, seen: Tensor, value: Tensor, keys: int) -> Tensor:
-    """Σ over the rows of what each key is weighed by 1 for, (..., K, V)."""
+    """Return, for each key, the sum of `value` over the rows in which it has weight 1, (..., K, V)."""
     import numpy as np
 
     from qkv.algorithms.rowwise.distance_tiles_kernel import turned
@@ -220,7 +220,7 @@ class _Tiles(torch.autograd.Function):
 
 
 class _TilesBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
+    """The gradients, as a function whose own derivative raises an error that names where second derivatives work."""
 
     @staticmethod
     def forward(

@@ -1,8 +1,8 @@
-"""Values weighted by a kernel of squared distances, tile by tile in the first caches: for near points, on the CPU.
+"""Kernel regression over squared distances, tile by tile in the L1 and L2 caches: for near points, on the CPU.
 
-‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k. The products of eight queries with some hundred keys are made in registers
-(`qkv.linalg.small_matmul`), bent to weights where they lie, and multiplied by the values at once: no matrix passes
-through memory. Weights are at most 1, so that nothing is subtracted first and a row is divided by its sum at the end.
+‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k. The products of eight queries with some hundred keys are computed in registers
+(`qkv.linalg.small_matmul`), turned into weights in place, and multiplied by the values at once: no matrix is written to
+memory. Weights are at most 1, so no row maximum has to be subtracted, and a row is divided by its sum at the end.
 """
 
 # mypy: ignore-errors
@@ -28,12 +28,12 @@ _BITS = ir.IntType(ROUND)
 
 
 def _bell(builder, x):
-    """e^(−x/2)."""
+    """Return e^(−x/2), the Gaussian kernel."""
     return exp(builder, builder.fmul(x, every(-0.5)))
 
 
 def _box(builder, x):
-    """1 up to 1, 0 beyond."""
+    """Return 1 for x ≤ 1, else 0: the boxcar kernel."""
     return builder.select(builder.fcmp_ordered("<=", x, every(1.0)), every(1.0), every(0.0))
 
 
@@ -42,12 +42,12 @@ def _positive(builder, x):
 
 
 def _parabola(builder, x):
-    """1 − x up to 1, 0 beyond."""
+    """Return 1 − x for x ≤ 1, else 0: the Epanechnikov kernel."""
     return _positive(builder, builder.fsub(every(1.0), x))
 
 
 def _bend(shape):
-    """The kernel of a row's products, and its sum."""
+    """Return an intrinsic that replaces a row's products by kernel values and returns their sum."""
 
     @intrinsic
     def bend(_, s, at, stop, norms, start, own, scale):
@@ -76,7 +76,7 @@ _bells, _boxes, _parabolas = (_bend(shape) for shape in (_bell, _box, _parabola)
 
 @helper
 def _weights(kind, s, at, lanes, norms, own, scale):
-    """s ← the weights of a row; their sum."""
+    """s ← the weights of a row; return their sum."""
     if kind == BELL:
         return _bells(s, at, lanes, norms, N0, own, scale)
     if kind == BOX:
@@ -86,7 +86,7 @@ def _weights(kind, s, at, lanes, norms, own, scale):
 
 @intrinsic
 def _keep(_, s, at, stop, seen, to):
-    """Of each register which numbers are not 0, as its 16 bits."""
+    """Write for each register which of its numbers are not 0, as 16 bits."""
 
     def make(context, builder, signature, given):
         s, seen = (data(context, builder, signature, given, place) for place in (0, 3))
@@ -105,7 +105,7 @@ def _keep(_, s, at, stop, seen, to):
 
 @intrinsic
 def _ones(_, seen, to, s, at, stop):
-    """A row of zeros and ones again, from what `_keep` wrote of it."""
+    """Restore a row of zeros and ones from the bits that `_keep` wrote."""
 
     def make(context, builder, signature, given):
         seen, s = (data(context, builder, signature, given, place) for place in (0, 2))
@@ -124,7 +124,7 @@ def _ones(_, seen, to, s, at, stop):
 
 @helper
 def _far(norms, to, start, count, lanes):
-    """Norms of a tile's keys; what only fills a register is infinitely far."""
+    """Copy the norms of a tile's keys; the padding of the last register gets an infinite norm, so its weight is 0."""
     for k in range(count):
         to[k] = norms[start + k]
     for k in range(count, lanes):
@@ -154,20 +154,20 @@ def _sums(
 
     Args:
         start, stop: the range of groups.
-        sizes: Q, K, F and V, then how many rows a group has and how many keys a tile, at most.
+        sizes: Q, K, F and V, then the largest number of rows of a group and of keys of a tile.
         kind: BELL, BOX or PARABOLA.
-        divided: whether a row is divided by its sum, and 0 where that is 0.
-        scale: 1/h², multiplies the squared distances.
+        divided: whether each row is divided by its sum; a row whose sum is 0 gives 0.
+        scale: 1/h², factor of the squared distances.
         query, key, value: (items, rows, width), flat.
         of_query, of_key: squared norms, (items, rows), flat.
         out: (items, Q, V), flat.
         totals: the sums of the rows' weights, (items, Q), flat.
-        seen: which weights are not 0, 16 bits of a word, (items, Q, K / 16), flat; of size zero where not wanted.
-        q, k, t, v, s, c, o: tables of this thread, (group, F), (tile, F), (F, tile), (tile, V), (8, tile), (8, V) and
-            (group, V), flat, sizes other than 8 multiples of 16.
-        norms: of this thread, of a tile's keys.
-        sums: of this thread, one for each row of a group.
-        edges: of this thread, two for eight rows.
+        seen: which weights are not 0, words of 16 bits, (items, Q, K / 16), flat; of size zero if not needed.
+        q, k, t, v, s, c, o: scratch of this thread, (group, F), (tile, F), (F, tile), (tile, V), (8, tile), (8, V) and
+            (group, V), flat, sizes other than 8 rounded up to multiples of 16.
+        norms: scratch of this thread, norms of a tile's keys.
+        sums: scratch of this thread, one number per row of a group.
+        edges: scratch of this thread, two numbers per eight rows.
     """
     queries, keys, width, wide, group, along = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]
     groups, deep, broad = (queries + group - N1) // group, whole(width), whole(wide)
@@ -204,15 +204,15 @@ def _sums(
 
 
 def _turned(start, stop, sizes, seen, value, out, s, v, c, o):
-    """Sum rows for keys whose weights are 0 and 1: the groups of keys start to stop, counted over (items, groups).
+    """Sum over rows with weights 0 and 1, for the groups of keys start to stop, counted over (items, groups).
 
     Args:
         start, stop: the range of groups.
-        sizes: Q, K and V, then how many keys a group has, a multiple of 16, and how many rows a tile, at most.
-        seen: which weights are 1, as `sums` wrote it.
+        sizes: Q, K and V, then the largest number of keys of a group, a multiple of 16, and of rows of a tile.
+        seen: which weights are 1, as written by `sums`.
         value: (items, Q, V), flat.
         out: Σ over the rows, (items, K, V), flat.
-        s, v, c, o: tables of this thread, (tile, group), (tile, V), (8, V) and (group, V), flat.
+        s, v, c, o: scratch of this thread, (tile, group), (tile, V), (8, V) and (group, V), flat.
     """
     queries, keys, wide, group, along = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
     groups, broad, words = (keys + group - N1) // group, whole(wide), whole(keys) // LANES

@@ -1,4 +1,4 @@
-"""Normalizers of whole rows that compiled loops compute faster than sorting: sparsemax and entmax."""
+"""Sparsemax and entmax of whole rows, by compiled loops that are faster than sorting."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ def project(scores: Array, alpha: Doubles) -> Doubles:
     """Turn rows of scores into the weights max(0, (α−1)s − τ)^(1/(α−1)) that sum to one, in place.
 
     Args:
-        scores: (L, h, K), C-contiguous, overwritten with the weights; −inf where a key is hidden.
+        scores: (L, h, K), C-contiguous, overwritten with the weights; −inf for a masked key.
         alpha: (L), above 1: 2 is sparsemax.
 
     Returns:
-        τ of each row, (L, h); +inf where a row sees nothing (its weights are 0), NaN where it holds a NaN.
+        τ of each row, (L, h); +inf for a row without visible keys (its weights are 0), NaN for a row that holds a NaN.
 
     Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae and Martins 2019, "Sparse
         Sequence-to-Sequence Models"; Newton's method from the left: Condat 2016, "Fast Projection onto the Simplex and
@@ -49,15 +49,15 @@ def project_back(
     """Turn gradients of the weights into those of the scores, in place.
 
     Args:
-        weights: (L, h, K), what `project` gave.
+        weights: (L, h, K), as returned by `project`.
         grads: (L, h, K), C-contiguous, overwritten.
-        tau: (L, h), what `project` gave.
-        of_tau: (L, h), the gradient of τ; of size zero where there is none.
+        tau: (L, h), as returned by `project`.
+        of_tau: (L, h), the gradient of τ; of size zero if there is none.
         alpha: (L).
-        learns_alpha: whether the gradient of α is wanted.
+        learns_alpha: whether the gradient of α is needed.
 
     Returns:
-        The gradient of α, of each row (L, h); zeros where it is not wanted.
+        The gradient of α for each row (L, h); zeros if it is not needed.
 
     Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", proposition 1.
 

@@ -28,7 +28,7 @@ from qkv.values.parameters import finite, spread
 _RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
 
 DENSE_LIMIT = 1 << 24
-"""The largest number of entries, over all leading indices, of a mask matrix that is materialized."""
+"""The largest number of entries, over all leading indices, of a matrix made of a mask that is no interval of keys."""
 
 
 def refuses(problem: Problem) -> str | None:

@@ -34,7 +34,7 @@ Doubles = NDArray[np.float64]
 
 
 def compiled(problem: Problem) -> bool:
-    """Return whether two-pointer passes support a problem for finite numbers: eager CPU calls where Numba runs."""
+    """Return whether two-pointer passes support a problem, whatever its numbers: eager CPU calls where Numba runs."""
     eager = not torch.compiler.is_compiling() and not problem.transformed
     return eager and problem.device == "cpu" and available.why_unavailable() is None
 

@@ -15,7 +15,7 @@ from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, window
 
-BACKENDS = ("reference", "sdpa", "toeplitz", "linear", "lookup", "fused", "rowwise", "blocked")
+BACKENDS = ("reference", "sdpa", "linear", "lookup", "fused", "rowwise", "blocked")
 """Those that serve masks that differ by row; `sorted` serves none, and `test_sorted` holds it to keys out of reach."""
 
 by_dtype = pytest.mark.parametrize(

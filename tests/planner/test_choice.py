@@ -149,7 +149,7 @@ def test_values_twice_as_wide_as_keys_are_padded_to_where_products_are_mkls(
     values: int, by_mkl: bool, backend: str, gradient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rowwise, "mkl_favored", lambda: by_mkl)
-    # Elsewhere tiles of `softmax_tiles` are faster than PyTorch's kernel, whatever the width.
+    # Elsewhere tiles of `matmul_tiles` are faster than PyTorch's kernel, whatever the width.
     monkeypatch.setattr(matmul_tiles, "_quick", lambda: False)
     choice._remembered.cache_clear()
     query, key = torch.zeros(2, 1, 2, 2048, 64).requires_grad_(gradient).unbind()

@@ -1,4 +1,4 @@
-"""tanh(a + b) taken of the sum itself, and its sum over hidden features: for the few queries of `tanh_direct`."""
+"""tanh(a + b) computed from the sum itself, and its sum over hidden features, for additive attention of few queries."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.

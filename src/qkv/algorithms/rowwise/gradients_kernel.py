@@ -1,4 +1,4 @@
-"""From gradients of the weights to those of the products of a tile, one whole row at a time; undoes `row_weights`.
+"""From gradients of the weights to those of the products of a tile, one whole row at a time; undoes `weights_kernel`.
 
 The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row are float64.
 """

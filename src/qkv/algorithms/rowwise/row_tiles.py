@@ -1,8 +1,8 @@
 """The walk over tiles with one compiled pass per tile: a product, a pass over its rows, a product; and backward.
 
-As in `stripes`, a tile holds whole rows, and the backward pass makes every tile again, but for a boxcar's (`bits`).
-What lies between the products is one pass over each row (`kernels.row_weights`, `kernels.row_slopes`,
-`kernels.entmax_rows`); sums over tiles are taken by the products themselves, in place.
+As in `tiled.stripes`, a tile holds whole rows, and the backward pass computes every tile again, except a boxcar's
+(`boxcar_bits`). Between the products is one pass over each row (`weights_kernel`, `gradients_kernel`, `entmax_kernel`);
+the products themselves sum over tiles, in place.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ the other or more has ‖q−k‖ ≥ (‖q‖ + ‖k‖)/3: its error is at mos
 the equation makes too. Only pairs whose norms are alike are in danger; with m ≤ M the largest norms of the two sides,
 they have ‖q‖·‖k‖ ≤ m·min(M, 2m). So one vector far from all others, which is like none of the other side, endangers
 nobody, as long as far distances do not count themselves: a kernel is 0 there, and so is a softmax in rows of near keys
-(`augmented.shallow`).
+(`augmented_dot.shallow`).
 
 - m·M/h² ≤ `NEAR`, or m·min(M, 2m)/h² ≤ `NEAR` where far distances do not count: products of the operands' own type.
   Their error, a few roundoffs of `NEAR`, is that of the equation itself at distances of that size. Without gradients,

@@ -1,6 +1,6 @@
 """Backend `sorted` by compiled loops: queries and keys are sorted, and one two-pointer pass keeps running sums.
 
-Where `sorted_sums` writes sums of all keys up to each key, here a walk holds one row of them at a time. The gradients
+Where `prefix_sums` writes sums of all keys up to each key, here a walk holds one row of them at a time. The gradients
 of keys and values are the transposed sums, of keys over queries, and so another walk. A walk is along one item and some
 of its columns, which no other walk touches, so that the order of additions does not depend on the threads.
 
@@ -60,7 +60,7 @@ def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
         operands: its numbers, all finite but for values.
 
     Returns:
-        As `sorted_sums.run`.
+        As `prefix_sums.run`.
     """
     a, b, value, scale, visible, count = operands
     if problem.gradient:

@@ -97,7 +97,7 @@ def sides(
     Args:
         targets, sources: their numbers.
         given: rows of the sources.
-        weights: of the sources on each side, see `sweep_sides.sides`.
+        weights: of the sources on each side, see `sides_kernel.sides`.
         factors: of the targets, for each side.
         own: rows of the targets, for dots; None for none.
         valued: whether values are wanted.
@@ -133,7 +133,7 @@ class Support(NamedTuple):
     """A kernel of bounded support.
 
     Attributes:
-        kind: `BOX`, `PARABOLA` or `TRIANGLE` of `sweep_windows`.
+        kind: `BOX`, `PARABOLA` or `TRIANGLE` of `windows_kernel`.
         scale: 1/h² of each item, in the type of the numbers.
         per_width: 1/h of each item.
     """

@@ -1,7 +1,7 @@
 """Backend `lookup`: a hard row is one value, read at the place of its largest score; no weights, no second product.
 
-The places, one number for each query, are found tile by tile as in `stripes` and kept for the backward pass, which then
-has nothing to make again: only the values that were read get a gradient.
+The places, one number for each query, are found tile by tile as in `tiled.stripes` and kept for the backward pass,
+which then has nothing to compute again: only the values that were read get a gradient.
 """
 
 from dataclasses import replace

@@ -24,7 +24,7 @@ class Weights(NamedTuple):
     """A block's parameters.
 
     Attributes:
-        numbers, places: of nine parts, from `paneled.lay_out`: the self-attention's projection, norm and output; those
+        numbers, places: of nine parts, from `packed.pack`: the self-attention's projection, norm and output; those
             of the attention over the memory; the first feed-forward layer, its norm, the second.
         scales: of both attentions, (2,).
         width, hidden, heads: M, of the feed-forward part, H.
@@ -106,7 +106,7 @@ def run(
 def _sizes(
     block: Block, shape: tuple[int, int], seen: StridedArray | None, real: StridedArray | None
 ) -> NDArray[np.uint64]:
-    """As `block_pass` takes them."""
+    """As `block_kernel` takes them."""
     (items, new), (_, _, _, width, hidden, heads, norm_first) = shape, block.weights
     (key, value), (memory_key, memory_value) = block.own, block.memory
     head, fresh = width // heads, (new * 3 * width, 3 * width)

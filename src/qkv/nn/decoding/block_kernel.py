@@ -70,7 +70,8 @@ def _step(threads, sizes, parameters, x, own, memory, masks, work, out, rooms):
     Args:
         threads: of PyTorch.
         sizes: B, N, M, the hidden width, and whether norms stand first; then sizes and strides of the self-attention as
-            `dot_few.append` takes them, as `dot_few.forward` does, and those of the attention over the memory.
+            `few_queries_kernel.append` takes them, as `few_queries_kernel.forward` does, and those of the attention
+            over the memory.
         parameters: all numbers; where in them each part begins: the projection of queries, keys and values, norm and
             output of the self-attention, of the attention over the memory likewise, and the two layers of the
             feed-forward part with their norm between; the scales of both attentions.
@@ -80,7 +81,7 @@ def _step(threads, sizes, parameters, x, own, memory, masks, work, out, rooms):
         masks: of both attentions.
         work: five times (B·N, M), and what the widest product gives.
         out: (B·N, M), flat, written.
-        rooms: for each chunk, scratch of `panels.product`, and the two of `dot_few.forward`.
+        rooms: for each chunk, scratch of `packed_kernel.product`, and the two of `few_queries_kernel.forward`.
     """
     items, new, width, hidden, first = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4] > N0
     grown, form, other = sizes[FORM:OWN], sizes[OWN:OTHER], sizes[OTHER:]

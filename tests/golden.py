@@ -26,7 +26,7 @@ from qkv.decode.greedy import greedy
 from qkv.engine.problem import Problem
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
-from qkv.planner.choice import choose
+from qkv.planner.plan import plan_for
 from qkv.scores.pointwise import (
     BoxcarShape,
     EpanechnikovShape,
@@ -74,10 +74,10 @@ def _answer(trial: Trial, case: Case, backend: str) -> str:
 
 
 def choices() -> Iterator[tuple[str, str]]:
-    """The backend chosen for random problems."""
+    """The algorithm chosen for random problems."""
     draw = random.Random(0)
     for number in range(PROBLEMS):
-        yield f"problem {number}", choose(_problem(draw))
+        yield f"problem {number}", plan_for(_problem(draw)).algorithm
 
 
 def _problem(draw: random.Random) -> Problem:

@@ -58,5 +58,5 @@ def _wide(given: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_backend_without_tangents_says_so() -> None:
     query = torch.randn(2, 5, 8)
-    with forward_ad.dual_level(), pytest.raises(UnsupportedError, match="taken forward"):
+    with forward_ad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
         qkv.attention(query, query, query, backend="blocked")

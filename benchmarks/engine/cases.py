@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import qkv
-from qkv.engine.problem import Plan
+from qkv.planner.plan import Plan
 
 FORWARD, BOTH = "forward", "forward + backward"
 

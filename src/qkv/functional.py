@@ -1,7 +1,6 @@
 """Attention as a function: any score, normalizer and mask, on any backend."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,16 +9,14 @@ from qkv.algorithms.matrix import reference
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
-from qkv.engine.problem import Call, Plan
 from qkv.errors import UnsupportedError, error_message
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.row_state import RowState
-from qkv.planner.choice import choose, plan
 from qkv.planner.out_of_memory import explain_out_of_memory
-from qkv.planner.plan_cache import PLANS, cache_key, store_plan
-from qkv.planner.registry import BACKENDS
+from qkv.planner.plan import Plan, plan_for
+from qkv.planner.plan_cache import planned
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape
@@ -83,20 +80,10 @@ def attention(
         >>> qkv.attention(query, key, value, score=qkv.scores.Gaussian(bandwidth=8.0), mask=mask).shape
         torch.Size([2, 8, 10, 32])
     """
-    mark = None
-    if not torch.compiler.is_compiling():
-        mark = cache_key(query, key, value, score, normalizer, mask, bias, dropout, enable_gqa, backend)
-        known = PLANS.get(mark)
-        if known is not None:
-            return known.attend(query, key, value, score, normalizer, bias)
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = describe(query, key, value, given)
-    name = choose(problem, backend)
-    call = _zeroed(call, name)
-    if mark is not None:
-        store_plan(mark, problem, call, normalizer is None, name)
-    result = BACKENDS[name].run(problem, call)
-    return _laid_out(result.output, leading, 2) if enable_gqa else result.output
+    plan, call, leading = planned(query, key, value, given, backend)
+    output = plan.run(call).output
+    return _ungrouped(output, leading, 2) if enable_gqa else output
 
 
 def decoder_for(
@@ -120,9 +107,8 @@ def decoder_for(
         True
     """
     problem, call, _ = describe(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
-    name = choose(problem, "auto")
-    repeats = BACKENDS[name].repeats
-    return None if repeats is None else repeats(problem, _zeroed(call, name))
+    algorithm, call = plan_for(problem).prepared(call)
+    return None if algorithm.prepare_loop is None else algorithm.prepare_loop(problem, call)
 
 
 @explain_out_of_memory
@@ -162,14 +148,14 @@ def attention_with_weights(
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = describe(query, key, value, given)
-    name, call = choose(problem, backend), zero_hidden_keys(call)
+    plan, call = plan_for(problem, backend), zero_hidden_keys(call)
     weights = reference.weights(problem, call)
-    if name == reference.BACKEND.name:
+    if plan.candidates[0] is reference.REFERENCE:
         output = reference.output(problem, call, weights)
     else:
-        output = BACKENDS[name].run(problem, call).output
+        output = plan.run(call).output
     weights = weights.to(call.query.dtype).expand(*problem.leading, *weights.shape[-2:])
-    return (_laid_out(output, leading, 2), _laid_out(weights, leading, 2)) if enable_gqa else (output, weights)
+    return (_ungrouped(output, leading, 2), _ungrouped(weights, leading, 2)) if enable_gqa else (output, weights)
 
 
 @explain_out_of_memory
@@ -212,11 +198,10 @@ def attention_with_state(
     if problem.normalizer not in KNOWN:
         hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
         raise UnsupportedError(error_message("normalizer", "a value of qkv.normalizers", problem.normalizer, hint))
-    name = choose(problem, backend)
-    output, state = BACKENDS[name].run(problem, _zeroed(call, name))
+    output, state = plan_for(problem, backend).run(call)
     assert state is not None
     if enable_gqa:
-        output, state = _laid_out(output, leading, 2), _laid_out(state, leading, 1)
+        output, state = _ungrouped(output, leading, 2), _ungrouped(state, leading, 1)
     return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
 
 
@@ -254,16 +239,9 @@ def explain(
     # A generator of its own: looking at a plan must not change what is drawn next.
     given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
     problem, call, _ = describe(query, key, value, given)
-    found = plan(problem, backend)
-    tells = BACKENDS[found.backend].tells
-    return found if tells is None else replace(found, why=f"{found.why}; {tells(problem, zero_hidden_keys(call))}")
+    return plan_for(problem, backend).inspected(call)
 
 
-def _zeroed(call: Call, name: str) -> Call:
-    """Zero the keys that no query may see, unless the backend reads only what is seen."""
-    return call if BACKENDS[name].shields else zero_hidden_keys(call)
-
-
-def _laid_out(x: Tensor, leading: Shape, own: int) -> Tensor:
-    """Heads laid out as (G, H/G) become H again."""
+def _ungrouped(x: Tensor, leading: Shape, own: int) -> Tensor:
+    """Merge heads that are laid out as (G, H/G) into H."""
     return x.reshape(*leading, *x.shape[x.ndim - own :])

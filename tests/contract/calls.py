@@ -11,9 +11,10 @@ from tests.contract.mechanisms import NORMALIZER, NORMALIZERS, SCORE, SCORES, No
 from torch import Tensor
 
 from qkv.engine.describe import Arguments, describe
-from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.errors import UnsupportedError
+from qkv.functional import attention, attention_with_state, attention_with_weights, explain
 from qkv.normalizers.row_state import RowState
-from qkv.planner.registry import BACKENDS
+from qkv.planner.plan import plan_for
 
 MECHANISMS = (
     *((score, NORMALIZER["sum" if legal(score, NORMALIZER["sum"]) else "softmax"]) for score in SCORES),
@@ -99,7 +100,11 @@ class Call:
         given = {"mask": None, "bias": None, "dropout": 0.0, "generator": None, "enable_gqa": False}
         given |= self.arguments(leaves)
         bound = describe(leaves["query"], leaves["key"], leaves["value"], Arguments(**given), state)
-        return BACKENDS[backend].refuses(bound.problem)
+        try:
+            plan_for(bound.problem, backend).inspected(bound.call)
+        except UnsupportedError as error:
+            return str(error)
+        return None
 
     def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:
         return self.refusal(backend, state, gradient) is None
@@ -126,3 +131,12 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
         and one.dtype == other.dtype
         and torch.equal(one.nan_to_num(7e7), other.nan_to_num(7e7))
     )
+
+
+def refused(backend: str, *tensors: Tensor, **options: Any) -> bool:
+    """Whether no algorithm of a backend computes a call, by its description or by its numbers."""
+    try:
+        explain(*tensors, **options, backend=backend)
+    except UnsupportedError:
+        return True
+    return False

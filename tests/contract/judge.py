@@ -39,10 +39,11 @@ from tests.contract.mechanisms import (
 from torch import Tensor
 
 from qkv.engine.describe import Arguments, describe
+from qkv.errors import UnsupportedError
 from qkv.functional import attention
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
-from qkv.planner.registry import BACKENDS
+from qkv.planner.plan import plan_for
 
 REPORTED = {("sdpa", torch.float32): 2.0, ("rowwise", torch.float32): 2.0}
 """Gradients that PyTorch's own kernel cannot keep within the limit, and how much of it they take at most.
@@ -214,7 +215,11 @@ class Trial:
         score, normalizer = self.case.score.build(self._own(leaves)), self.case.normalizer.build(leaves)
         given = Arguments(score, normalizer, self.inputs.mask, None, 0.0, None, False)
         bound = describe(leaves["query"], leaves["key"], leaves["value"], given, state)
-        return BACKENDS[backend].refuses(bound.problem)
+        try:
+            plan_for(bound.problem, backend).inspected(bound.call)
+        except UnsupportedError as error:
+            return str(error)
+        return None
 
     def answer(self, backend: str, dtype: torch.dtype) -> Answer:
         """Output and gradients of one backend, in a dtype; rows that stand on an edge send no gradient back."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, near, refused, same_bits
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
@@ -10,7 +10,6 @@ from qkv.engine.dropout import keep_mask, mix
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, lengths
-from qkv.planner.registry import BACKENDS
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
@@ -25,7 +24,7 @@ def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def skip_unless_served(backend: str, *tensors: Tensor) -> None:
-    if BACKENDS[backend].refuses(explain(*tensors, dropout=0.5).problem) is not None:
+    if refused(backend, *tensors, dropout=0.5):
         pytest.skip(f"{backend} refuses dropout")
 
 

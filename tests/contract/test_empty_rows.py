@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, a_third, by_part
+from tests.contract.calls import MECHANISMS, Call, a_third, by_part, refused
 from tests.contract.mechanisms import ON_CPU
 
-from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import lengths
-from qkv.planner.registry import BACKENDS
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
@@ -100,7 +99,7 @@ def test_widths_of_zero(backend: str, widths: tuple[int, int]) -> None:
     """All scores are 0 where there is nothing to compare: the plain average."""
     query, key = torch.zeros(2, 5, widths[0]), torch.zeros(2, 7, widths[0])
     value = torch.randn(2, 7, widths[1])
-    if BACKENDS[backend].refuses(explain(query, key, value).problem) is not None:
+    if refused(backend, query, key, value):
         pytest.skip(f"{backend} leaves widths of 0 to others")
     expected = value.mean(-2, keepdim=True).expand(2, 5, widths[1])
     assert torch.allclose(attention(query, key, value, backend=backend), expected, atol=1e-6)
@@ -114,7 +113,7 @@ def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.d
     query = torch.tensor([[0.0], [60.0]], dtype=dtype, requires_grad=True)
     key = torch.tensor([[0.5], [-0.5]], dtype=dtype, requires_grad=True)
     value = torch.ones(2, 3, dtype=dtype, requires_grad=True)
-    if BACKENDS[backend].refuses(explain(query, key, value, score=kernel).problem) is not None:
+    if refused(backend, query, key, value, score=kernel):
         pytest.skip(f"{backend} does not serve {kernel}")
     output, weights = attention_with_weights(query, key, value, score=kernel, backend=backend)
     assert (output[1] == 0).all()
@@ -131,7 +130,7 @@ def test_a_bias_of_minus_infinity_everywhere_gives_zero(backend: str) -> None:
     query, key, value = torch.randn(3, 2, 5, 4).unbind()
     bias = torch.zeros(5, 5)
     bias[2] = -torch.inf
-    if BACKENDS[backend].refuses(explain(query, key, value, bias=bias).problem) is not None:
+    if refused(backend, query, key, value, bias=bias):
         pytest.skip(f"{backend} takes no bias")
     output, weights = attention_with_weights(query, key, value, bias=bias, backend=backend)
     assert (output[:, 2] == 0).all()

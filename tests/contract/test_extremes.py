@@ -4,16 +4,16 @@ import itertools
 
 import pytest
 import torch
+from tests.contract.calls import refused
 from tests.contract.judge import unit
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.functional import attention, attention_with_state, explain
+from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Cosine, Dot, ScaledDot
@@ -24,7 +24,7 @@ by_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch
 
 
 def served(backend: str, *tensors: Tensor, **options: object) -> bool:
-    return BACKENDS[backend].refuses(explain(*tensors, **options).problem) is None  # type: ignore[arg-type]
+    return not refused(backend, *tensors, **options)  # type: ignore[arg-type]
 
 
 def check(

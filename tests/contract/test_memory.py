@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_leaves
 
 from qkv.functional import explain
 from qkv.masks.patterns import causal, lengths, window
-from qkv.planner.choice import QUADRATIC_LIMIT
-from qkv.planner.registry import BACKENDS
+from qkv.planner.plan import QUADRATIC_LIMIT
+from qkv.planner.registry import BACKENDS, algorithms_of
 
 N = 2100  # a mask of fewer pairs than 2²² may be written out for the fused kernel
 LARGEST = N * N // 4
-LINEAR = [name for name, backend in BACKENDS.items() if not backend.quadratic]
+LINEAR = [name for name in BACKENDS if not any(each.quadratic for each in algorithms_of(name))]
 
 
 class Largest(TorchDispatchMode):
@@ -81,7 +81,7 @@ def test_auto_takes_linear_memory_past_the_limit(mask: str) -> None:
         tensors = [call.leaves[name] for name in ("query", "key", "value")]
         plan = explain(*tensors, **call.arguments(call.leaves))
         assert plan.problem.queries * plan.problem.keys > QUADRATIC_LIMIT
-        assert not BACKENDS[plan.backend].quadratic, call
+        assert not plan.candidates[0].quadratic, call
 
 
 GROWTH = """

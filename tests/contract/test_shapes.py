@@ -6,16 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.calls import MECHANISMS, Call, near
+from tests.contract.calls import MECHANISMS, Call, near, refused
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
 from qkv.biases import alibi
-from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import causal, lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax, Sum
-from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.kernels import Epanechnikov, Gaussian
 from qkv.scores.products import Bilinear, ScaledDot
@@ -78,7 +77,7 @@ def problems(draw: st.DrawFn) -> tuple[Mechanism, Tensor, Tensor, Tensor, bool]:
 def test_leading_dimensions_broadcast(backend: str, problem: tuple[Mechanism, Tensor, Tensor, Tensor, bool]) -> None:
     (score, normalizer, _, _), query, key, value, ahead = problem
     mask = None if ahead else causal()
-    if BACKENDS[backend].refuses(_plan(query, key, value, score, normalizer, mask)) is not None:
+    if refused(backend, query, key, value, score=score, normalizer=normalizer, mask=mask):
         return
     seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
     expected = by_hand(query, key, value, score, normalizer, seen if ahead else seen.tril())
@@ -86,10 +85,6 @@ def test_leading_dimensions_broadcast(backend: str, problem: tuple[Mechanism, Te
     output, weights = attention_with_weights(query, key, value, **options)
     assert near(output, expected)
     assert weights.shape == (*expected.shape[:-1], key.shape[-2])
-
-
-def _plan(query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer, mask: object):
-    return explain(query, key, value, score=score, normalizer=normalizer, mask=mask).problem
 
 
 @by_backend
@@ -151,7 +146,7 @@ def test_expanded_inputs(backend: str) -> None:
     query, key, value = torch.randn(3, 1, 1, 5, 4, dtype=torch.float64).unbind()
     wide = [x.expand(3, 2, 5, 4) for x in (query, key, value)]
     score, normalizer = (ScaledDot(), Mean()) if backend == "linear" else (ScaledDot(), Softmax())
-    if BACKENDS[backend].refuses(_plan(*wide, score, normalizer, None)) is not None:
+    if refused(backend, *wide, score=score, normalizer=normalizer, mask=None):
         pytest.skip(f"{backend} serves no dot products")
     output = attention(*wide, score=score, normalizer=normalizer, backend=backend)
     assert near(output, attention(query, key, value, score=score, normalizer=normalizer).expand(3, 2, 5, 4))

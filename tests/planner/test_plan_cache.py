@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, ShapeError
 from qkv.planner import plan_cache
 from qkv.scores import ScaledDot
@@ -104,7 +105,7 @@ def test_only_so_many_kinds_of_calls_are_known(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_number_of_threads_tells_calls_apart() -> None:
     """By it some passes decide whether each thread has enough to do."""
-    before, given = torch.get_num_threads(), (ScaledDot(), None, None, None, 0.0, False, "auto")
+    before, given = torch.get_num_threads(), (Arguments(ScaledDot(), None, None, None, 0.0, None, False), None, "auto")
     try:
         torch.set_num_threads(1)
         one = plan_cache.cache_key(*inputs(), *given)

@@ -1,6 +1,14 @@
-"""The error that our backward passes raise when they are differentiated again."""
+"""Backward passes that can be differentiated once: a second derivative raises an error that says where to get one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from qkv.errors import UnsupportedError, error_message
+
+Backward = Callable[..., tuple[Any, ...]]
 
 
 def second_derivative(backend: str) -> UnsupportedError:
@@ -12,3 +20,70 @@ def second_derivative(backend: str) -> UnsupportedError:
     return UnsupportedError(
         error_message("backend", "first derivatives", f"a second derivative through {backend}", hint)
     )
+
+
+def once_differentiable(backend: str) -> Callable[[Backward], Backward]:
+    """Decorate the `backward` of an autograd function whose gradients cannot be differentiated themselves.
+
+    Like `torch.autograd.function.once_differentiable`, but the error names the backend, and it also reaches
+    `torch.autograd.grad` with respect to the function's inputs.
+
+    Args:
+        backend: the name in the error.
+
+    Example:
+        >>> class Square(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x
+        ...
+        ...     @staticmethod
+        ...     @once_differentiable("fused")
+        ...     def backward(ctx, grad):
+        ...         return (2 * grad * ctx.saved_tensors[0],)
+        >>> x = torch.ones((), requires_grad=True)
+        >>> (slope,) = torch.autograd.grad(Square.apply(x), x, create_graph=True)
+        >>> torch.autograd.grad(slope, x)
+        Traceback (most recent call last):
+        qkv.errors.UnsupportedError: backend: expected first derivatives; got a second derivative through fused. Pass \
+backend="reference", which PyTorch differentiates any number of times; in a layer set layer.attention.backend = \
+"reference".
+    """
+
+    def decorate(backward: Backward) -> Backward:
+        def run(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            if not torch.is_grad_enabled():
+                return backward(ctx, *grads)
+            with torch.no_grad():
+                found = backward(ctx, *grads)
+            return forbid_differentiation(backend, found, (*grads, *ctx.saved_tensors))
+
+        return run
+
+    return decorate
+
+
+def forbid_differentiation(backend: str, gradients: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the same gradients, which raise an error when they are differentiated.
+
+    Args:
+        backend: the name in the error.
+        gradients: tensors, and None where there is none.
+        inputs: what the gradients depend on.
+    """
+    own = [x for x in gradients if isinstance(x, Tensor)]
+    linked = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    made = iter(_Forbidden.apply(backend, len(own), *own, *linked))  # type: ignore[no-untyped-call]
+    return tuple(next(made) if isinstance(x, Tensor) else x for x in gradients)
+
+
+class _Forbidden(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, backend: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.backend = backend
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise second_derivative(ctx.backend)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.biases import Bias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.tracing import mode_of, tangents_possible
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
@@ -22,7 +23,7 @@ from qkv.scores.pointwise import Linear
 from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.parameters import Owner, Parameter, check_parameters, forward_mode, group, regroup, transformed
+from qkv.values.parameters import Owner, Parameter, check_parameters, group, regroup
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -97,7 +98,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
         query, key, value, bias = _grouped(query, key, value, bias, groups)
         score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
         visibility = visibility.group(*groups)
-    seed = _seed(given.dropout, given.generator, query.device)
+    seed = draw_seed(given.dropout, given.generator, query.device)
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
     return DescribedCall(problem, call, leading)
@@ -275,7 +276,12 @@ def _grouped(
     return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
 
 
-def _seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
+def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:
+    """Draw the seed of dropout, one int64; None without dropout.
+
+    Raises:
+        ConfigError: dropout is not a probability below 1.
+    """
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         hint = "It is the probability with which a weight is dropped."
         raise ConfigError(error_message("dropout", "a number from 0 up to, but not including, 1", repr(dropout), hint))
@@ -287,6 +293,7 @@ def _seed(dropout: float, generator: torch.Generator | None, device: torch.devic
 
 def _describe(call: Call, leading: Shape, state: bool) -> Problem:
     learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    mode = mode_of(call.query, call.key, call.value)
     return Problem(
         core=call.score.core,
         pointwise=call.score.pointwise,
@@ -304,10 +311,11 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         value_width=call.value.shape[-1],
         dtype=call.query.dtype,
         device=call.query.device.type,
-        transformed=not torch.compiler.is_compiling() and transformed(),
-        forward_mode=not torch.compiler.is_compiling() and forward_mode(),
+        mode=mode,
+        forward_mode=tangents_possible(),
         positioned=_positioned(call.score),
         constant=isinstance(call.score, Uniform),
+        threads=torch.get_num_threads() if mode == "eager" else 1,
     )
 
 

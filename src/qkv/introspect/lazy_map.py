@@ -19,8 +19,7 @@ from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.row_state import RowState
-from qkv.planner.choice import choose
-from qkv.planner.registry import BACKENDS
+from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
@@ -329,7 +328,7 @@ def attention_map(
         wide = torch.promote_types(query.dtype, torch.float32)
         return AttentionMap(bound, query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=wide))
     if state is None or hard:
-        result = BACKENDS[choose(bound.problem)].run(bound.problem, bound.call)
+        result = plan_for(bound.problem).run(bound.call)
         assert result.state is not None
         return AttentionMap(bound, _winners(result.output) if hard else result.state)
     whole = (*bound.leading, bound.problem.queries)

@@ -8,9 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from qkv.engine.describe import Arguments, describe
-from qkv.engine.problem import Plan
 from qkv.errors import OutOfMemoryError, QkvError, error_message, out_of_memory_text
-from qkv.planner.choice import plan
+from qkv.planner.plan import Plan, plan_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,4 +71,4 @@ def _chosen(asked: Mapping[str, Any]) -> Plan:
     """What `explain` would choose. The caller's generator must not move on for the sake of a message."""
     own = {**asked, "generator": torch.Generator()}
     given = Arguments(*(own[name] for name in Arguments._fields))
-    return plan(describe(asked["query"], asked["key"], asked["value"], given).problem, "auto")
+    return plan_for(describe(asked["query"], asked["key"], asked["value"], given).problem)

@@ -1,35 +1,37 @@
-"""Calls that look like an earlier one: what was checked, described and chosen for that one holds for them too.
+"""Plans of calls that look like an earlier one: what was checked, described and chosen for that one holds for them too.
 
-Every check of a call, and every choice, follows from sizes, types and the kinds of mechanism, and from no number that a
-tensor holds. Beside products of a few hundred rows that way takes a tenth of a call and more, most of it waiting for
-code that has left the caches; here it is one look into a table. Only what cannot differ in anything else is looked up:
-plain tensors on the CPU in eager calls, a mechanism of ours, no mask or the plain causal one.
+Every check of a call, and every choice, follows from sizes, dtypes, the kinds of mechanism and the kind of the lowered
+mask, and from no number that a tensor holds. For a few hundred rows checking and planning takes a tenth of a call and
+more; here it is one lookup. Only calls that cannot differ in anything else are looked up: plain tensors on the CPU in
+eager calls, and a mechanism of this package.
 """
 
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from qkv.engine.backend import DirectCall
-from qkv.engine.describe import bias_type
-from qkv.engine.problem import Call, Problem
-from qkv.masks.lower import Visibility
+from qkv.engine.describe import Arguments, bias_type, describe, draw_seed
+from qkv.engine.problem import Call
+from qkv.engine.tracing import mode_of
+from qkv.masks.base import Grid, Mask
+from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KINDS
-from qkv.planner.registry import BACKENDS
-from qkv.scores.base import Score
+from qkv.planner.plan import Plan, plan_for
 from qkv.scores.free import Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
-from qkv.values.parameters import forward_mode
+from qkv.shapes import Shape
+from qkv.values.pytree import tensors_in
 
 MOST = 512
-"""How many kinds of calls are known at a time."""
+"""How many plans are stored at a time."""
 LONGEST = 1024
-"""The most queries or keys: what is kept of a mask stays small, and longer calls have other work."""
+"""The most queries or keys: what is stored of a mask stays small, and the time of longer calls lies elsewhere."""
 
 CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
@@ -41,141 +43,196 @@ _OURS = frozenset({*_SCORES, *KINDS, type(None)})
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
-class CachedPlan(NamedTuple):
-    """What does not differ between calls that look alike.
+class PlannedCall(NamedTuple):
+    """A call ready to run.
 
     Attributes:
-        direct: the backend's short way, where it has one.
-        problem, visibility, backend: what was found.
-        normalizer: stands where none was given; else None, so that no tensor of a call is held.
+        plan: the algorithms that compute it.
+        call: its tensors.
+        leading: the leading shape as the caller sees it.
     """
 
-    direct: DirectCall | None
-    problem: Problem
+    plan: Plan
+    call: Call
+    leading: Shape
+
+
+class CachedPlan(NamedTuple):
+    """What calls that look alike have in common.
+
+    Attributes:
+        plan: the algorithms that compute them.
+        normalizer: the score's default, for calls that name none; else None, so that no tensor of a call is held.
+        visibility: the lowered mask, where it depends on the sizes alone.
+    """
+
+    plan: Plan
     normalizer: Normalizer | None
-    visibility: Visibility
-    backend: str
-
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        score: Score,
-        normalizer: Normalizer | None,
-        bias: Any,
-    ) -> Tensor:
-        """Compute a call that looks so; bias is a tensor or None."""
-        if self.direct is not None:
-            return self.direct(query, key, value, score)
-        _, problem, own, visibility, backend = self
-        if bias is not None and bias.dtype != problem.dtype:
-            bias = bias.to(bias_type(problem.dtype, bias.dtype))
-        normalizer = own if normalizer is None else normalizer
-        assert normalizer is not None
-        call = Call(query, key, value, score, normalizer, visibility, bias)
-        return BACKENDS[backend].run(problem, call).output
+    visibility: Visibility | None
 
 
-PLANS: dict[CacheKey | None, CachedPlan] = {}
-"""What is known, by `cache_key`; None is never known."""
+PLANS: dict[CacheKey, CachedPlan] = {}
+"""The stored plans, by `cache_key`."""
 
 
-def store_plan(mark: CacheKey, problem: Problem, call: Call, default: bool, backend: str) -> None:
-    """Keep what a call came to.
+def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str) -> PlannedCall:
+    """Check, describe and plan a call, or look up the plan of one that looks the same.
 
     Args:
-        mark: what `cache_key` gave.
-        problem, call: what `qkv.engine.describe.describe` gave.
-        default: whether the normalizer is the score's own, as none was given.
-        backend: what `qkv.planner.choice.choose` gave.
+        query, key, value: as `qkv.attention` takes them.
+        given: its other arguments.
+        backend: the value of `backend=`.
+
+    Raises:
+        QkvError: as `qkv.attention`.
     """
+    if torch.compiler.is_compiling():
+        problem, call, leading = describe(query, key, value, given)
+        return PlannedCall(plan_for(problem, backend), call, leading)
+    visibility = _lowered(query, key, value, given.mask)
+    found = cache_key(query, key, value, given, visibility, backend)
+    known = None if found is None else PLANS.get(found)
+    if known is None:
+        problem, call, leading = describe(query, key, value, given)
+        plan = plan_for(problem, backend)
+        if found is not None:
+            _store(found, plan, call, given)
+        return PlannedCall(plan, call, leading)
+    return PlannedCall(known.plan, _call(query, key, value, given, known, visibility), known.plan.problem.leading)
+
+
+def _call(
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, known: CachedPlan, visibility: Visibility | None
+) -> Call:
+    """Return the tensors of a call whose plan is known."""
+    bias = given.bias
+    if isinstance(bias, Tensor) and bias.dtype != query.dtype:
+        bias = bias.to(bias_type(query.dtype, bias.dtype))
+    normalizer = given.normalizer or known.normalizer
+    seen = known.visibility or visibility
+    seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
+    return Call(query, key, value, given.score, normalizer, seen, bias, given.dropout, seed)  # type: ignore[arg-type]
+
+
+def _store(found: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
     if len(PLANS) >= MOST:
         PLANS.clear()
-    last = None if call.visibility.bounds is None else call.visibility.bounds.last
-    if last is not None and last.is_inference():
-        # What inference mode makes could not be used outside of it.
+    fixed = given.mask is None or _plain_causal(given.mask)
+    if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
+        # A tensor made in inference mode cannot be used outside of it.
         return
-    direct = BACKENDS[backend].direct
-    whole = all(x.shape[:-2] == problem.leading for x in (call.query, call.key, call.value))
-    short = direct(problem) if whole and direct is not None else None
-    PLANS[mark] = CachedPlan(short, problem, call.normalizer if default else None, call.visibility, backend)
+    normalizer = call.normalizer if given.normalizer is None else None
+    PLANS[found] = CachedPlan(plan, normalizer, call.visibility if fixed else None)
 
 
 def cache_key(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score: object,
-    normalizer: object,
-    mask: object,
-    bias: object,
-    dropout: float,
-    grouped: bool,
-    backend: str,
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, visibility: Visibility | None, backend: str
 ) -> CacheKey | None:
-    """Everything that decides how a call is checked and computed, or None where more does; not for traced calls.
+    """Return everything that decides how a call is checked and computed; None if more than that does.
+
+    Args:
+        query, key, value: as `qkv.attention` takes them.
+        given: its other arguments.
+        visibility: the lowered mask; None for no mask and for a plain causal one.
+        backend: the value of `backend=`.
 
     Example:
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
-        >>> rest = (ScaledDot(), None, None, None, 0.0, False, "auto")
-        >>> cache_key(query, key, value, *rest) == cache_key(query + 1, key, value, *rest)
+        >>> given = Arguments(ScaledDot(), None, None, None, 0.0, None, False)
+        >>> found = cache_key(query, key, value, given, None, "auto")
+        >>> found == cache_key(query + 1, key, value, given, None, "auto")
         True
-        >>> cache_key(query, key, value.half(), *rest) == cache_key(query, key, value, *rest)
+        >>> found == cache_key(query, key, value.half(), given, None, "auto")
         False
     """
+    score, normalizer, mask, bias, dropout, _, grouped = given
+    gradients = torch.is_grad_enabled()
     if (
         grouped
-        or dropout != 0
         or type(query) not in _PLAIN
         or type(key) not in _PLAIN
         or type(value) not in _PLAIN
         or not (query.is_cpu and key.is_cpu and value.is_cpu)
         or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_mode()
-        or torch._C._get_tracing_state() is not None
+        or mode_of(query) != "eager"
         or torch.is_autocast_enabled("cpu")
-        or (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
+        or (gradients and (query.is_inference() or key.is_inference() or value.is_inference()))
+        or (mask is not None and visibility is None and not _plain_causal(mask))
     ):
         return None
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
         return None
-    if mask is not None and (type(mask) is not Causal or not _from_start(mask) or other[-2] > shape[-2]):
-        return None
-    mark = [
-        *(backend, mask is None, torch.is_grad_enabled(), torch.get_num_threads(), shape, other, value.shape),
-        *(query.dtype, key.dtype, value.dtype),
-        *(query.requires_grad, key.requires_grad, value.requires_grad),
+    parts = [
+        *(backend, mask is None, None if visibility is None else visibility.kind, gradients, torch.get_num_threads()),
+        *(shape, other, value.shape, query.dtype, key.dtype, value.dtype),
+        *(query.requires_grad, key.requires_grad, value.requires_grad, type(dropout), dropout != 0),
     ]
-    alike = _add(mark, score) and _add(mark, normalizer) and (bias is None or _add_tensor(mark, bias))
-    return tuple(mark) if alike else None
+    alike = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_tensor(parts, bias))
+    return tuple(parts) if alike else None
 
 
-def _from_start(mask: Causal) -> bool:
-    return type(mask.offset) is int and mask.offset == 0 and mask.align == "start"
+def _plain_causal(mask: object) -> bool:
+    return type(mask) is Causal and type(mask.offset) is int and mask.offset == 0 and mask.align == "start"
 
 
-def _add(mark: list[Any], mechanism: object) -> bool:
+def _add(parts: list[Any], mechanism: object) -> bool:
     """Add a score or a normalizer: its kind, its numbers, and what its tensors look like."""
     kind: Any = type(mechanism)
     if kind not in _OURS:
         return False
-    mark.append(kind)
+    parts.append(kind)
     if mechanism is None:
         return True
     for name, x in vars(mechanism).items():
         if type(x) in _NUMBERS:
-            mark.append(x)
+            parts.append(x)
         # A tensor elsewhere than in a parameter would be part of the problem.
-        elif not (any(name == each[0] for each in kind.parameters) and _add_tensor(mark, x)):
+        elif not (any(name == each[0] for each in kind.parameters) and _add_tensor(parts, x)):
             return False
     return True
 
 
-def _add_tensor(mark: list[Any], x: Any) -> bool:
+def _add_tensor(parts: list[Any], x: Any) -> bool:
     if type(x) not in _PLAIN or not x.is_cpu or (x.is_inference() and torch.is_grad_enabled()):
         return False
-    mark += (x.shape, x.dtype, x.requires_grad)
+    parts += (x.shape, x.dtype, x.requires_grad)
     return True
+
+
+class _Lowered(NamedTuple):
+    """A mask lowered before, and what it was lowered for."""
+
+    leading: Shape
+    queries: int
+    keys: int
+    versions: tuple[int, ...]
+    visibility: Visibility
+
+
+_LOWERED: "WeakKeyDictionary[Mask, _Lowered]" = WeakKeyDictionary()
+
+
+def _lowered(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Visibility | None:
+    """Lower a mask of key ranges, or look it up: all layers of a model get the same one. None for every other mask."""
+    if not isinstance(mask, Mask) or _plain_causal(mask):
+        return None
+    alike = query.ndim >= 2 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    tensors = tensors_in(mask)
+    plain = mode_of(query, key, *tensors) == "eager" and all(x.is_cpu and not x.is_inference() for x in tensors)
+    if not (alike and plain):
+        return None
+    leading, queries, keys = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    versions = tuple(x._version for x in tensors)
+    known = _LOWERED.get(mask)
+    if known is not None and known[:4] == (leading, queries, keys, versions):
+        return known.visibility
+    if torch.is_inference_mode_enabled():
+        # What is made here could not be used outside of inference mode.
+        return None
+    visibility = lower(mask, Grid(leading, queries, keys, query.device))
+    # Other kinds hold the mask itself, which would then never be freed.
+    if visibility.kind in ("all", "keys", "bounds"):
+        _LOWERED[mask] = _Lowered(leading, queries, keys, versions, visibility)
+        return visibility
+    return None

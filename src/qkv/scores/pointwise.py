@@ -13,6 +13,10 @@ from torch.nn import functional as F
 class Linear:
     """s = x."""
 
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return "plain"
+
     def __call__(self, x: Tensor) -> Tensor:
         """Nothing happens."""
         return x
@@ -24,6 +28,10 @@ class Softcap:
     """s = c·tanh(x/c)."""
 
     cap: float
+
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return f"soft-capped at {self.cap:g}"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Keep the score within ±c."""
@@ -37,6 +45,10 @@ class Leaky:
 
     slope: float
 
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return "leaky rectified" if self.slope else "rectified"
+
     def __call__(self, x: Tensor) -> Tensor:
         """Bend at zero."""
         return F.leaky_relu(x, self.slope) if self.slope else F.relu(x)
@@ -46,6 +58,10 @@ class Leaky:
 @dataclass(frozen=True)
 class NegativeHalf:
     """s = −x/2, for x = ‖q−k‖²/h²."""
+
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return "squared distances"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Halve and negate."""
@@ -57,6 +73,10 @@ class NegativeHalf:
 class GaussianShape:
     """s = exp(−x/2), for x = ‖q−k‖²/h²."""
 
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return "Gaussian"
+
     def __call__(self, x: Tensor) -> Tensor:
         """The Gaussian bell."""
         return torch.exp(x * -0.5)
@@ -66,6 +86,10 @@ class GaussianShape:
 @dataclass(frozen=True)
 class BoxcarShape:
     """s = 1 for x ≤ 1, else 0, for x = ‖q−k‖²/h²."""
+
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return "boxcar"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Inside or outside, with gradient 0; NaN stays visible."""
@@ -78,6 +102,10 @@ class EpanechnikovShape:
     """s = max(0, 1 − x^(power/2)), for x = ‖q−k‖²/h²."""
 
     power: float
+
+    def __str__(self) -> str:
+        """Name the scores, for messages."""
+        return f"Epanechnikov of power {self.power:g}"
 
     def __call__(self, x: Tensor) -> Tensor:
         """A bump that ends at distance h."""

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import torch
 
-from qkv.engine.problem import Plan
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import explain
 from qkv.masks.base import Mask
@@ -15,6 +14,7 @@ from qkv.masks.patterns import causal, dense, lengths, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.planner.plan import Plan
 from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance

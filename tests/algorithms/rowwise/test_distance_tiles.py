@@ -34,7 +34,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("score", SCORES, ids=str)
 def test_outputs_are_those_of_the_equation(score: Score, size: tuple[int, ...], counted: list[bool]) -> None:
     given = [x.detach() for x in inputs(*size)]
-    found = qkv.attention(*given, score=score, backend="rowwise")
+    found = qkv.attention(*given, score=score, backend="rowwise.distance_tiles")
     exact = qkv.attention(*(x.double() for x in given), score=score, backend="reference")
     torch.testing.assert_close(found, exact.float(), rtol=3e-5, atol=3e-6)
     assert counted == [False]
@@ -44,7 +44,9 @@ def test_outputs_are_those_of_the_equation(score: Score, size: tuple[int, ...], 
 def test_gradients_are_those_of_the_equation(size: tuple[int, ...], counted: list[bool]) -> None:
     score, given = Boxcar(5.0), inputs(*size)
     probe = torch.randn(2, 3, size[0], size[3])
-    found = torch.autograd.grad((qkv.attention(*given, score=score, backend="rowwise") * probe).sum(), given)
+    found = torch.autograd.grad(
+        (qkv.attention(*given, score=score, backend="rowwise.distance_tiles") * probe).sum(), given
+    )
     exact = [x.detach().double().requires_grad_() for x in given]
     wanted = torch.autograd.grad((qkv.attention(*exact, score=score, backend="reference") * probe).sum(), exact)
     for own, other in zip(found, wanted, strict=True):
@@ -60,7 +62,7 @@ def test_both_passes_see_the_same_neighbors() -> None:
     query = key + torch.nn.functional.normalize(query - key, dim=-1)
     value = torch.ones(50, 1, 1, requires_grad=True)
     for score in (Boxcar(1.0), Epanechnikov(1.0)):
-        output = qkv.attention(query, key, value, score=score, backend="rowwise")
+        output = qkv.attention(query, key, value, score=score, backend="rowwise.distance_tiles")
         (gradient,) = torch.autograd.grad(output.sum(), value)
         torch.testing.assert_close(output.detach().sum((1, 2)), gradient[:, 0, 0])
 
@@ -70,7 +72,7 @@ def test_both_passes_see_the_same_neighbors() -> None:
 def test_values_may_be_of_any_size(score: Score, size: float) -> None:
     query, key, value = (x.detach() for x in inputs(20, 100, 4, 3))
     value = value.abs() + 0.5
-    found = qkv.attention(query, key, value * size, score=score, backend="rowwise") / size
+    found = qkv.attention(query, key, value * size, score=score, backend="rowwise.distance_tiles") / size
     exact = qkv.attention(query.double(), key.double(), value.double(), score=score, backend="reference")
     torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=1e-5)
 
@@ -86,7 +88,7 @@ def test_a_bandwidth_beyond_float32_is_flat(keys: int) -> None:
 def test_a_boxcar_pulls_by_bits_where_these_are_few(narrow: bool, counted: list[bool]) -> None:
     query, key, value = inputs(300, 300, *((2, 1) if narrow else (16, 16)))
     score = Boxcar(3.0 if narrow else 5.0)
-    output = qkv.attention(query, key, value, score=score, backend="rowwise")
+    output = qkv.attention(query, key, value, score=score, backend="rowwise.distance_tiles")
     (found,) = torch.autograd.grad(output.square().sum(), value)
     assert counted == ([False, False] if narrow else [False, True])
     seen = torch.cdist(query.detach(), key.detach()) <= score.bandwidth
@@ -102,7 +104,7 @@ def test_both_ways_back_agree_about_the_boundary(monkeypatch: pytest.MonkeyPatch
     value = torch.randn(1, 300, 16, requires_grad=True)
 
     def gradient() -> Tensor:
-        output = qkv.attention(query, key, value, score=Boxcar(0.3), backend="rowwise")
+        output = qkv.attention(query, key, value, score=Boxcar(0.3), backend="rowwise.distance_tiles")
         return torch.autograd.grad(output.square().sum(), value)[0]
 
     by_bits = gradient()
@@ -114,7 +116,9 @@ def test_both_ways_back_agree_about_the_boundary(monkeypatch: pytest.MonkeyPatch
 def test_deep_gaussians_are_left_to_others(counted: list[bool]) -> None:
     query, key, value = (x.detach() for x in inputs(20, 30, 4, 4))
     key[..., 0] += 20
-    found = qkv.attention(query, key, value, score=Gaussian(2.0), backend="rowwise")
+    with pytest.raises(UnsupportedError, match=r"sums of the values may leave float32|too far"):
+        qkv.attention(query, key, value, score=Gaussian(2.0), backend="rowwise.distance_tiles")
+    found = qkv.attention(query, key, value, score=Gaussian(2.0))
     exact = qkv.attention(query.double(), key.double(), value.double(), score=Gaussian(2.0), backend="reference")
     assert not counted
     torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=1e-5)
@@ -124,7 +128,7 @@ def test_a_row_without_neighbors_is_zero_and_pulls_nothing() -> None:
     query, key, value = inputs(40, 50, 3, 5)
     with torch.no_grad():
         query[0, 0, 7] = 5.0
-    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise")
+    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise.distance_tiles")
     assert (output[0, 0, 7] == 0).all()
     gradients = torch.autograd.grad(output[0, 0, 7].sum(), (query, key, value))
     assert all((x == 0).all() for x in gradients)
@@ -132,7 +136,7 @@ def test_a_row_without_neighbors_is_zero_and_pulls_nothing() -> None:
 
 def test_a_second_derivative_names_the_reference() -> None:
     query, key, value = inputs(5, 6, 2, 2)
-    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise")
+    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise.distance_tiles")
     (gradient,) = torch.autograd.grad(output.square().sum(), value, create_graph=True)
     with pytest.raises(UnsupportedError, match="reference"):
         torch.autograd.grad(gradient.sum(), value)
@@ -140,9 +144,8 @@ def test_a_second_derivative_names_the_reference() -> None:
 
 def test_explain_tells_of_the_tiles() -> None:
     query, key, value = inputs(20, 30, 4, 4)
-    assert "stay in the caches" in qkv.explain(query, key, value, score=Boxcar(9.0), backend="rowwise").why
-    learned = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
-    with torch.no_grad():
-        given = qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise").why
-    assert "stay in the caches" in given
-    assert "stay in the caches" not in learned
+    found = qkv.explain(query, key, value, score=Boxcar(9.0), backend="rowwise.distance_tiles")
+    assert "stay in the caches" in found.why
+    assert "single precision" in found.why
+    with pytest.raises(UnsupportedError, match="only boxcars have a backward pass"):
+        qkv.explain(query, key, value, score=Gaussian(9.0), backend="rowwise.distance_tiles")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.algorithms.rowwise import near_points
+from qkv.algorithms.rowwise import squared_norms
 from qkv.algorithms.rowwise.squared_norms_kernel import widen
 
 
@@ -25,13 +25,13 @@ def test_rows_with_norm_and_one(width: int, dtype: type) -> None:
 
 def test_operands_are_those_of_several_operations() -> None:
     query, key = torch.randn(2, 3, 9, 10), torch.randn(2, 3, 8, 10)
-    found = near_points.norms(query, key, widened=True)
-    plain = near_points.norms(query, key, widened=False)
+    found = squared_norms.norms(query, key, widened=True)
+    plain = squared_norms.norms(query, key, widened=False)
     assert found.wide is not None
     assert plain.wide is None
     torch.testing.assert_close(found[:2], plain[:2])
-    torch.testing.assert_close(found.wide, near_points.wider(query, key, *plain[:2]))
+    torch.testing.assert_close(found.wide, squared_norms.wider(query, key, *plain[:2]))
     distances = torch.cdist(query, key).square()
     torch.testing.assert_close(found.wide[0] @ found.wide[1].mT, distances, rtol=1e-4, atol=1e-4)
     # Rows with gaps between them are left to PyTorch.
-    assert near_points.norms(query.mT, key.mT, widened=True).wide is None
+    assert squared_norms.norms(query.mT, key.mT, widened=True).wide is None

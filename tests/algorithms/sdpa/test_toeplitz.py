@@ -96,7 +96,7 @@ def test_auto_takes_it_where_positions_are_fixed() -> None:
     assert qkv.explain(query.requires_grad_(), key, value, bias=B.alibi(SLOPES), mask=M.causal()).backend == "toeplitz"
     learned = B.alibi(SLOPES.clone().requires_grad_())
     assert qkv.explain(query, key, value, bias=learned, mask=M.causal()).backend == "blocked"
-    assert "no bias from positions" in dict(qkv.explain(query, key, value).refusals)["toeplitz"]
+    assert "no bias from positions" in dict(qkv.explain(query, key, value).refusals)["sdpa.toeplitz"]
 
 
 def test_what_it_does_not_serve_is_told() -> None:

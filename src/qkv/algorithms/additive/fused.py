@@ -6,7 +6,6 @@ may see.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,13 +14,12 @@ from torch.nn import functional as F
 from qkv.algorithms.additive import decoding, operators
 from qkv.algorithms.additive.few_queries import few
 from qkv.compiled import available
-from qkv.engine.backend import Backend, DirectCall, Result
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.mechanism import full_rank
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import is_hidden, memory_traffic, pairs_of
 from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.scores.base import Score
-from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape, broadcast
 from qkv.values.parameters import finite, spread
 
@@ -31,48 +29,56 @@ DENSE_LIMIT = 1 << 24
 """The largest number of entries, over all leading indices, of a matrix made of a mask that is no interval of keys."""
 
 
-def refuses(problem: Problem) -> str | None:
-    """Accept additive scores on the CPU, where Numba runs; otherwise return the reason."""
-    if problem.core != "tanh_sum" or not isinstance(problem.pointwise, Linear):
-        return f"the core is {problem.core}, not tanh_sum"
-    if problem.normalizer not in _RULES:
-        return f"the normalizer is {problem.normalizer}: its rows need an order"
-    return _refuses_call(problem) or available.why_unavailable()
+def _refuses_factored(problem: Problem) -> str | None:
+    if problem.mode != "compiled" and few(problem.queries, problem.keys):
+        return "so few queries or keys that their factors would cost more than they save"
+    return _refuses(problem)
 
 
-def _refuses_call(problem: Problem) -> str | None:
-    if problem.device != "cpu":
-        return "the kernels run on the CPU"
-    if problem.transformed:
-        return "the kernels have no rule for vmap"
-    if problem.mask == "predicate" and problem.rows * problem.queries * problem.keys > DENSE_LIMIT:
-        return f"the mask would be written out as a matrix of more than {DENSE_LIMIT} numbers"
-    if 0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width):
-        return "an axis is empty"
-    return None
+def _refuses_direct(problem: Problem) -> str | None:
+    if problem.mode == "compiled" or not few(problem.queries, problem.keys):
+        return "enough queries and keys for factors to pay"
+    return _refuses(problem)
 
 
-def cost(problem: Problem) -> Cost:
-    """Estimate one multiply-add and a quarter of a division per pair and hidden feature; three passes with gradients.
+def _refuses(problem: Problem) -> str | None:
+    """Return why the compiled loops cannot compute a problem, None if they can."""
+    reasons = (
+        (problem.core != "tanh_sum", f"the core is {problem.core}, not tanh_sum"),
+        (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}: its rows must be sorted"),
+        (problem.device != "cpu", "the kernels run on the CPU"),
+        (problem.mode in ("transformed", "wrapped"), "the kernels have no rule for vmap or tensor subclasses"),
+        (
+            problem.mask == "predicate" and pairs_of(problem) > DENSE_LIMIT,
+            f"the mask would be materialized as a matrix of more than {DENSE_LIMIT} numbers",
+        ),
+        (problem.empty, "an axis is empty"),
+    )
+    return next((reason for holds, reason in reasons if holds), None) or available.why_unavailable()
 
-    Factors cost two exponentials per row and feature; with few queries there are none, but a tanh per pair and feature.
-    Fitted to processor time of one thread.
+
+def work(problem: Problem) -> Work:
+    """Count a multiply-add and a quarter of a division per pair and hidden feature, and two exponentials per row.
+
+    With few queries there are no exponentials, but one tanh per pair and feature.
     """
-    pairs = problem.rows * problem.queries * problem.keys
-    work = pairs * (problem.width + problem.value_width / 2)
+    pairs = pairs_of(problem)
     linear = problem.rows * (problem.queries + problem.keys) * problem.width
     wide = 2 if problem.dtype == torch.float64 else 1
-    if few(problem.queries, problem.keys):
-        start, hidden, summed = (330, 4e-4, 1e-3) if problem.gradient else (150, 2.5e-4, 5e-5)
-        time = start + wide * pairs * (problem.width * hidden + problem.value_width * summed)
-    else:
-        start, each = (450, 2.2e-4) if problem.gradient else (180, 5e-5)
-        time = start + wide * (linear / 1000 + work * each)
-    passes = 3 if problem.gradient else 1
-    return Cost(int(4 * work * passes), 4 * wide * 8 * linear, time)
+    counts = {
+        "features": wide * pairs * problem.width,
+        "values": wide * pairs * problem.value_width,
+        "exponentials": wide * linear,
+        "masked pairs": pairs if is_hidden(problem) else 0,
+        "pairs dropped": pairs if problem.dropout else 0,
+        "sinks": 1 if problem.sink else 0,
+        **memory_traffic(problem),
+    }
+    operations = 4 * pairs * (problem.width + problem.value_width // 2) * (3 if problem.gradient else 1)
+    return Work(operations, 4 * wide * 8 * linear, counts)
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Flatten the leading dimensions, call the kernels, and compose sink and mean around them."""
     leading, dtype = problem.leading, call.query.dtype
     count = None
@@ -80,7 +86,7 @@ def run(problem: Problem, call: Call) -> Result:
         count = call.visibility.count()
     items = _items(problem, call, count)
     stated = problem.state or problem.sink
-    output, lse = operators.apply(items, _RULES[problem.normalizer], call.dropout, stated)
+    output, lse = operators.apply(items, _RULES[problem.normalizer], call.dropout, stated, problem.mode == "compiled")
     if len(leading) != 1:
         output = output.view(*leading, *output.shape[-2:])
     if problem.normalizer == "mean" and count is not None:
@@ -113,30 +119,15 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def repeats(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
+def prepare_loop(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | None:
     """Return a step function for a plain softmax of few queries over projected keys, with one leading dimension."""
     plain = problem.mask in ("all", "keys", "bounds") and problem.normalizer == "softmax" and problem.bias == "none"
-    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
+    more = problem.sink or problem.state or problem.dropout
     projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
-    if not plain or more or projects or len(problem.leading) != 1 or not few(problem.queries, problem.keys):
+    if not plain or more or projects or len(problem.leading) != 1:
         return None
     steps, wide = decoding.Steps(_items(problem, call, None)), _wide(problem.dtype)
     return lambda query: steps(query.to(wide)).to(problem.dtype)
-
-
-def direct(problem: Problem) -> DirectCall | None:
-    """Return a direct call for a plain softmax over one leading dimension, which needs no flattening or composition."""
-    plain = problem.mask == "all" and problem.normalizer == "softmax" and problem.bias == "none"
-    more = problem.sink or problem.state or problem.dropout or problem.positioned is not None
-    flat = len(problem.leading) == 1 and problem.dtype in (torch.float32, torch.float64)
-    return partial(_plain, problem.leading) if plain and flat and not more else None
-
-
-def _plain(leading: Shape, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
-    query, key, _, vector = score.prepare(query, key)
-    assert vector is not None
-    items = operators.Items(query, key, value, *_shared(vector, leading, 1), *(None,) * 9)  # type: ignore[arg-type]
-    return operators.apply(items, "softmax", 0.0, False)[0]
 
 
 def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
@@ -147,7 +138,7 @@ def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
     projected = any(p.of_key and getattr(call.score, p.name) is not None for p in call.score.parameters)
     return not (
         projected
-        or torch.compiler.is_compiling()
+        or problem.mode == "compiled"
         or problem.mask not in ("causal", "keys", "bounds")
         or not few(problem.queries, problem.keys)
     )
@@ -233,6 +224,22 @@ def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:
     return lse.new_zeros(rows) if count is None else count.to(lse.dtype).expand(rows)
 
 
-BACKEND = Backend(
-    "fused", "compiled loops over the factored tanh", refuses, cost, run, shields=True, direct=direct, repeats=repeats
+FACTORED = Algorithm(
+    "additive.factored",
+    "fused",
+    "compiled loops over the factored tanh",
+    _refuses_factored,
+    work,
+    run,
+    reads_hidden_keys=False,
+)
+DIRECT = Algorithm(
+    "additive.direct",
+    "fused",
+    "compiled loops that compute each tanh",
+    _refuses_direct,
+    work,
+    run,
+    reads_hidden_keys=False,
+    prepare_loop=prepare_loop,
 )

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.autograd import second_derivative
-from qkv.values.parameters import transformed
+from qkv.engine.autograd import once_differentiable, second_derivative
 
 if TYPE_CHECKING:
     from qkv.algorithms.additive.factored import Factors
@@ -48,14 +47,22 @@ _VECTOR_PLACE, _SHIFT = (Items._fields.index(name) for name in ("vector_place", 
 _KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
 
 
-def apply(items: Items, rule: str, dropout: float, state: bool = True) -> tuple[Tensor, Tensor]:
-    """Return output (N, Q, V) and lse (N, Q); the lse is empty unless a softmax's state is requested."""
-    if torch.compiler.is_compiling():
+def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled: bool = False) -> tuple[Tensor, Tensor]:
+    """Return output (N, Q, V) and lse (N, Q); the lse is empty unless a softmax's state is requested.
+
+    Args:
+        items: the tensors.
+        rule: the normalizer.
+        dropout: the probability of dropping a weight.
+        state: whether the lse is requested.
+        compiled: whether PyTorch makes a graph of the call, which then holds the registered operator.
+    """
+    if compiled:
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
     learned = (items[place] for place in _LEARNED)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
-    if not learns and not transformed():
+    if not learns:
         return _forward(items, rule, state, _known(items, dropout))[:2]
     output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
     return output, lse
@@ -168,37 +175,15 @@ class _Fused(torch.autograd.Function):
         return output, lse
 
     @staticmethod
+    @once_differentiable("fused")
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[3:]
         learns = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
-        given = ctx.rule, ctx.known, learns, g_output, g_lse, *ctx.saved_tensors
-        # A separate function, so that differentiating a second time raises a clear error.
-        found = _FusedBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)  # type: ignore[no-untyped-call]
+        *tensors, output, top, total = ctx.saved_tensors
+        g_output = torch.zeros_like(output) if g_output is None else g_output
+        found = _backward(Items(*tensors), ctx.rule, ctx.known, (output, top, total), g_output, g_lse, learns)
         gradients = dict(zip(_LEARNED, found, strict=True))
         return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
-
-
-def _pulled(
-    rule: str,
-    known: _Known,
-    learns: tuple[bool, bool],
-    g_output: Tensor | None,
-    g_lse: Tensor | None,
-    *tensors: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    items, rows = Items(*tensors[:-3]), tensors[-3:]  # type: ignore[arg-type]
-    g_output = torch.zeros_like(rows[0]) if g_output is None else g_output  # type: ignore[arg-type]
-    return _backward(items, rule, known, rows, g_output, g_lse, learns)  # type: ignore[arg-type]
-
-
-class _FusedBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
-        return _pulled(*given)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("fused")
 
 
 @torch.library.custom_op("qkv::tanh_sum", mutates_args=())

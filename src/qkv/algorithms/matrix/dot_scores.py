@@ -24,8 +24,7 @@ def scores(problem: Problem, call: Call) -> Tensor | None:
     served = (
         problem.core == "dot"
         and isinstance(problem.pointwise, (Linear, Softcap))
-        and not torch.compiler.is_compiling()
-        and not problem.transformed
+        and problem.mode in ("eager", "wrapped")
         and not problem.constant
         # Ties of equal products are broken by a scale that is rounded with them.
         and problem.normalizer != "hard"

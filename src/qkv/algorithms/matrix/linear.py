@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.engine.backend import Backend, Result
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is, wide
 
@@ -24,7 +25,7 @@ def refuses(problem: Problem) -> str | None:
     """Only dot products that are weights themselves, and scores that are all the same."""
     reasons = (
         (problem.core != "dot", f"the core is {problem.core}, not dot"),
-        (not isinstance(problem.pointwise, Linear), f"scores pass through {problem.pointwise}"),
+        (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (
             problem.normalizer not in ("mean", "identity") and not _evens_out(problem),
             f"the normalizer is {problem.normalizer}: weights need a matrix",
@@ -41,19 +42,20 @@ def _evens_out(problem: Problem) -> bool:
     return problem.constant and problem.normalizer in ("sum", "softmax") and not problem.sink
 
 
-def cost(problem: Problem) -> Cost:
-    """Linear in queries and keys."""
+def work(problem: Problem) -> Work:
+    """Count work that is linear in queries and keys."""
     span = problem.queries + problem.keys
     state = problem.value_width if problem.constant else problem.width * problem.value_width
     causal = problem.mask == "causal"
     inside = CHUNK * (problem.width + problem.value_width) * problem.queries if causal else 0
-    operations = problem.rows * 2 * (span * state + inside) * (3 if problem.gradient else 1)
-    chunks = -(-max(problem.queries, 1) // CHUNK) if causal else 1
+    operations = problem.rows * 2 * (span * state + inside)
+    chunks = -(-problem.queries // CHUNK) if causal else 1
     memory = problem.rows * (chunks * state * 12 + (4 * CHUNK * problem.queries if causal else 0))
-    return Cost(operations, memory, (60 if problem.gradient else 25) + operations / 60_000)
+    counts = {"operations": operations, "items": problem.rows, "causal": 1 if causal else 0, **memory_traffic(problem)}
+    return Work(operations * (3 if problem.gradient else 1), memory, counts)
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Values summed by their keys first, then read by the queries."""
     with as_it_is(call.query):
         return _run(problem, call)
@@ -106,4 +108,4 @@ def _chunked(x: Tensor, chunks: int) -> Tensor:
     return x.reshape(*x.shape[:-2], chunks, CHUNK, x.shape[-1])
 
 
-BACKEND = Backend("linear", "values summed by key, then read by query", refuses, cost, run)
+LINEAR = Algorithm("matrix.linear", "linear", "values summed by key, then read by query", refuses, work, run)

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.matrix import dot_scores
-from qkv.engine.backend import Backend, Result
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.dropout import keep_mask
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, threshold
@@ -23,45 +24,35 @@ def refuses(problem: Problem) -> str | None:
     return None
 
 
-def cost(problem: Problem) -> Cost:
-    """The full matrix, several times over; additive and distance scores hold it once per hidden feature.
+def work(problem: Problem) -> Work:
+    """Count the full matrix; additive and distance scores hold one per hidden feature.
 
-    Fitted to processor time of one thread: a number that has left the cache costs five times one that has not.
+    Numbers that have left the cache are counted apart.
     """
-    pairs = problem.rows * problem.queries * problem.keys
+    pairs = pairs_of(problem)
     depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
-    passes = 3 if problem.gradient else 1
-    operations = 2 * pairs * (problem.width + problem.value_width) * passes
-    numbers = pairs * (depth if problem.mask == "all" else depth + 2)
-    each = passes * (1.5 if numbers > IN_CACHE else 0.6 if problem.core == "distance" else 0.3)
-    if problem.core == "dot" and numbers > IN_CACHE:
-        each = 12 if problem.gradient else 7
-        numbers = pairs + (numbers - pairs) // 4
-    if problem.core == "tanh_sum":
-        each += (3.6 if problem.gradient else 3) if numbers > IN_CACHE else (5.6 if problem.gradient else 3.1)
-    if problem.normalizer in ("sparsemax", "entmax"):
-        each += 45 if problem.gradient else 15
-    if problem.positioned is not None:
-        each += 65 if problem.gradient else 35
-    if problem.dropout:
-        each += 2.5 if problem.gradient else 5
-    if problem.normalizer == "hard":
-        each += 6
-    if problem.sink:
-        each += 0.3 if problem.gradient else 0.6
-    # Sorting rows is some thirty operations, however short they are.
-    start = {"sparsemax": 80.0, "entmax": 300.0}.get(problem.normalizer, 0.0) if not problem.gradient else 0.0
-    # Gradients of keys and values are written whole, however few the queries.
-    start += problem.rows * problem.keys * problem.width // 500 if problem.gradient and problem.core == "dot" else 0
-    if problem.core == "tanh_sum" and problem.mask != "all":
-        # What no one sees is zeroed first, a copy of keys and values; compiled loops leave it unread.
-        copied = problem.rows * problem.keys * (problem.width + problem.value_width)
-        start += copied * (2 if problem.gradient else 0.8) / 1000
-    time = start + (130 if problem.gradient else 20) + operations / 150_000 + numbers * each / 1000
-    return Cost(operations, pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1), time)
+    numbers = pairs * depth
+    where = "in memory" if numbers > IN_CACHE else "in cache"
+    sparse = problem.normalizer in ("sparsemax", "entmax")
+    counts = {
+        "operations": product_operations(problem),
+        f"numbers of {problem.core} {where}": numbers,
+        "masked pairs": pairs if problem.mask != "all" else 0,
+        "masks": 1 if problem.mask != "all" else 0,
+        "sorts": 1 if sparse else 0,
+        f"pairs of {problem.normalizer}": pairs,
+        "pairs dropped": pairs if problem.dropout else 0,
+        "biased pairs": pairs if problem.bias != "none" else 0,
+        "sinks": 1 if problem.sink else 0,
+        "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
+        "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
+        **memory_traffic(problem),
+    }
+    memory = pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1)
+    return Work(product_operations(problem) * (3 if problem.gradient else 1), memory, counts)
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """scores, bias, mask, normalizer, dropout, weights times values; half precision is computed in float32."""
     state = row_state(problem, call) if problem.state else None
     return Result(output(problem, call, weights(problem, call)), state)
@@ -189,4 +180,6 @@ _STATES = {
     "entmax": _threshold,
 }
 
-BACKEND = Backend("reference", "the equation on the full matrix", refuses, cost, run, quadratic=True)
+REFERENCE = Algorithm(
+    "matrix.reference", "reference", "the equation on the full matrix", refuses, work, run, quadratic=True
+)

@@ -17,12 +17,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.algorithms.rowwise import near_points
+from qkv.algorithms.rowwise import distances
+from qkv.algorithms.rowwise.distances import Distances
+from qkv.algorithms.rowwise.squared_norms import Norms
 from qkv.compiled.available import has_register_kernels
-from qkv.engine.autograd import second_derivative
+from qkv.engine.algorithm import Algorithm, Result, Work
+from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
-from qkv.engine.problem import Problem
-from qkv.masks.lower import Visibility
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
 from qkv.scores.widened import as_it_is
 
@@ -39,40 +42,41 @@ _EACH = 1.5e-5
 """Microseconds of one thread per pair and element of its query or value."""
 
 
-def fits(problem: Problem) -> bool:
-    """Return whether these tiles may apply to a problem, to predict its cost; the numbers decide when it runs."""
-    return (
-        problem.core == "distance"
-        and _kind(problem.pointwise, problem.normalizer) is not None
-        and problem.mask == "all"
-        and problem.bias == "none"
-        and not (problem.state or problem.dropout or problem.sink)
-        and problem.dtype == torch.float32
-        and (isinstance(problem.pointwise, BoxcarShape) or not problem.gradient)
-        and has_register_kernels()
+def refuses(problem: Problem) -> str | None:
+    """Return why these tiles cannot compute a problem, None if they can: no mask, bias, dropout or row state."""
+    reasons = (
+        (_kind(problem.pointwise, problem.normalizer) is None, f"{problem.pointwise} scores under {problem.normalizer}"),
+        (problem.mask != "all", "rows see different keys"),
+        (problem.bias != "none" or problem.sink, "a bias or a sink is added"),
+        (problem.state or problem.dropout, "the row state or dropout is asked for"),
+        (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
+        (problem.gradient and not isinstance(problem.pointwise, BoxcarShape), "only boxcars have a backward pass here"),
+        (not has_register_kernels(), "Numba does not compile here"),
     )
+    return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
 
 
-def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility, gradient: bool) -> bool:
-    """Return whether these tiles apply to near points: no mask, bias, per-head parameter, dropout or row state.
+def work(problem: Problem) -> Work:
+    """Count the products, whose results never leave the caches."""
+    counts = {"operations": product_operations(problem), "pairs": pairs_of(problem), **memory_traffic(problem)}
+    return Work(product_operations(problem) * (2 if problem.gradient else 1), 4 << 20, counts)
 
-    Args:
-        recipe, inputs, visibility: a problem of squared distances.
-        gradient: whether a backward pass may follow.
-    """
-    return (
-        visibility.kind == "all"
-        and (isinstance(recipe.pointwise, BoxcarShape) or not gradient)
-        and _kind(recipe.pointwise, recipe.normalizer) is not None
-        and not recipe.state
-        and inputs.scale is None
-        and inputs.bias is None
-        and inputs.seed is None
-        and inputs.parameter is None
-        and inputs.query.dtype == torch.float32
-        and inputs.key.shape[:-2] == inputs.value.shape[:-2] == recipe.leading
-        and has_register_kernels()
-    )
+
+def _declines(problem: Problem, facts: Distances) -> str | None:
+    inputs = facts.centered
+    if facts.precision != "single":
+        return facts.why_not_single
+    shared = not inputs.key.shape[:-2] == inputs.value.shape[:-2] == problem.leading
+    if shared or inputs.scale is not None or inputs.parameter is not None:
+        return "the bandwidth differs between heads, or keys are shared between them"
+    return None if summable(facts.mechanism, facts.far, inputs.value) else "sums of the values may leave float32"
+
+
+def run(problem: Problem, call: Call, facts: Distances) -> Result:
+    """Attend tile by tile."""
+    with as_it_is(facts.inputs.query):
+        output = attend(facts.mechanism, facts.centered, facts.norms, problem.gradient)
+    return Result(output.to(call.query.dtype), None)
 
 
 def summable(recipe: Mechanism, far: tuple[float, float], value: Tensor) -> bool:
@@ -97,7 +101,7 @@ def summable(recipe: Mechanism, far: tuple[float, float], value: Tensor) -> bool
     return near_enough and recipe.factor >= _FLATTEST and (magnitude == 0 or _LEAST <= magnitude <= _MOST)
 
 
-def attend(recipe: Mechanism, inputs: Inputs, norms: near_points.Norms, gradient: bool) -> Tensor:
+def attend(recipe: Mechanism, inputs: Inputs, norms: Norms, gradient: bool) -> Tensor:
     """Compute attention tile by tile.
 
     Args:
@@ -145,7 +149,7 @@ def _sums(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    norms: near_points.Norms,
+    norms: Norms,
     divided: bool,
     keep: bool = False,
 ) -> _Sums:
@@ -203,9 +207,7 @@ def _whole(size: int) -> int:
 
 class _Tiles(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, recipe: Mechanism, norms: near_points.Norms, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, recipe: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         room = 2 * prod(query.shape[:-1]) * _words(key.shape[-2]) <= sum(x.nbytes for x in (query, key, value))
         keep = room and ctx.needs_input_grad[4]
         output, totals, seen = _sums(recipe, query, key, value, norms, divided=True, keep=keep)
@@ -214,24 +216,10 @@ class _Tiles(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable("rowwise")
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        found = _TilesBackward.apply(ctx.recipe, ctx.needs_input_grad[2:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, *found)
-
-
-class _TilesBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative raises an error that names where second derivatives work."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, recipe: Mechanism, wanted: tuple[bool, ...], g: Tensor, *saved: Any
-    ) -> tuple[Tensor | None, ...]:
         with as_it_is(g):
-            return _of_boxes(recipe, wanted, g, *saved)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("rowwise")
+            return (None, None, *_of_boxes(ctx.recipe, ctx.needs_input_grad[2:], g, *ctx.saved_tensors))
 
 
 def _of_boxes(
@@ -251,4 +239,17 @@ def _of_boxes(
     shares = g * torch.where(totals == 0, 0, 1 / totals)
     if seen is not None:
         return (*still, _turned(recipe, seen, shares, key.shape[-2]))
-    return (*still, _sums(recipe, key, query, shares, near_points.Norms(of_key, of_query), divided=False).output)
+    return (*still, _sums(recipe, key, query, shares, Norms(of_key, of_query), divided=False).output)
+
+
+DISTANCE_TILES = Algorithm(
+    "rowwise.distance_tiles",
+    "rowwise",
+    "compiled tiles of distances that stay in the caches",
+    refuses,
+    work,
+    run,
+    distances.inspect,
+    _declines,
+    distances.describe,
+)

@@ -8,18 +8,21 @@ G_ij − Σ_j G_ij k_j) and 2(k_j Σ_i G_ij − Σ_i G_ij q_i); the products wit
 
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from qkv.algorithms.rowwise import row_tiles
-from qkv.engine.autograd import second_derivative
+from qkv.algorithms.rowwise import distances, row_tiles
+from qkv.algorithms.rowwise.distances import Distances
+from qkv.algorithms.rowwise.squared_norms import Norms, wider
+from qkv.engine.algorithm import Algorithm, Result, Work
+from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
-from qkv.engine.problem import Problem
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.linalg.buffers import Workspace, borrow_workspace
 from qkv.linalg.matmul import batched
-from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, rooted
 from qkv.scores.widened import as_it_is
 
@@ -27,85 +30,43 @@ if TYPE_CHECKING:
     from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile
 
 
-def fits(problem: Problem) -> bool:
-    """Whether this module may serve a problem, which its numbers decide; only for its cost."""
-    return (
-        problem.core == "distance"
-        and problem.gradient
-        and not isinstance(problem.pointwise, BoxcarShape)
-        and not rooted(problem.pointwise)
-        and problem.mask == "all"
-        and problem.normalizer == "sum"
-        and problem.bias == "none"
-        and not (problem.state or problem.dropout)
-        and problem.dtype == torch.float32
-        and problem.rows * problem.queries * problem.keys <= row_tiles.SIZE.pairs
+def refuses(problem: Problem) -> str | None:
+    """Return why a problem is not one small matrix of kernel values with gradients; None if it is."""
+    reasons = (
+        (not problem.gradient, "nothing is needed for a backward pass"),
+        (
+            isinstance(problem.pointwise, BoxcarShape) or rooted(problem.pointwise),
+            f"{problem.pointwise} scores have no slope to store, or need small distances exactly",
+        ),
+        (problem.mask != "all", "rows see different keys"),
+        (problem.normalizer != "sum", f"the normalizer is {problem.normalizer}, not sum"),
+        (problem.bias != "none" or problem.state or problem.dropout, "a bias, a row state or dropout is asked for"),
+        (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
+        (pairs_of(problem) > row_tiles.SIZE.pairs, "more pairs than one tile holds"),
     )
+    return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
 
 
-def serves(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> bool:
-    """Whether a problem of distances is one tile of numbers alone: no mask, no bias, nothing per head, no dropout."""
-    leading, queries, keys = recipe.leading, inputs.query.shape[-2], inputs.key.shape[-2]
-    return (
-        visibility.kind == "all"
-        and not isinstance(recipe.pointwise, BoxcarShape)
-        and recipe.normalizer in ("sum", "gaussian")
-        and not recipe.state
-        and inputs.scale is None
-        and inputs.bias is None
-        and inputs.seed is None
-        and inputs.query.dtype == torch.float32
-        and inputs.key.shape[:-2] == inputs.value.shape[:-2] == leading
-        and prod(leading) * queries * keys <= row_tiles.SIZE.pairs
-    )
+def work(problem: Problem) -> Work:
+    """Count two products forward and three backward, and two passes over the matrix."""
+    counts = {"operations": product_operations(problem), "pairs": pairs_of(problem), **memory_traffic(problem)}
+    return Work(int(product_operations(problem) * 2.5), 12 * pairs_of(problem), counts)
 
 
-class Norms(NamedTuple):
-    """What a pass over queries and keys finds.
-
-    Attributes:
-        query, key: the squared norms, (..., Q, 1) and (..., K, 1).
-        wide: the operands of `wider`, where they were written in the same pass.
-    """
-
-    query: Tensor
-    key: Tensor
-    wide: tuple[Tensor, Tensor] | None = None
+def _declines(problem: Problem, facts: Distances) -> str | None:
+    if facts.precision != "single":
+        return facts.why_not_single
+    shared = not facts.inputs.key.shape[:-2] == facts.inputs.value.shape[:-2] == problem.leading
+    if shared or isinstance(facts.scale, Tensor):
+        return "the bandwidth differs between heads, or keys are shared between them"
+    return None
 
 
-def norms(query: Tensor, key: Tensor, widened: bool) -> Norms:
-    """The squared norms of both sides; in one pass with the operands of `wider` where these are wanted too."""
-    if not (query.is_contiguous() and key.is_contiguous()):
-        return Norms(query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
-    if not widened:
-        return Norms(_squared(query), _squared(key))
-    (wide_query, of_query), (wide_key, of_key) = _widened(query, -2.0, 0), _widened(key, 1.0, 1)
-    return Norms(of_query, of_key, (wide_query, wide_key))
-
-
-def _squared(x: Tensor) -> Tensor:
-    from qkv.algorithms.rowwise.squared_norms_kernel import square
-    from qkv.compiled import thread_pool
-
-    rows, found = _rows(x).numpy(), x.new_empty(*x.shape[:-1], 1)
-    thread_pool.run_in_chunks(square, rows.dtype, len(rows), rows.size * 2e-4, (rows, found.view(-1).numpy()))
-    return found
-
-
-def _widened(x: Tensor, factor: float, first: int) -> tuple[Tensor, Tensor]:
-    from qkv.algorithms.rowwise.squared_norms_kernel import widen
-    from qkv.compiled import thread_pool
-
-    *leading, width = x.shape
-    rows = _rows(x).numpy()
-    wide, found = x.new_empty(*leading, width + 2), x.new_empty(*leading, 1)
-    given = rows, factor, first, wide.view(-1, width + 2).numpy(), found.view(-1).numpy()
-    thread_pool.run_in_chunks(widen, rows.dtype, len(rows), rows.size * 5e-4, given)
-    return wide, found
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.detach().view(-1, x.shape[-1])
+def run(problem: Problem, call: Call, facts: Distances) -> Result:
+    """Attend, and store the matrix of weights for the backward pass."""
+    with as_it_is(facts.inputs.query):
+        output = attend(facts.mechanism, facts.centered, facts.norms)
+    return Result(output.to(call.query.dtype), None)
 
 
 def attend(recipe: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
@@ -122,20 +83,6 @@ def attend(recipe: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
     query, key, value = inputs[:3]
     output: Tensor = _Near.apply(recipe, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
-
-
-def wider(query: Tensor, key: Tensor, of_query: Tensor, of_key: Tensor) -> tuple[Tensor, Tensor]:
-    """Operands whose products are squared distances: (−2q, ‖q‖², 1) and (k, 1, ‖k‖²).
-
-    Example:
-        >>> query, key = wider(torch.ones(1, 1), 3 * torch.ones(1, 1), torch.ones(1, 1), 9 * torch.ones(1, 1))
-        >>> query @ key.mT
-        tensor([[4.]])
-    """
-    return (
-        torch.cat([query * -2, of_query, torch.ones_like(of_query)], -1),
-        torch.cat([key, torch.ones_like(of_key), of_key], -1),
-    )
 
 
 @lru_cache(maxsize=64)
@@ -163,9 +110,19 @@ class _Near(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable("rowwise")
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        found = _NearBackward.apply(ctx.recipe, ctx.state, ctx.needs_input_grad[2:], g, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, *found)
+        query, key, value, weights, products, wide_query, wide_key = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[2:]
+        d_query = d_key = None
+        with as_it_is(query):
+            d_value = batched(weights.mT, g) if wanted[2] else None
+            if wanted[0] or wanted[1]:
+                with borrow_workspace() as workspace:
+                    slopes = _slopes(ctx.recipe, ctx.state, batched(g, value.mT), weights, products, workspace)
+                    d_query = _of_query(query, batched(slopes, wide_key)) if wanted[0] else None
+                    d_key = _of_key(key, batched(slopes.mT, wide_query)) if wanted[1] else None
+        return None, None, d_query, d_key, d_value
 
 
 def _forward(recipe: Mechanism, wide: tuple[Tensor, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -180,31 +137,8 @@ def _forward(recipe: Mechanism, wide: tuple[Tensor, Tensor], value: Tensor) -> t
     return batched(weights, value), products, weights, state
 
 
-class _NearBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, recipe: Mechanism, state: Any, wanted: tuple[bool, ...], g: Tensor, *known: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        query, key, value, weights = known[:4]
-        with as_it_is(query):
-            d_value = batched(weights.mT, g) if wanted[2] else None
-            if not (wanted[0] or wanted[1]):
-                return None, None, d_value
-            with borrow_workspace() as rooms:
-                slopes = _slopes(recipe, state, batched(g, value.mT), weights, known[4], rooms)
-                d_query = _of_query(query, batched(slopes, known[6])) if wanted[0] else None
-                d_key = _of_key(key, batched(slopes.mT, known[5])) if wanted[1] else None
-        return d_query, d_key, d_value
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("rowwise")
-
-
 def _slopes(
-    recipe: Mechanism, state: Any, grads: Tensor, weights: Tensor, products: Tensor, rooms: Workspace
+    recipe: Mechanism, state: Any, grads: Tensor, weights: Tensor, products: Tensor, workspace: Workspace
 ) -> Tensor:
     """The gradients of the distances; what is kept stays as it is, for the graph may be walked again."""
     import numpy as np
@@ -213,7 +147,7 @@ def _slopes(
 
     shape, dtype = tuple(products.shape), products.dtype
     slopes, applied = (
-        rooms.take(name, shape, dtype).copy_(x) for name, x in (("slopes", products), ("weights", weights))
+        workspace.take(name, shape, dtype).copy_(x) for name, x in (("slopes", products), ("weights", weights))
     )
     mechanism, tile = _known(recipe, shape[-2], shape[-1])
     arrays = _flat(slopes), _flat(applied), state, _flat(grads), np.zeros((0, 0)), False
@@ -236,3 +170,16 @@ def _of_key(key: Tensor, pulled: Tensor) -> Tensor:
 def _flat(x: Tensor) -> Any:
     """(..., h, c) to an array (L, h, c)."""
     return x.detach().view(-1, *x.shape[-2:]).numpy()
+
+
+NEAR_POINTS = Algorithm(
+    "rowwise.near_points",
+    "rowwise",
+    "one small matrix of kernel values, stored for the backward pass",
+    refuses,
+    work,
+    run,
+    distances.inspect,
+    _declines,
+    distances.describe,
+)

@@ -1,8 +1,8 @@
 """The walk over tiles with one compiled pass per tile: a product, a pass over its rows, a product; and backward.
 
-As in `tiled.stripes`, a tile holds whole rows, and the backward pass computes every tile again, except a boxcar's
-(`boxcar_bits`). Between the products is one pass over each row (`weights_kernel`, `gradients_kernel`, `entmax_kernel`);
-the products themselves sum over tiles, in place.
+As in `tiled.stripes`, a tile holds whole rows, and the backward pass computes every tile again. Between the products is
+one pass over each row (`weights_kernel`, `gradients_kernel`, `entmax_kernel`); the products themselves sum over tiles,
+in place.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.algorithms.rowwise.boxcar_bits import Bits
 from qkv.algorithms.tiled.cores import resolve
 from qkv.engine.mechanism import Gradients, Inputs, Mechanism, zero_gradients
 from qkv.engine.tiles import Place, Size, Span, TileWalk, take
@@ -59,8 +58,8 @@ class RowTiles:
         self.edges: dict[tuple[int, torch.Size], Any] = {}
         self.numbers: dict[int, tuple[Any, ...]] = {}
 
-    def forward(self, bits: Bits | None = None) -> tuple[Tensor, Tensor]:
-        """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted; `bits` keeps the tiles."""
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""
         value = self.inputs.value
         output = value.new_empty(*self.recipe.leading, self.queries, value.shape[-1])
         state = value.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
@@ -68,34 +67,19 @@ class RowTiles:
             lead, entmax, columns = span.place
             middle = self._middle(span, self.mechanism)
             take(output, lead, entmax).copy_(self._product("output", middle.weights, take(value, lead, columns)))
-            if bits is not None:
-                bits.keep(middle.weights, middle.state)
             if self.recipe.state:
                 part = take(state, lead, entmax)
                 part.copy_(torch.from_numpy(middle.state).view(part.shape))
         return output, state
 
-    def backward(
-        self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool], bits: Bits | None = None
-    ) -> list[Tensor | None]:
+    def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """The gradients of the inputs that are wanted, in the order of `Inputs`."""
         buffers = zero_gradients(self.inputs, wanted)
-        for number, span in enumerate(self.walk.spans()):
+        for span in self.walk.spans():
             g = take(g_output, span.place.lead, span.place.rows)
-            if bits is not None and self._pull_ones(buffers, span.place, g, bits, number):
-                continue
             of_state = None if g_state is None else take(g_state, span.place.lead, span.place.rows)
             self._pull(buffers, span, g.contiguous(), of_state)
         return [None if buffer is None else buffer.contiguous() for buffer in buffers]
-
-    def _pull_ones(self, buffers: Gradients, place: Place, g: Tensor, bits: Bits, number: int) -> bool:
-        """The gradient of the values from what was kept of a tile; whether it was."""
-        shape = (*g.shape[:-1], place.columns.stop - place.columns.start)
-        known = bits.give(number, shape, self.rooms, self.inputs.value.dtype)
-        if known is not None and buffers.value is not None:
-            ones, share = known
-            self._accumulate(take(buffers.value, place.lead, place.columns), ones.mT, g * share)
-        return known is not None
 
     def _pull(self, buffers: Gradients, span: Span, g: Tensor, of_state: Tensor | None) -> None:
         lead, entmax, columns = span.place

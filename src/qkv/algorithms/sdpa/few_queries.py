@@ -1,4 +1,4 @@
-"""Softmax attention over dot products for few queries: one compiled pass over keys and values, for backend `sdpa`.
+"""Softmax attention over dot products for few queries: one compiled pass over keys and values.
 
 A decoding step reads its whole cache and does little arithmetic with it. PyTorch's kernel computes a separate matrix
 product for the few numbers of each row; this pass reads each key and value once for all heads, in its stored layout,
@@ -8,12 +8,13 @@ and does not read masked keys at all. The result is exact: the pass evaluates th
 import torch
 from torch import Tensor
 
+from qkv.algorithms.sdpa.flash import refuses_mechanism
+from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_of
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
-from qkv.engine.backend import Result
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.problem import Call, Problem
-from qkv.shapes import Shape
-from qkv.values.parameters import readable
+from qkv.engine.work import pairs_of, product_operations
 
 MOST = 8
 """The largest number of queries; with more of them PyTorch's tiled matrix products are faster."""
@@ -22,34 +23,39 @@ LEAST = 64
 load Numba."""
 
 
-def serves(problem: Problem, call: Call) -> bool:
-    """Return whether this pass computes a problem that `sdpa` accepts."""
+def refuses(problem: Problem) -> str | None:
+    """Return why this pass cannot compute a problem, or is no faster than PyTorch's kernel; None if it can."""
     # This comes first: the size checks below would specialize a traced program to these sizes.
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
-        and 0 < problem.queries <= MOST
-        and problem.rows >= LEAST
-        and problem.dtype == torch.float32
-        and problem.bias == "none"
-        and not problem.sink
-        and not problem.gradient
-        and all(map(readable, (call.query, call.key, call.value)))
-        and available.why_unavailable() is None
+    if problem.mode != "eager":
+        return "compiled kernels serve eager calls"
+    reasons = (
+        (problem.gradient, "it has no backward pass"),
+        (problem.dtype != torch.float32, f"the dtype is {problem.dtype}, not float32"),
+        (problem.bias != "none", "a bias is added to the scores"),
+        (problem.sink, "the softmax has a sink"),
+        (problem.queries > MOST, f"more than {MOST} queries: tiled matrix products are faster"),
+        (problem.rows < LEAST, f"fewer than {LEAST} items: the call would cost more than it saves"),
     )
+    reason = next((reason for holds, reason in reasons if holds), None)
+    return reason or refuses_mechanism(problem) or available.why_unavailable()
 
 
-def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) -> Result:
-    """Attend.
+def work(problem: Problem) -> Work:
+    """Count one read of the keys and values, and two products."""
+    counts = {
+        "operations": product_operations(problem),
+        "numbers of keys": problem.rows * problem.keys * (problem.width + problem.value_width),
+        "pairs": pairs_of(problem),
+        "mask": pairs_of(problem) if problem.mask != "all" else 0,
+    }
+    return Work(product_operations(problem), 4 * pairs_of(problem), counts)
 
-    Args:
-        problem, call: the problem and its inputs; keys and values that every query masks may hold any number.
-        query: (..., Q, F), operands of dot products.
-        key: (..., K, F).
-        scale: factor of the dot products.
-    """
+
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Attend; keys and values that every query masks may hold any number."""
+    query, key, value, scale = products_of(call)
     seen = call.visibility.matrix()
-    query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
+    query, key, value = (by_head(x, problem.leading) for x in (query, key, value))
     if seen is not None:
         seen = by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
         if seen.shape[1] > 1 and seen.stride(1):
@@ -61,14 +67,6 @@ def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) 
     return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
 
 
-def by_head(x: Tensor, leading: Shape, own: int = 2) -> Tensor:
-    """Reshape (..., own dimensions) to (batch, heads, own dimensions), as a view if possible."""
-    rest = x.shape[x.ndim - own :]
-    if x.shape[:-own] != leading:
-        x = x.expand(*leading, *rest)
-    return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
-
-
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -76,7 +74,7 @@ def _attend(
 
     items, heads, queries, width = query.shape
     keys, wide = value.shape[2:]
-    q, k, v = (as_strided_array(together(x)) for x in (query, key, value))
+    q, k, v = (as_strided_array(contiguous_last_dim(x)) for x in (query, key, value))
     mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
     output = query.new_empty(items, queries, heads, wide)
     lse = query.new_empty(items, heads, queries) if state else None
@@ -85,13 +83,12 @@ def _attend(
     return output.transpose(1, 2), lse
 
 
-def together(x: Tensor) -> Tensor:
-    """Return the same numbers with a contiguous last dimension and with any lazy negation resolved.
-
-    Example:
-        >>> together(torch.ones(2, 3).mT).stride(), together(torch._neg_view(torch.ones(1))).is_neg()
-        ((2, 1), False)
-    """
-    if x.is_neg():
-        x = x.resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
+FEW_QUERIES = Algorithm(
+    "sdpa.few_queries",
+    "sdpa",
+    "one compiled pass over the keys of few queries",
+    refuses,
+    work,
+    run,
+    reads_hidden_keys=False,
+)

@@ -1,112 +1,232 @@
-"""The only module that calls PyTorch's fused CPU kernel and its backward pass; it also returns the row state log Σ e^s.
+"""PyTorch's fused kernel, for softmax attention over dot products."""
 
-`scaled_dot_product_attention` hides two properties of these operators from its callers; they are handled here:
-
-- The operators assume that the last dimension has stride 1, and read past the end of a tensor if it does not.
-- They do not report non-finite numbers. A mask is added as −inf, so NaN or +inf in a key that is masked for a row makes
-  that row NaN; a row whose scores are all NaN counts as empty if its scores do not fill a vector register; in
-  half-precision types a score of +inf may give 0. `trusted` detects each of these cases from log Σ e^s, which is then
-  NaN, infinite or 0.
-"""
-
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-_NAME = "_scaled_dot_product_flash_attention_for_cpu"
-_forward: Any = getattr(torch, _NAME, None)
-_backward: Any = getattr(torch.ops.aten, f"{_NAME}_backward", None)
-KERNELS = _forward is not None and _backward is not None
-"""Whether this PyTorch has both operators; if not, `scaled_dot_product_attention` replaces the forward one."""
+from qkv.algorithms.sdpa import flash_operators
+from qkv.algorithms.sdpa.operands import Products, by_head, products_of
+from qkv.algorithms.tiled import blocked
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.autograd import forbid_differentiation
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic
+from qkv.scores.pointwise import Linear
+from qkv.scores.widened import as_it_is
 
-REGISTER = 16
-"""Floats in the widest vector register: with at least as many keys, the maximum of a row of NaN scores is NaN."""
+DENSE_LIMIT = 1 << 22
+"""The largest mask, in numbers over all batch items, that may be materialized as a matrix."""
 
 
-def forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Compute softmax attention on the CPU.
+def refuses(problem: Problem) -> str | None:
+    """Return why the fused kernel cannot compute the problem without a slower path; None if it can."""
+    if problem.sink:
+        return "the softmax has a sink"
+    return refuses_mechanism(problem) or _refuses_call(problem)
 
-    Args:
-        query: (B, H, Q, F); this and all other tensors may have any strides.
-        key: (B, H, K, F).
-        value: (B, H, K, F).
-        mask: bool, or a bias in the type of the query; broadcasts to (B, H, Q, K), of rank two or four.
+
+def refuses_mechanism(problem: Problem) -> str | None:
+    """Return why the problem is not a softmax over dot products that the fused kernel computes; None if it is."""
+    missing = problem.device == "cpu" and not flash_operators.KERNELS
+    reasons = (
+        (problem.mode == "transformed", "PyTorch's kernel has no rule for vmap"),
+        (missing, "this PyTorch has no kernel of that name for the CPU"),
+        (problem.core != "dot", f"the core is {problem.core}, not dot"),
+        (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
+        (problem.normalizer != "softmax", f"the normalizer is {problem.normalizer}, not softmax"),
+        (problem.dropout, "the fused CPU kernel has no dropout"),
+        (problem.empty, "an axis is empty"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def _refuses_call(problem: Problem) -> str | None:
+    if problem.bias == "learned":
+        return "the fused kernel gives a bias no gradient"
+    if problem.state and (problem.device != "cpu" or problem.gradient):
+        return "the row state is available from the CPU kernel only, and has no gradient"
+    if _written_out(problem) > DENSE_LIMIT:
+        return f"the mask would be materialized as a matrix of more than {DENSE_LIMIT} numbers"
+    if problem.mode == "compiled" and _adds_mask(problem):
+        # The kernel adds a mask as −inf. NaN or +inf behind it is found in the result, which a graph cannot read.
+        return "under torch.compile nothing checks what a masked NaN or infinity does to the kernel's result"
+    return None
+
+
+def _written_out(problem: Problem) -> int:
+    """Return the size of the mask as a matrix: it may differ between batch items, rarely between heads."""
+    if problem.mask not in ("bounds", "predicate"):
+        return 0
+    heads = problem.leading[-1] if len(problem.leading) > 1 else 1
+    return problem.rows // heads * problem.queries * problem.keys
+
+
+def _adds_mask(problem: Problem) -> bool:
+    return problem.mask not in ("all", "keys") and (problem.mask != "causal" or problem.bias != "none")
+
+
+def work(problem: Problem) -> Work:
+    """Count two matrix products forward and five backward, with the narrower width padded; scores stay in the cache."""
+    pairs = problem.rows * problem.queries * problem.keys
+    operations = 4 * pairs * max(problem.width, problem.value_width)
+    added = problem.bias != "none" or problem.mask not in ("all", "causal")
+    counts = {
+        "causal operations" if problem.mask == "causal" else "operations": operations,
+        "pairs": pairs,
+        "mask or bias": pairs if added else 0,
+        "items": problem.rows,
+        "items in half precision": problem.rows if problem.dtype.itemsize == 2 else 0,
+        "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
+        "operations in float64": operations if problem.dtype.itemsize == 8 else 0,
+        "added tables": 1 if added else 0,
+        **memory_traffic(problem),
+    }
+    passes = 7 if problem.gradient else 2
+    return Work(operations * passes // 2, 5 * _written_out(problem) + 4 * problem.rows * problem.queries, counts)
+
+
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Attend with PyTorch's kernel; where it gets non-finite numbers wrong, compute the result in tiles."""
+    found = attend(problem, call, products_of(call), "sdpa")
+    return blocked.run(problem, call) if found is None else found
+
+
+class KernelInputs(NamedTuple):
+    """What PyTorch's kernel takes.
+
+    Attributes:
+        query, key, value: (B, H, N, F), one width.
+        mask: bool or a bias, (..., Q or 1, K) of rank two or four; None if nothing is masked or the mask is causal.
         causal: whether query i sees only the keys j ≤ i.
         scale: factor of the dot products.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+
+def kernel_inputs(problem: Problem, call: Call, given: Products) -> KernelInputs:
+    """Reshape inputs to (batch, heads, length, width) and pad to one width, as PyTorch's kernel requires."""
+    query, key, value = (by_head(x, problem.leading) for x in _one_width(given))
+    mask, causal = _mask(problem, call, query.dtype)
+    return KernelInputs(query, key, value, mask, causal, given.scale)
+
+
+def attend(problem: Problem, call: Call, given: Products, backend: str) -> Result | None:
+    """Attend with PyTorch's kernel.
+
+    Args:
+        problem, call: the problem and its inputs.
+        given: operands of its dot products.
+        backend: name of the calling backend, for error messages.
 
     Returns:
-        The output (B, H, Q, F), differentiable once; and log Σ e^s (B, H, Q), at least float32, 0 for a row without
-        visible keys, without a gradient.
-
-    Example:
-        >>> x = torch.zeros(1, 1, 2, 4)
-        >>> forward(x, x, x + 1, None, False, 1.0)[1]
-        tensor([[[0.6931, 0.6931]]])
+        The result; None if non-finite numbers made the kernel's wrong.
     """
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.where(mask, query.new_zeros(()), -torch.inf)
-    query, key, value = _together(query), _together(key), _together(value)
-    output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
-    return output, lse.detach()
+    with as_it_is(given.query):
+        inputs = kernel_inputs(problem, call, given)
+        if problem.mode != "eager":
+            output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
+            # A graph cannot be checked afterwards: a row of NaN scores may have come out as an empty one.
+            output = output.masked_fill(inputs.query.isnan().any(-1, keepdim=True), torch.nan)
+            return finish(problem, call, output, None)
+        output, lse = flash_operators.forward(*inputs)
+        if not trusted(problem, inputs, lse):
+            return None
+        if problem.gradient:
+            forbid_second_derivative(output, backend)
+        return finish(problem, call, output, lse)
 
 
-def backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor, causal: bool, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value.
+def trusted(problem: Problem, inputs: KernelInputs, lse: Tensor) -> bool:
+    """Return whether log Σ e^s shows that non-finite numbers did not spoil the kernel's output."""
+    masked = inputs.mask is not None
+    suspect = flash_operators.suspect(problem.keys, inputs.query.dtype, masked)
+    return not suspect or flash_operators.trusted(lse, problem.keys, masked)
+
+
+def forbid_second_derivative(output: Tensor, backend: str) -> None:
+    """Make a second derivative of the kernel, which PyTorch lacks, raise an error that names where it is available."""
+    node = output.grad_fn
+    if node is not None and "ScaledDotProduct" in node.name():
+        node.register_hook(partial(_once, backend))
+
+
+def _once(
+    backend: str, gradients: tuple[Tensor | None, ...], incoming: tuple[Tensor | None, ...]
+) -> tuple[Any, ...] | None:
+    return forbid_differentiation(backend, gradients, incoming) if torch.is_grad_enabled() else None
+
+
+def _one_width(given: Products) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad the narrower of the two with zeros: they change no product, and PyTorch needs them to use its kernel."""
+    query, key, value, _ = given
+    lacking = query.shape[-1] - value.shape[-1]
+    if lacking > 0:
+        return query, key, F.pad(value, (0, lacking))
+    if lacking < 0:
+        return F.pad(query, (0, -lacking)), F.pad(key, (0, -lacking)), value
+    return query, key, value
+
+
+def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | None, bool]:
+    if problem.mask == "causal" and call.bias is None:
+        return None, True
+    seen = call.visibility.matrix()
+    if call.bias is None:
+        return (None if seen is None else _table(seen, problem)), False
+    # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
+    bias = call.bias if call.bias.dtype == torch.float32 else call.bias.to(dtype)
+    return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
+
+
+def _table(table: Tensor, problem: Problem) -> Tensor:
+    """Return the table as (..., Q or 1, K) of rank two or four."""
+    table = table.expand(*table.shape[:-1], problem.keys)
+    if table.ndim <= 2:
+        return table.expand(1, -1) if table.ndim == 1 else table
+    if len(problem.leading) <= 2:
+        return table.unsqueeze(0) if table.ndim == 3 else table
+    leading = problem.leading
+    table = table.expand(*leading, *table.shape[-2:])
+    return table.reshape(-1, leading[-1], *table.shape[-2:])
+
+
+def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:
+    above = bias > -torch.inf
+    return (above if seen is None else above & seen).any(-1)
+
+
+def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:
+    """Return the kernel's results in the problem's shape and dtype, with zeros for rows that see no key.
 
     Args:
-        grad: gradient of the output, (B, H, Q, F); this and all other tensors may have any strides.
-        query, key, value, causal, scale: as passed to `forward`.
-        output, lse: as returned by `forward`; the weights are recomputed as e^(s − lse).
-
-    Example:
-        >>> x = torch.ones(1, 1, 2, 4)
-        >>> backward(x, x, x, x, *forward(x, x, x, None, False, 1.0), False, 1.0)[2][0, 0, 0]
-        tensor([1., 1., 1., 1.])
+        problem, call: the problem and its inputs.
+        output: (B, H, Q, F).
+        lse: (B, H, Q), or None where it is not requested.
     """
-    grad, query, key, value, output = (_together(x) for x in (grad, query, key, value, output))
-    found: tuple[Tensor, Tensor, Tensor] = _backward(
-        grad, query, key, value, output, lse.contiguous(), 0.0, causal, attn_mask=None, scale=scale
-    )
-    return found
+    lse = lse if problem.state else None
+    if output.shape[-1] != problem.value_width:
+        output = output[..., : problem.value_width]
+    if len(problem.leading) != 2:
+        output = output.reshape(*problem.leading, problem.queries, problem.value_width)
+        lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
+    seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    if call.bias is not None and lse is not None:
+        # A bias of -inf may mask a whole row, as a mask does.
+        seeing = _alive(call.bias, call.visibility.matrix())
+    if seeing is not None:
+        # For rows without visible keys the kernel's output is undefined (its lse there is 0).
+        output = torch.where(seeing[..., None], output, output.new_zeros(()))
+        lse = None if lse is None else torch.where(seeing, lse, -torch.inf)
+    return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), lse)
 
 
-def _together(x: Tensor) -> Tensor:
-    """Return x with a contiguous last dimension; the kernel does not read the stride of a dimension of size 1."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:
-    """Return whether `trusted` must check the results of a call; other calls give NaN exactly where the equation does.
-
-    Args:
-        keys: K.
-        dtype: of query, key and value.
-        masked: whether a mask or bias is added to the scores.
-
-    Example:
-        >>> suspect(15, torch.float32, False), suspect(16, torch.float32, False), suspect(16, torch.float32, True)
-        (True, False, True)
-    """
-    return masked or keys < REGISTER or dtype.itemsize == 2
-
-
-def trusted(lse: Tensor, keys: int, masked: bool) -> bool:
-    """Return whether log Σ e^s shows that the output is that of the equation, empty rows apart.
-
-    Without a mask or bias no row is empty, and lse = 0 means that the maximum was −inf: all scores of the row are NaN,
-    unless their exponentials happen to add up to 1. With a mask such a row is NaN, and lse = 0 means an empty row.
-
-    Example:
-        >>> trusted(torch.tensor([0.5, -3.0]), 9, False), trusted(torch.tensor([0.5, 0.0]), 9, False)
-        (True, False)
-        >>> trusted(torch.tensor([0.5, 0.0]), 9, True), trusted(torch.tensor([0.5, torch.nan]), 9, True)
-        (True, False)
-    """
-    # x/x is 1, and NaN for 0, infinities and NaN. A sum of finite numbers that overflows is a harmless false alarm.
-    total = float((lse if masked or keys >= REGISTER else lse / lse).sum())
-    return total - total == 0
+FLASH = Algorithm("sdpa.flash", "sdpa", "PyTorch's fused kernel", refuses, work, run)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.engine.backend import Backend, Result
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import passes, product_operations
 from qkv.scores.pointwise import Linear, Softcap
 from qkv.shapes import Shape
 
@@ -20,10 +21,10 @@ def refuses(problem: Problem) -> str | None:
     """Return why the problem is not a compiled GPU softmax over (soft-capped) dot products, or None if it is."""
     if problem.device != "cuda":
         return "flex attention is fast on a GPU only"
-    if not torch.compiler.is_compiling():
+    if problem.mode != "compiled":
         return "uncompiled, flex attention builds the full matrix"
     if problem.core != "dot" or not isinstance(problem.pointwise, (Linear, Softcap)):
-        return f"the score is no plain or soft-capped dot product but {problem.core} with {problem.pointwise}"
+        return f"the score is no plain or soft-capped dot product: {problem.core}, {problem.pointwise}"
     if problem.normalizer != "softmax" or problem.sink or problem.dropout or problem.state:
         return "it computes a softmax without sink, dropout or row state"
     return _refuses_sizes(problem)
@@ -37,14 +38,13 @@ def _refuses_sizes(problem: Problem) -> str | None:
     return None
 
 
-def cost(problem: Problem) -> Cost:
-    """Return a cost above any other: until a recorded run on a device covers it, `auto` never chooses this backend."""
-    pairs = problem.rows * problem.queries * problem.keys
-    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    return Cost(int(operations), 8 * problem.rows * problem.queries, 1e9)
+def work(problem: Problem) -> Work:
+    """Count the two products."""
+    operations = product_operations(problem)
+    return Work(int(operations * passes(problem)), 0, {"operations": operations})
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Run flex attention on four-dimensional inputs, with one function for the score and one for the mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -99,4 +99,4 @@ def _rows(bound: Tensor, problem: Problem) -> Tensor:
     return bound.expand(*problem.leading, problem.queries).reshape(-1, heads, problem.queries)
 
 
-BACKEND = Backend("flex", "PyTorch's flex attention, compiled", refuses, cost, run)
+FLEX = Algorithm("sdpa.flex", "flex", "PyTorch's flex attention, compiled", refuses, work, run)

@@ -1,4 +1,4 @@
-"""Softmax attention over dot products for short sequences: one compiled pass per batch item and head, for `sdpa`.
+"""Softmax attention over dot products for short sequences: one compiled pass per batch item and head.
 
 PyTorch's kernel computes products of tiles so small that most of its time is call overhead, and its backward pass in
 half-precision types takes ten times as long again; the full-matrix alternative copies the scores, and queries, keys and
@@ -9,7 +9,7 @@ keys.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.algorithms.sdpa import few_queries
-from qkv.algorithms.sdpa.few_queries import by_head, together
+from qkv.algorithms.sdpa.flash import refuses_mechanism
+from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_of
 from qkv.compiled import available
 from qkv.compiled.strided import as_strided_array
-from qkv.engine.autograd import second_derivative
-from qkv.engine.backend import DirectCall, Result
-from qkv.engine.problem import Call, Cost, Problem
-from qkv.linalg.matmul import mkl_favored
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.autograd import once_differentiable
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
-from qkv.scores.base import Score
+from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
-from qkv.values.parameters import readable
 
 LONGEST = 256
 """The largest number of queries or keys; beyond it, an item's matrices exceed the L2 cache."""
@@ -40,123 +39,71 @@ _LARGEST = torch.finfo(torch.float32).max
 EACH = 5e-5
 """Microseconds of one thread per element of the query and per key, forward."""
 LEAST = 32
-"""Batch × heads that always suffices: below it the call overhead may cancel the gain, and small jobs need no Numba."""
-LONG = 96
-"""Fewest keys for which skipping masked pairs pays on processors where MKL's products are fast."""
+"""Batch × heads that suffices; below it, the call overhead may cancel the gain and small jobs need no Numba."""
 MUCH = 1 << 24
 """Multiplications of one product that suffice even for fewer items, if there are two for each thread: PyTorch's kernel
 takes a millisecond of one thread for as many."""
 
 
-def fits(problem: Problem) -> bool:
-    """Return whether this pass supports a problem that `sdpa` accepts, and is worth using for it."""
+def refuses(problem: Problem) -> str | None:
+    """Return why this pass cannot compute a problem, or is not worth its call overhead; None if it can."""
     # This comes first: the size checks below would specialize a traced program to these sizes.
-    return (
-        not torch.compiler.is_compiling()
-        and not problem.transformed
-        and problem.device == "cpu"
-        and problem.dtype in (torch.float32, torch.bfloat16)
-        and problem.mask in ("all", "causal", "keys", "bounds")
-        and problem.bias == "none"
-        and (problem.gradient or problem.queries > few_queries.MOST)
-        and max(problem.queries, problem.keys) <= LONGEST
-        and max(problem.width, problem.value_width) <= WIDEST
-        and _enough(problem)
-        and available.has_register_kernels()
+    if problem.mode != "eager":
+        return "compiled kernels serve eager calls"
+    reasons = (
+        (problem.dtype not in (torch.float32, torch.bfloat16), f"the dtype is {problem.dtype}"),
+        (problem.mask not in ("all", "causal", "keys", "bounds"), f"the mask is {problem.mask}, not a range of keys"),
+        (problem.bias != "none", "a bias is added to the scores"),
+        (problem.state and problem.gradient, "the row state has no gradient"),
+        (max(problem.queries, problem.keys) > LONGEST, f"more than {LONGEST} queries or keys"),
+        (max(problem.width, problem.value_width) > WIDEST, f"wider than {WIDEST}"),
+        (not _enough(problem), "too few items: the call would cost more than it saves"),
+        (not available.has_register_kernels(), "Numba does not compile here"),
     )
+    return next((reason for holds, reason in reasons if holds), None) or refuses_mechanism(problem)
 
 
 def _enough(problem: Problem) -> bool:
     """Return whether there is enough work, in enough items, for each thread to gain."""
-    if not problem.sink and mkl_favored() and not _leaves_out(problem):
-        return False
     if problem.rows >= LEAST:
         return True
     much = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
-    return much >= MUCH and problem.rows >= 2 * torch.get_num_threads()
+    return much >= MUCH and problem.rows >= 2 * problem.threads
 
 
-def _leaves_out(problem: Problem) -> bool:
-    """Return whether this pass is faster even where MKL is fast.
-
-    It skips masked pairs, PyTorch's kernel reads the mask as a matrix of numbers, and the backward pass is faster.
-    """
-    long = problem.keys >= LONG
-    if problem.mask == "causal":
-        return long
-    if problem.gradient:
-        return problem.rows >= LEAST and (long or problem.mask != "all")
-    return long and problem.mask != "all"
-
-
-def serves(problem: Problem, call: Call) -> bool:
-    """Return whether this pass can compute a call: it fits the problem, and the tensors' memory can be read."""
-    return (
-        fits(problem)
-        and torch._C._get_tracing_state() is None
-        and all(map(readable, (call.query, call.key, call.value)))
-    )
+def work(problem: Problem) -> Work:
+    """Count two products forward and five backward over the visible pairs, and one pass over the rows of each."""
+    operations = product_operations(problem)
+    counts = {
+        "causal operations" if problem.mask == "causal" else "operations": operations,
+        "pairs": pairs_of(problem),
+        "items": problem.rows,
+        "bounds": 1 if problem.mask not in ("all", "causal") else 0,
+        **memory_traffic(problem),
+    }
+    return Work(int(operations * passes(problem)), 4 * LONGEST * (2 * LONGEST + 5 * WIDEST), counts)
 
 
-def cost(problem: Problem) -> Cost:
-    """Return the cost of two products forward and five backward, and of one pass over the rows of each.
-
-    Fitted to processor time of one thread and halved, as the predicted times of other backends are half of theirs at
-    such sizes.
-    """
-    pairs = problem.rows * problem.queries * problem.keys
-    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    numbers = problem.rows * (problem.queries + problem.keys) * (problem.width + problem.value_width)
-    time = (50 if problem.gradient else 14) + operations / 800_000 + numbers * (0.8 if problem.gradient else 0.3) / 1000
-    return Cost(int(operations), 4 * LONGEST * (2 * LONGEST + 5 * WIDEST), time)
-
-
-def run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float) -> Result:
-    """Compute softmax attention.
-
-    Args:
-        problem, call: the problem and its inputs; keys and values that every query masks may hold any number.
-        query: (..., Q, F), operands of dot products.
-        key: (..., K, F).
-        scale: factor of the dot products.
-    """
-    query, key, value = (by_head(x, problem.leading) for x in (query, key, call.value))
-    sight, sink = _sight(problem, call.visibility), _sink(problem, call)
-    if problem.gradient:
-        output, lse = _Short.apply(query, key, value, sink, sight, scale), None  # type: ignore[no-untyped-call]
-    else:
-        output, lse = _forward(query, key, value, sink, sight, scale, problem.state)
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Compute softmax attention; keys and values that every query masks may hold any number."""
+    query, key, value, scale = products_of(call)
+    query, key, value = (by_head(x, problem.leading) for x in (query, key, value))
+    ranges, sink = _ranges_of(problem, call.visibility), _sink(problem, call)
+    with as_it_is(query):
+        if problem.gradient:
+            output, lse = _Short.apply(query, key, value, sink, ranges, scale), None  # type: ignore[no-untyped-call]
+        else:
+            output, lse = _forward(query, key, value, sink, ranges, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
+    output = output if output.dtype == problem.dtype else output.to(problem.dtype)
     if lse is None:
         return Result(output, None)
     lse = lse.view(*problem.leading, problem.queries)
     return Result(output, torch.where(lse >= _LARGEST, torch.inf, lse) if problem.sink else lse)
 
 
-def direct(problem: Problem) -> DirectCall | None:
-    """Return a direct call of the pass for four-dimensional inputs under the masks `all` and `causal`, else None."""
-    if problem.mask == "all":
-        last = np.full(1, problem.keys, np.int32)
-        sight = _Sight(np.zeros(1, np.int32), last, (0, 0, 0))
-    else:
-        last = np.minimum(np.arange(1, problem.queries + 1), problem.keys).astype(np.int32)
-        sight = _Sight(np.zeros(problem.queries, np.int32), last, (0, 0, 1))
-    return partial(_direct, sight, problem.gradient) if len(problem.leading) == 2 and not problem.state else None
-
-
-def _direct(sight: "_Sight", gradient: bool, query: Tensor, key: Tensor, value: Tensor, score: Score) -> Tensor:
-    query, key, scale = score.prepare(query, key).with_number()
-    dtype, wider = value.dtype, query.dtype != value.dtype
-    value = value.to(query.dtype) if wider else value
-    if gradient:
-        output: Tensor = _Short.apply(query, key, value, None, sight, scale)  # type: ignore[no-untyped-call]
-    else:
-        output = _forward(query, key, value, None, sight, scale, False)[0]
-    return output.to(dtype) if wider else output
-
-
-class _Sight(NamedTuple):
+class _Ranges(NamedTuple):
     """The key range of each query, its first key and the one past its last, and the strides of both over (B, H, Q)."""
 
     first: NDArray[np.int32]
@@ -164,14 +111,25 @@ class _Sight(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _sight(problem: Problem, visibility: Visibility) -> _Sight:
+def _ranges_of(problem: Problem, visibility: Visibility) -> _Ranges:
     first, last = (None, None) if visibility.bounds is None else visibility.bounds
+    if first is None and (last is None or problem.mask == "causal"):
+        return _plain_ranges(problem.mask == "causal", problem.queries, problem.keys)
     first = torch.zeros(1, dtype=torch.int32, device="cpu") if first is None else first
     last = torch.full((1,), problem.keys, dtype=torch.int32, device="cpu") if last is None else last
     # Both get one shape, so that they have the same strides.
     ends = [x.contiguous() for x in (first + torch.zeros_like(last), last + torch.zeros_like(first))]
     rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
-    return _Sight(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
+    return _Ranges(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
+
+
+@lru_cache(maxsize=256)
+def _plain_ranges(causal: bool, queries: int, keys: int) -> _Ranges:
+    """Return the ranges without a mask or with a causal one, which are the same for every item."""
+    if not causal:
+        return _Ranges(np.zeros(1, np.int32), np.full(1, keys, np.int32), (0, 0, 0))
+    last = np.minimum(np.arange(1, queries + 1), keys).astype(np.int32)
+    return _Ranges(np.zeros(queries, np.int32), last, (0, 0, 1))
 
 
 def _sink(problem: Problem, call: Call) -> Tensor | None:
@@ -190,44 +148,31 @@ def _sink(problem: Problem, call: Call) -> Tensor | None:
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, ranges: _Ranges, scale: float
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, sink)
-        ctx.sight, ctx.scale = sight, scale
-        return _forward(query, key, value, sink, sight, scale, False)[0]
+        ctx.ranges, ctx.scale = ranges, scale
+        return _forward(query, key, value, sink, ranges, scale, False)[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        given = grad, ctx.sight, ctx.scale, *ctx.saved_tensors
-        found = _ShortBackward.apply(*given) if torch.is_grad_enabled() else _backward(*given)  # type: ignore[no-untyped-call]
-        return (*found, None, None)
-
-
-class _ShortBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative raises an error that names where second derivatives work."""
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor | None, ...]:
-        return _backward(*given)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("sdpa")
+    @once_differentiable("sdpa")
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return (*_backward(grad, ctx.ranges, ctx.scale, *ctx.saved_tensors), None, None)
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, sight: _Sight, scale: float, state: bool
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, ranges: _Ranges, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
     from qkv.algorithms.sdpa import short_kernel
     from qkv.linalg.small_matmul import ROWS
 
-    query, key, value = (together(x) for x in (query, key, value))
+    query, key, value = (contiguous_last_dim(x) for x in (query, key, value))
     items, heads, queries, width = query.shape
-    sizes = _sizes(query, key, value, sight)
+    sizes = _sizes(query, key, value, ranges)
     output = query.new_empty(items, queries, heads, value.shape[-1])
     lse = query.new_empty(items, heads, queries, dtype=torch.float32) if state else None
     states = np.empty(0, np.float32) if lse is None else _flat(lse)
-    given = [*map(_flat, (query, key, value)), *sight[:2], _sinks(sink, items, heads), _flat(output), states]
+    given = [*map(_flat, (query, key, value)), *ranges[:2], _sinks(sink, items, heads), _flat(output), states]
     rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
     tables = rows * deep, keys * deep, keys * broad, keys * deep, ROWS * keys, ROWS * broad
     _share(short_kernel.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *given), tables)
@@ -243,7 +188,7 @@ def _sinks(sink: Tensor | None, items: int, heads: int) -> NDArray[np.float32]:
 
 def _backward(
     grad: Tensor,
-    sight: _Sight,
+    ranges: _Ranges,
     scale: float,
     query: Tensor,
     key: Tensor,
@@ -252,13 +197,13 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     from qkv.algorithms.sdpa import short_kernel
 
-    query, key, value, grad = (together(x) for x in (query, key, value, grad))
-    sizes = np.concatenate((_sizes(query, key, value, sight), np.array(grad.stride()[:3], np.uint64)))
+    query, key, value, grad = (contiguous_last_dim(x) for x in (query, key, value, grad))
+    sizes = np.concatenate((_sizes(query, key, value, ranges), np.array(grad.stride()[:3], np.uint64)))
     found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
     of_sinks = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
     sinks = _sinks(sink, *query.shape[:2])
     results, none = map(_flat, (*found, of_sinks)), np.empty(0, np.float32)
-    given = *map(_flat, (query, key, value, grad)), *sight[:2], sinks, *results, none
+    given = *map(_flat, (query, key, value, grad)), *ranges[:2], sinks, *results, none
     rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
     largest = max(rows, keys) * max(deep, broad)
     small = rows * deep, keys * deep, keys * broad, rows * broad, largest, keys * broad
@@ -267,10 +212,10 @@ def _backward(
     return (*(x.transpose(1, 2) for x in found), None if sink is None else of_sinks.sum_to_size(sink.shape))
 
 
-def _sizes(query: Tensor, key: Tensor, value: Tensor, sight: _Sight) -> NDArray[np.uint64]:
+def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArray[np.uint64]:
     """Return sizes and strides in the order that the kernels expect."""
     shape = query.shape[1], query.shape[2], key.shape[2], query.shape[3], value.shape[3]
-    strides = *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *sight.strides
+    strides = *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *ranges.strides
     return np.array([*shape, *strides], np.uint64)
 
 
@@ -295,3 +240,14 @@ def _whole(*sizes: int) -> tuple[int, ...]:
 
 def _flat(x: Tensor) -> NDArray[Any]:
     return as_strided_array(x).numbers
+
+
+SHORT = Algorithm(
+    "sdpa.short",
+    "sdpa",
+    "one compiled pass per short sequence and head",
+    refuses,
+    work,
+    run,
+    reads_hidden_keys=False,
+)

@@ -11,26 +11,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.algorithms.sdpa import flash
-from qkv.engine.autograd import second_derivative
-from qkv.engine.problem import Problem
+from qkv.algorithms.sdpa import flash, flash_operators
+from qkv.algorithms.sdpa.operands import products_of
+from qkv.algorithms.tiled import blocked
+from qkv.engine.algorithm import Algorithm, Facts, Result
+from qkv.engine.autograd import once_differentiable
+from qkv.engine.problem import Call, Problem
+from qkv.normalizers.dense import Softmax
+from qkv.scores.widened import as_it_is
 from qkv.values.parameters import finite, spread
 
 
 def refuses(problem: Problem) -> str | None:
-    """Say why a sink cannot be served, or None: only rows that see a key, whose state needs no gradient.
-
-    Half precision would be rounded twice.
-    """
+    """Return why a sink cannot be served, or None. Half precision would be rounded twice."""
+    if not problem.sink:
+        return "the softmax has no sink"
     served = (
-        flash.KERNELS
+        flash_operators.KERNELS
         and problem.device == "cpu"
         and problem.mask in ("all", "causal")
         and problem.bias == "none"
         and problem.dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
+        and problem.mode == "eager"
+        and not (problem.state and problem.gradient)
     )
-    return None if served else "the softmax has a sink"
+    return flash.refuses_mechanism(problem) if served else "a sink is served without other masks, biases and types"
+
+
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Attend without the sink, then take its share away; in tiles where the kernel gets non-finite numbers wrong."""
+    assert isinstance(call.normalizer, Softmax)
+    assert call.normalizer.sink is not None
+    given = products_of(call)
+    with as_it_is(given.query):
+        inputs = flash.kernel_inputs(problem, call, given)
+        with torch.no_grad():
+            output, lse = flash_operators.forward(*inputs)
+        if not flash.trusted(problem, inputs, lse):
+            return blocked.run(problem, call)
+        sink = _by_head(call.normalizer.sink, problem)
+        output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)
+        return flash.finish(problem, call, output, lse)
+
+
+def _by_head(sink: float | Tensor, problem: Problem) -> float | Tensor:
+    """Reshape a sink as the leading dimensions are reshaped to two."""
+    if not isinstance(sink, Tensor) or sink.ndim < 2 or len(problem.leading) == 2:
+        return sink
+    return sink.expand(problem.leading).reshape(-1, problem.leading[-1])
 
 
 def attend(
@@ -49,7 +77,7 @@ def attend(
         key: (B, H, K, F).
         value: (B, H, K, F).
         sink: a number, or a tensor that broadcasts to (B, H).
-        plain: output and row state without it, as `flash.forward` gives them where no gradient is recorded.
+        plain: output and row state without it, as `flash_operators.forward` gives them where no gradient is recorded.
         causal: whether query i sees the keys j ≤ i alone.
         scale: multiplies the products.
 
@@ -58,7 +86,7 @@ def attend(
 
     Example:
         >>> zeros, ones = torch.zeros(1, 1, 2, 4), torch.ones(1, 1, 3, 4)
-        >>> plain = flash.forward(zeros, ones, ones, None, False, 1.0)
+        >>> plain = flash_operators.forward(zeros, ones, ones, None, False, 1.0)
         >>> attend(zeros, ones, ones, 0.0, plain, False, 1.0)[0][0, 0, 0]
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
@@ -88,25 +116,17 @@ class _Sunk(torch.autograd.Function):
         return output, state
 
     @staticmethod
-    def backward(ctx: Any, g_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        found = _SunkBackward.apply(g_output, ctx.causal, ctx.scale, ctx.needs_input_grad[3], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (*found, None, None, None)
+    @once_differentiable("sdpa")
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sink, output, state = ctx.saved_tensors
+        found = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)
+        of_sink = None
+        if ctx.needs_input_grad[3]:
+            weight = torch.exp(finite(sink) - finite(state))
+            of_sink = -(weight * (g * output).sum(-1)).sum_to_size(sink.shape)
+        return (*found, of_sink, None, None, None)
 
 
-class _SunkBackward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, g: Tensor, causal: bool, scale: float, learns: bool, *known: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        query, key, value, sink, output, state = known
-        found = flash.backward(g, query, key, value, output, state, causal, scale)
-        if not learns:
-            return (*found, None)
-        weight = torch.exp(finite(sink) - finite(state))
-        return (*found, -(weight * (g * output).sum(-1)).sum_to_size(sink.shape))
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("sdpa")
+SINK = Algorithm(
+    "sdpa.softmax_sink", "sdpa", "PyTorch's fused kernel, each row rescaled by its sink", refuses, flash.work, run
+)

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from qkv.algorithms.sdpa import flash
-from qkv.algorithms.sdpa.sdpa import forbid_second_derivative
-from qkv.algorithms.tiled import blocked
-from qkv.engine.backend import Backend, Result
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.algorithms.sdpa import flash_operators
+from qkv.algorithms.sdpa.flash import forbid_second_derivative
+from qkv.algorithms.tiled import user_scores
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.problem import Call, Problem
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.scores.free import Learned
 from qkv.scores.positioned import Positioned
@@ -45,11 +45,11 @@ def refuses(problem: Problem) -> str | None:
 
 
 def _refuses_call(problem: Problem) -> str | None:
-    if problem.transformed or torch.compiler.is_compiling():
+    if problem.mode != "eager":
         return "its views are made in eager mode alone"
     if problem.dropout:
         return "the fused CPU kernel refuses dropout"
-    if problem.device != "cpu" or not flash.KERNELS:
+    if problem.device != "cpu" or not flash_operators.KERNELS:
         return "the kernel that takes such views is the CPU's"
     if problem.state:
         return "the row state is not read here"
@@ -58,18 +58,20 @@ def _refuses_call(problem: Problem) -> str | None:
     return None
 
 
-def cost(problem: Problem) -> Cost:
-    """As the fused kernel, whose backward pass is three times slower beside a matrix; fitted as the others are."""
+def work(problem: Problem) -> Work:
+    """Count the fused kernel's products, stripe by stripe, and the masks that are written out."""
     pairs = problem.rows * problem.queries * problem.keys
-    operations = 4 * pairs * max(problem.width - DIGITS, problem.value_width) * (3.5 if problem.gradient else 1)
-    slower = 3.3 if problem.gradient else 1.4
-    stripes = max(1, problem.queries // ROWS)
-    written = 0.0 if problem.mask in ("all", "causal") else pairs * (0.035 if problem.gradient else 0.015)
-    time = stripes * (120 if problem.gradient else 40) + slower * operations / 150_000 + written
-    return Cost(int(operations), 4 * (problem.queries + problem.keys) * problem.rows + 4 * WRITTEN, time)
+    operations = 4 * pairs * max(problem.width - DIGITS, problem.value_width)
+    counts = {
+        "operations": operations,
+        "stripes": max(1, problem.queries // ROWS),
+        "mask": 0 if problem.mask in ("all", "causal") else pairs,
+    }
+    memory = 4 * (problem.queries + problem.keys) * problem.rows + 4 * WRITTEN
+    return Work(operations * (7 if problem.gradient else 2) // 2, memory, counts)
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Stripe by stripe, rows in reverse."""
     query, key, scale, shifts = _operands(problem, call)
     with nullcontext() if query.dtype == problem.dtype else as_it_is(query):
@@ -97,8 +99,8 @@ def _run(problem: Problem, call: Call, query: Tensor, key: Tensor, scale: float,
             output, lse = _hidden(problem, call, rows, inputs, table, scale)
         outputs.append(output)
         states.append(lse)
-    if not all(flash.trusted(lse, problem.keys, True) for lse in states):
-        return blocked.run(problem, call)
+    if not all(flash_operators.trusted(lse, problem.keys, True) for lse in states):
+        return user_scores.run(problem, call)
     output = torch.cat(outputs, -2)[..., : problem.value_width].to(problem.dtype)
     reads.guard([output])
     return Result(output.reshape(*problem.leading, problem.queries, problem.value_width), None)
@@ -166,10 +168,17 @@ def _attend(
     query: Tensor, key: Tensor, value: Tensor, table: Tensor, scale: float, problem: Problem
 ) -> tuple[Tensor, Tensor]:
     """PyTorch's kernel on a stripe, its rows put in order again; its row state is left as it is."""
-    output, lse = flash.forward(query, key, value, table, False, scale)
+    output, lse = flash_operators.forward(query, key, value, table, False, scale)
     if problem.gradient:
         forbid_second_derivative(output, "toeplitz")
     return output.flip(-2), lse
 
 
-BACKEND = Backend("toeplitz", "PyTorch's fused kernel, the bias a view of one vector", refuses, cost, run)
+TOEPLITZ = Algorithm(
+    "sdpa.toeplitz",
+    "toeplitz",
+    "PyTorch's fused kernel, the bias a view of one vector",
+    refuses,
+    work,
+    run,
+)

@@ -1,25 +1,28 @@
-"""Backend `sorted`: scores of one number per query and key, by sorting the keys and summing them once.
+"""Scores of one number per query and key, by sorting the keys and summing them once.
 
 Where a score is a polynomial of the key on each side of a boundary (a rectified sum, a kernel of bounded support), the
 weighted sum over all keys is a difference of prefix sums over the sorted keys: O((N + M) log M) instead of O(N·M).
 Eager calls on the CPU use a compiled two-pointer pass over sorted queries and keys (`two_pointer`); all others compute
-the prefix sums in PyTorch (`prefix_sums`). Both keep sums in float64 and find boundaries by the score's own predicate.
+the prefix sums with PyTorch operators (`prefix_sums`). Both keep sums in float64 and find boundaries by the score's own
+predicate.
 """
+
+from math import isfinite
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv.algorithms.sorted import prefix_sums, two_pointer
 from qkv.algorithms.sorted.prefix_sums import Operands
-from qkv.algorithms.tiled import blocked
-from qkv.engine.backend import Backend, Result
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.compiled import available
+from qkv.engine.algorithm import Algorithm, Result, Work
+from qkv.engine.problem import Call, Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
-from qkv.values.parameters import readable
 
 
 def refuses(problem: Problem) -> str | None:
-    """Only scores that are polynomials of one sorted number on each side of a boundary."""
+    """Accept only scores that are polynomials of one sorted number on each side of a boundary."""
     kernel = isinstance(problem.pointwise, BoxcarShape) or (
         isinstance(problem.pointwise, EpanechnikovShape) and problem.pointwise.power in (1, 2)
     )
@@ -27,7 +30,7 @@ def refuses(problem: Problem) -> str | None:
     reasons = (
         (problem.core not in ("relu_sum", "distance"), f"the core is {problem.core}: its keys have no order"),
         (problem.core == "distance" and problem.width != 1, f"points of {problem.width} dimensions have no order"),
-        (problem.core == "distance" and not kernel, f"{problem.pointwise} is no polynomial within a boundary"),
+        (problem.core == "distance" and not kernel, f"{problem.pointwise} scores are no polynomials"),
         (problem.normalizer not in allowed, f"the normalizer is {problem.normalizer}"),
         (problem.sink, "the softmax has a sink"),
         (problem.bias != "none", "a bias is added to the scores"),
@@ -38,52 +41,89 @@ def refuses(problem: Problem) -> str | None:
     return next((reason for holds, reason in reasons if holds), None)
 
 
-def cost(problem: Problem) -> Cost:
-    """Estimate a sort and two-pointer passes; or a sort, prefix sums, and a bisection for each query.
+def _refuses_two_pointer(problem: Problem) -> str | None:
+    if problem.mode != "eager" or problem.device != "cpu":
+        return "compiled passes serve eager calls on the CPU"
+    return refuses(problem) or available.why_unavailable()
 
-    Fitted to processor time of one thread, 8 heads × 16 to 2,048:a side, a window, its moments.
-    """
+
+def _work_of_two_pointer(problem: Problem) -> Work:
+    span, kind = problem.rows * (problem.queries + problem.keys), _kind(problem)
+    counts = {"comparisons": span * _depth(problem), f"columns of {kind}": span * (problem.value_width + 8)}
+    return Work(_operations(problem), span * 48, {f"calls of {kind}": 1, **counts})
+
+
+def _work_of_prefix_sums(problem: Problem) -> Work:
+    span = problem.rows * (problem.queries + problem.keys)
+    counts = {"comparisons": span * _depth(problem), f"columns of {_kind(problem)}": span * (problem.value_width + 1)}
+    return Work(_operations(problem), span * (problem.value_width + 1) * 8 * 6, counts)
+
+
+def _operations(problem: Problem) -> int:
+    """Estimate a sort, and sums of each column from both ends."""
+    span = problem.rows * (problem.queries + problem.keys)
+    return span * (_depth(problem) + 8 * (problem.value_width + 1)) * (3 if problem.gradient else 1)
+
+
+def _depth(problem: Problem) -> int:
     keys = max(problem.keys, 2)
     # torch.jit.trace makes tensors of sizes.
-    depth = (int(keys) if isinstance(keys, Tensor) else keys).bit_length()
-    span = problem.rows * (problem.queries + problem.keys)
-    operations = span * (depth + 8 * (problem.value_width + 1)) * (3 if problem.gradient else 1)
-    if two_pointer.compiled(problem):
-        start, each = _walks(problem)
-        return Cost(operations, span * 48, start + span * (depth * 0.001 + each * (problem.value_width + 8)))
-    memory = span * (problem.value_width + 1) * 8 * 6
-    return Cost(operations, memory, 250 + span * (depth * 4 + 12 * (problem.value_width + 1)) / 1000)
+    return (int(keys) if isinstance(keys, Tensor) else keys).bit_length()
 
 
-def _walks(problem: Problem) -> tuple[float, float]:
-    """Microseconds of a call, and of a column of a query or key."""
+def _kind(problem: Problem) -> str:
+    """Name the sums that are computed: one side of a boundary or both, or a window."""
     if problem.core == "distance":
-        box = isinstance(problem.pointwise, BoxcarShape)
-        if problem.gradient:
-            return (450.0, 4.3e-3) if box else (700.0, 1.15e-2)
-        return 190.0, 2.5e-3 if box else 3.5e-3
+        return "boxcar" if isinstance(problem.pointwise, BoxcarShape) else "epanechnikov"
     both = problem.normalizer == "softmax" or (isinstance(problem.pointwise, Leaky) and problem.pointwise.slope > 0)
-    if problem.gradient:
-        return (900.0, 5.7e-3) if both else (700.0, 3.9e-3)
-    return 200.0, 2.4e-3 if both else 1.5e-3
+    return "both sides" if both else "one side"
 
 
-def run(problem: Problem, call: Call) -> Result:
-    """Compute by compiled two-pointer passes where they apply, otherwise by prefix sums."""
+class Sorted(NamedTuple):
+    """What the numbers of a call tell.
+
+    Attributes:
+        operands: the numbers of queries and keys.
+        finite: whether all of them are, so that they can be sorted; None if a graph cannot know.
+        near: whether float64 tells cells as wide as the support from each other at every key.
+    """
+
+    operands: Operands
+    finite: bool
+    near: bool
+
+
+def inspect(problem: Problem, call: Call) -> Sorted:
+    """Prepare the operands, and look at their size where a call is eager."""
     operands = _operands(problem, call)
-    if _beyond(problem, operands):
-        return blocked.run(problem, call)
-    output, state = (two_pointer if two_pointer.serve(problem, operands) else prefix_sums).run(problem, operands)
+    if problem.mode != "eager" or problem.device != "cpu":
+        return Sorted(operands, False, True)
+    finite = all(isfinite(x.detach().sum(dtype=torch.float64).item()) for x in operands[:2])
+    finite = finite and isfinite(operands.scale.detach().sum(dtype=torch.float64).item())
+    return Sorted(operands, finite, not _beyond(problem, operands))
+
+
+def _declines_two_pointer(problem: Problem, facts: Sorted) -> str | None:
+    if not facts.finite:
+        return "NaN and infinities have no place in an order"
+    return _declines_far(problem, facts)
+
+
+def _declines_far(problem: Problem, facts: Sorted) -> str | None:
+    return None if facts.near else "some keys are so far from 0 that the support around them has no digits"
+
+
+def _run_two_pointer(problem: Problem, call: Call, facts: Sorted) -> Result:
+    return _finish(problem, call, facts.operands, two_pointer.run(problem, facts.operands))
+
+
+def _run_prefix_sums(problem: Problem, call: Call, facts: Sorted) -> Result:
+    return _finish(problem, call, facts.operands, prefix_sums.run(problem, facts.operands))
+
+
+def _finish(problem: Problem, call: Call, operands: Operands, found: tuple[Tensor, Tensor]) -> Result:
+    output, state = found
     return Result(output.to(call.query.dtype), _state(problem, operands, state) if problem.state else None)
-
-
-def tells(problem: Problem, call: Call) -> str:
-    """Return a description of the method that is used."""
-    operands = _operands(problem, call)
-    if _beyond(problem, operands):
-        return "distances by subtraction, as blocked does: keys are too far from 0"
-    swept = two_pointer.serve(problem, operands)
-    return "a compiled walk along sorted queries and keys" if swept else "prefix sums written by PyTorch"
 
 
 _FARTHEST = 2.0**44
@@ -92,8 +132,8 @@ _FARTHEST = 2.0**44
 
 
 def _beyond(problem: Problem, operands: Operands) -> bool:
-    """Whether some key is so far from 0 that a float64 does not tell cells from each other."""
-    if not isinstance(problem.pointwise, EpanechnikovShape) or not (readable(operands.b) and readable(operands.scale)):
+    """Return whether some key is so far from 0 that a float64 does not tell cells from each other."""
+    if not isinstance(problem.pointwise, EpanechnikovShape):
         return False
     low, high = operands.b.detach().aminmax()
     farthest = max(-low.item(), high.item()) * operands.scale.detach().max().item() ** 0.5
@@ -129,4 +169,23 @@ def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
     return torch.where(state.isnan(), torch.nan, own)
 
 
-BACKEND = Backend("sorted", "sorted keys and their running sums", refuses, cost, run, tells=tells)
+TWO_POINTER = Algorithm(
+    "sorted.two_pointer",
+    "sorted",
+    "one compiled pass along sorted queries and keys",
+    _refuses_two_pointer,
+    _work_of_two_pointer,
+    _run_two_pointer,
+    inspect,
+    _declines_two_pointer,
+)
+PREFIX_SUMS = Algorithm(
+    "sorted.prefix_sums",
+    "sorted",
+    "prefix sums of the sorted keys by PyTorch operators",
+    refuses,
+    _work_of_prefix_sums,
+    _run_prefix_sums,
+    inspect,
+    _declines_far,
+)

@@ -1,4 +1,4 @@
-"""Backend `sorted` by compiled loops: queries and keys are sorted, and one two-pointer pass keeps running sums.
+"""Sums over sorted keys by compiled loops: queries and keys are sorted, and one two-pointer pass keeps running sums.
 
 Where `prefix_sums` writes sums of all keys up to each key, here a walk holds one row of them at a time. The gradients
 of keys and values are the transposed sums, of keys over queries, and so another walk. A walk is along one item and some
@@ -11,7 +11,6 @@ of its columns, which no other walk touches, so that the order of additions does
 | boxcar, Epanechnikov | within the support: polynomials of a − b | 1/total, 1/count or 1 | of the polynomial |
 """
 
-from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -21,35 +20,14 @@ from torch import Tensor
 
 from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import Operands
-from qkv.compiled import available
 from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
-from qkv.values.parameters import forward_mode, readable
 
 if TYPE_CHECKING:
     from qkv.algorithms.sorted.two_pointer_parallel import Line, Support
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
-
-
-def compiled(problem: Problem) -> bool:
-    """Return whether two-pointer passes support a problem, whatever its numbers: eager CPU calls where Numba runs."""
-    eager = not torch.compiler.is_compiling() and not problem.transformed
-    return eager and problem.device == "cpu" and available.why_unavailable() is None
-
-
-def serve(problem: Problem, operands: Operands) -> bool:
-    """Return whether two-pointer passes can be used: `compiled` is true and the numbers are finite."""
-    a, b, value, scale, _, _ = operands
-    return (
-        compiled(problem)
-        and torch._C._get_tracing_state() is None
-        and not forward_mode()
-        and all(map(readable, (a, b, value)))
-        # NaN and infinities have no place in an order.
-        and all(isfinite(x.detach().sum(dtype=torch.float64).item()) for x in (a, b, scale))
-    )
 
 
 def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:

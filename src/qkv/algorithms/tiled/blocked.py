@@ -6,71 +6,90 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled import operators, traced_user_scores, user_scores
-from qkv.algorithms.tiled.cores import FEW_QUERIES
+from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
 from qkv.algorithms.tiled.stripes import SAVED, Tiles
-from qkv.engine import autograd
-from qkv.engine.backend import Backend, Result
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.problem import Call, Problem
+from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 
 
 def refuses(problem: Problem) -> str | None:
-    """Serves everything but derivatives taken forward, and the gradient of a function of the caller's own under a
-    transformation."""
-    if problem.forward_mode and problem.core != "tile":
-        return "its stripes are a function of our own, which has no derivative taken forward; reference has"
-    if problem.core == "tile" and problem.transformed and problem.gradient:
-        return "a function of yours cannot be made again under torch.func: its gradient would keep every tile"
+    """Accept every core that PyTorch operators compute tile by tile; refuse user-defined scores and tracing."""
+    if problem.core not in CORES:
+        return _no_core(problem)
+    if _traced(problem):
+        return "the tiles are an autograd function for eager calls"
     return None
 
 
-def cost(problem: Problem) -> Cost:
-    """The work of the full matrix without its way through memory, and half as much again to make stripes anew.
-
-    Fitted to processor time of one thread.
-    """
-    pairs = problem.rows * problem.queries * problem.keys
-    operations = 2 * pairs * (problem.width + problem.value_width) * (3.5 if problem.gradient else 1)
-    linear = 4e-3 * problem.rows * (problem.queries + problem.keys) * problem.width if problem.gradient else 0.0
-    start, each = (450, 2.5) if problem.gradient else (100, 0.3)
-    if problem.core == "dot":
-        each = 9 if problem.gradient else 4
-    if problem.core == "tanh_sum":
-        each += problem.width * (5.0 if problem.gradient else 1.6)
-    if problem.core == "distance":
-        start, each = (1500, each + problem.width * 0.26) if problem.gradient else (500, each + problem.width * 0.11)
-        if problem.queries < FEW_QUERIES:
-            start, each = (800, each + problem.width) if problem.gradient else (100, each + problem.width * 0.8)
-    if problem.core == "tile":
-        start, each = 3 * start, 3 * each
-        if problem.positioned is not None:
-            # A bias from positions takes ten passes of integers over each tile.
-            each = 160 if problem.gradient else 40
-    if problem.normalizer in ("sparsemax", "entmax"):
-        start += 700 if problem.gradient else 200
-        each += 6 if problem.gradient else 3
-    if problem.normalizer == "hard":
-        each += 2
-    if problem.dropout:
-        each += 4 if problem.gradient else 2
-    return Cost(int(operations), 64 << 20, start + linear + operations / 150_000 + pairs * each / 1000)
+def _traced(problem: Problem) -> bool:
+    """Return whether tensors hold no numbers that could say which tiles are visible."""
+    return problem.mode in ("transformed", "compiled") or problem.device == "meta"
 
 
-def run(problem: Problem, call: Call) -> Result:
-    """Stripes by a function of our own; callables by checkpoints, so that what they close over learns."""
-    # Tensors without numbers cannot say which tiles are seen.
-    traced = problem.transformed or torch.compiler.is_compiling() or problem.device == "meta"
-    if problem.core == "tile":
-        if traced:
-            return traced_user_scores.run(problem, call)
-        return user_scores.run(problem, call)
-    recipe, inputs = prepare_inputs(problem, call)
-    if traced:
-        output, state = operators.apply(recipe, inputs, call.visibility)
-        return _narrowed(problem, output, state)
-    output, state = _Blocked.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+def _no_core(problem: Problem) -> str:
+    return "scores are user-defined" if problem.core == "tile" else f"no tiles for the core {problem.core}"
+
+
+def _refuses_traced(problem: Problem) -> str | None:
+    if problem.core not in CORES:
+        return _no_core(problem)
+    if not _traced(problem):
+        return "eager calls do not need a registered operator"
+    if problem.forward_mode:
+        return "tiles have no forward-mode derivative; reference has one"
+    return None
+
+
+def _refuses_user_scores(problem: Problem) -> str | None:
+    if problem.core != "tile":
+        return "scores are not user-defined"
+    return "the call is traced" if _traced(problem) else None
+
+
+def _refuses_traced_user_scores(problem: Problem) -> str | None:
+    if problem.core != "tile":
+        return "scores are not user-defined"
+    if not _traced(problem):
+        return "eager calls know which tiles are visible"
+    if problem.mode == "transformed" and problem.gradient:
+        return "under torch.func tiles of a user-defined score are not recomputed: a gradient would store them all"
+    return None
+
+
+def work(problem: Problem) -> Work:
+    """Count the work of the full matrix, whose tiles stay in the cache; the backward pass computes each tile again."""
+    pairs, few = pairs_of(problem), problem.queries < FEW_QUERIES
+    counts = {
+        "operations": product_operations(problem),
+        f"pairs of {problem.core}": pairs,
+        f"features of {problem.core}{' for few queries' if few else ''}": pairs * problem.width,
+        f"calls of {problem.core}": 1,
+        f"pairs of {problem.normalizer}": pairs,
+        f"calls of {problem.normalizer}": 1,
+        "masked pairs": pairs if is_hidden(problem) else 0,
+        "pairs dropped": pairs if problem.dropout else 0,
+        "biased pairs": pairs if problem.bias != "none" else 0,
+        "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
+        "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
+        **memory_traffic(problem),
+    }
+    return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)
+
+
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Compute tiles of whole rows."""
+    mechanism, inputs = prepare_inputs(problem, call)
+    output, state = _Blocked.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
     return _narrowed(problem, output, state)
+
+
+def _run_traced(problem: Problem, call: Call, facts: Facts) -> Result:
+    mechanism, inputs = prepare_inputs(problem, call)
+    return _narrowed(problem, *operators.apply(mechanism, inputs, call.visibility))
 
 
 def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
@@ -98,36 +117,36 @@ class _Blocked(torch.autograd.Function):
             return Tiles(recipe, Inputs(*inputs), visibility).forward(value.dtype)  # type: ignore[arg-type]
 
     @staticmethod
+    @once_differentiable("blocked")
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         wanted, inputs = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.saved_tensors[:SAVED]
-        gradients = _Backward.apply(ctx.recipe, ctx.visibility, wanted, g_output, g_state, *inputs)  # type: ignore[no-untyped-call]
-        return (None, None, *gradients, None)
-
-
-class _Backward(torch.autograd.Function):
-    """The gradients, as a function whose own derivative says where second derivatives are to be had."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recipe: Mechanism,
-        visibility: Visibility,
-        wanted: list[bool],
-        g_output: Tensor | None,
-        g_state: Tensor | None,
-        *inputs: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
-        given = Inputs(*inputs)  # type: ignore[arg-type]
+        given, recipe = Inputs(*inputs), ctx.recipe
         if g_output is None:
             g_output = given.query.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
         with torch.autocast(given.query.device.type, enabled=False):
-            buffers = Tiles(recipe, given, visibility).backward(g_output, g_state if recipe.state else None, wanted)
-        pairs = zip(buffers, inputs, strict=False)
-        return tuple(None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        raise autograd.second_derivative("blocked")
+            tiles = Tiles(recipe, given, ctx.visibility)
+            gradients = tiles.backward(g_output, g_state if recipe.state else None, wanted)
+        pairs = zip(gradients, inputs, strict=False)
+        return (None, None, *(None if g is None or x is None else g.to(x.dtype) for g, x in pairs), None)
 
 
-BACKEND = Backend("blocked", "stripes of rows that fit the cache", refuses, cost, run)
+BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)
+TRACED = Algorithm(
+    "tiled.operators", "blocked", "the same tiles as a registered operator", _refuses_traced, work, _run_traced
+)
+USER_SCORES = Algorithm(
+    "tiled.user_scores",
+    "blocked",
+    "tiles of a user-defined score, recomputed by checkpoints",
+    _refuses_user_scores,
+    work,
+    user_scores.run,
+)
+TRACED_USER_SCORES = Algorithm(
+    "tiled.traced_user_scores",
+    "blocked",
+    "stripes of a user-defined score with all their keys",
+    _refuses_traced_user_scores,
+    work,
+    traced_user_scores.run,
+)

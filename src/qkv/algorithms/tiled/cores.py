@@ -124,18 +124,20 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float =
         steepness: by how much a kernel's slope in ‖q−k‖²/h² exceeds 1.
 
     Returns:
-        The center (..., 1, F) in float64, or None to subtract directly: for float64 operands, for widths at which
-        subtraction is as fast, for queries so few that the median alone takes longer, and where the products would not
-        be exact enough.
+        The center (..., 1, F) in float64; None where the products would not be exact enough, and for float64 operands.
     """
-    if query.dtype == torch.float64 or query.shape[-1] < 4 or 0 in (*query.shape, *key.shape):
-        return None
-    if query.shape[-2] < FEW_QUERIES:
+    if query.dtype == torch.float64 or 0 in (*query.shape, *key.shape):
         return None
     middle = key.median(-2, keepdim=True).values.double()
     far = [(x.double() - middle).square_().sum(-1).max() for x in (query, key)]
     steepest = scale.max() if isinstance(scale, Tensor) else scale
     return middle if bool(torch.minimum(*far) * steepest * steepness <= REACH) else None
+
+
+def subtraction_is_faster(query: Tensor) -> bool:
+    """Return whether subtracting takes no longer than products: for narrow points, and for so few queries that the
+    median of the keys alone takes longer."""
+    return query.shape[-1] < 4 or query.shape[-2] < FEW_QUERIES
 
 
 NEARBY = 2.0**-20

@@ -15,10 +15,11 @@ from qkv.algorithms.tiled import blocked
 from qkv.algorithms.tiled.row_rules import Row
 from qkv.algorithms.tiled.stripes import Tiles
 from qkv.engine import mechanism
-from qkv.engine.backend import Backend, Result
+from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
-from qkv.engine.problem import Call, Cost, Problem
+from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import take
+from qkv.engine.work import pairs_of
 from qkv.masks.lower import Visibility
 from qkv.scores.products import Dot, ScaledDot
 
@@ -30,23 +31,22 @@ def refuses(problem: Problem) -> str | None:
     """Only the hard normalizer, in eager calls."""
     reasons = (
         (problem.normalizer != "hard", f"the normalizer is {problem.normalizer}, not hard"),
-        (problem.core == "tile", "scores are a function of yours"),
-        (problem.dropout, "weights are dropped, and here are none"),
+        (problem.core == "tile", "scores are user-defined"),
+        (problem.dropout, "it computes no weights that could be dropped"),
         (problem.state and problem.gradient, "the largest score would need a gradient"),
-        (problem.transformed or torch.compiler.is_compiling(), "places are found in eager calls"),
-        (0 in (problem.rows, problem.queries, problem.keys, problem.width, problem.value_width), "an axis is empty"),
+        (problem.mode != "eager", "positions are found in eager calls only"),
+        (problem.empty, "an axis is empty"),
     )
     return next((reason for holds, reason in reasons if holds), None)
 
 
-def cost(problem: Problem) -> Cost:
-    """One product, and one look at each score; as `blocked` where scores are no products."""
-    pairs = problem.rows * problem.queries * problem.keys
-    scores = blocked.cost(problem._replace(gradient=False, value_width=0, normalizer="identity"))
-    return Cost(scores.operations, scores.bytes, scores.time + 50 + pairs * 5e-4)
+def work(problem: Problem) -> Work:
+    """Count the scores and one look at each."""
+    scores = blocked.work(problem._replace(gradient=False, value_width=0, normalizer="identity", dropout=False))
+    return Work(scores.operations, scores.bytes, {**scores.counts, "looks": pairs_of(problem)})
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Find the places, then read the values there, which PyTorch differentiates."""
     place = _whole(problem, call)
     if place is not None:
@@ -68,7 +68,7 @@ def run(problem: Problem, call: Call) -> Result:
 
 def _whole(problem: Problem, call: Call) -> Tensor | None:
     """The places (..., Q) by one small matrix; None where it is none, or a row has no largest score to speak of."""
-    if call.visibility.kind != "all" or call.bias is not None or problem.state or not 0 < _pairs(problem) <= WHOLE:
+    if call.visibility.kind != "all" or call.bias is not None or problem.state or not 0 < pairs_of(problem) <= WHOLE:
         return None
     if type(call.score) not in (Dot, ScaledDot):
         # Of other scores the operands learn too.
@@ -85,10 +85,6 @@ def _whole(problem: Problem, call: Call) -> Tensor | None:
         place = s_QK.argmax(-1, keepdim=True)
         plain = bool((s_QK.gather(-1, place) > -torch.inf).all())
     return place[..., 0] if plain else None
-
-
-def _pairs(problem: Problem) -> int:
-    return problem.rows * problem.queries * problem.keys
 
 
 def _read(problem: Problem, value: Tensor, place: Tensor) -> Tensor:
@@ -141,4 +137,6 @@ class _Still(torch.autograd.Function):
         return (gradient, *(torch.zeros_like(x) for x in ctx.saved_tensors))
 
 
-BACKEND = Backend("lookup", "one value for each query, at the place of its largest score", refuses, cost, run)
+LOOKUP = Algorithm(
+    "tiled.lookup", "lookup", "one value for each query, at the position of its largest score", refuses, work, run
+)

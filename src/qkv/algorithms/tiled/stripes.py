@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center
+from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
 from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
 from qkv.engine.tiles import Place, TileWalk, dropout_factors, take
@@ -42,7 +42,8 @@ class Tiles:
         self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility)
         self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
         scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
-        self.center = center(*self.inputs[:2], scale, steep) if recipe.core == "distance" else None
+        centered = recipe.core == "distance" and not subtraction_is_faster(self.inputs.query)
+        self.center = center(*self.inputs[:2], scale, steep) if centered else None
 
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""

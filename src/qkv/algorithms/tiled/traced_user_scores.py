@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.algorithms.matrix.reference import scores, seen_by, state_of
-from qkv.engine.backend import Result
+from qkv.engine.algorithm import Facts, Result
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import Place, dropout_factors
 from qkv.masks.lower import part
@@ -18,14 +18,14 @@ ROWS = 64
 """How many rows a stripe has."""
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """The equation on each stripe, put together again; kept stripes are made anew in the backward pass."""
     call = call._replace(query=call.query.expand(*problem.leading, *call.query.shape[-2:]))
     outputs, states = [], []
     for start in range(0, max(1, problem.queries), ROWS):
         rows = slice(start, min(start + ROWS, problem.queries))
         # Nothing asks for a gradient under a transformation: `refuses` sees to that.
-        if problem.gradient and not problem.transformed:
+        if problem.gradient and problem.mode != "transformed":
             output, state = checkpoint(_stripe, problem, call, rows, use_reentrant=False)
         else:
             output, state = _stripe(problem, call, rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.algorithms.matrix.reference import seen_by, state_of
-from qkv.engine.backend import Result
+from qkv.engine.algorithm import Facts, Result
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import Place, Size, TileWalk, dropout_factors, take
@@ -23,7 +23,7 @@ NUMBERS = 1 << 24
 """How many numbers a tile may hold if the function keeps a query and a key for each pair: 64 MiB of float32."""
 
 
-def run(problem: Problem, call: Call) -> Result:
+def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """The equation on each tile, put together again."""
     rank = len(problem.leading)
     width = call.query.shape[-1] + call.key.shape[-1] + problem.value_width

@@ -1,0 +1,484 @@
+"""Fit the planner's coefficients for this kind of processor: every algorithm on many problems, then least squares.
+
+    python -m benchmarks.fit measure            time every algorithm that serves; keep the times
+    python -m benchmarks.fit fit                write src/qkv/planner/coefficients/NAME.json from the times kept
+    python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture
+    python -m benchmarks.fit scale              write intel-avx512.json: this table times a factor per backend
+
+Of an Intel Xeon only the times of whole backends were kept (`results/choices.json`, one thread). `scale` gives each
+algorithm of a backend one factor in each direction: the median ratio of those times to what this table predicts.
+
+Times are those of one and of two threads, on a machine on which nothing else runs. A coefficient is microseconds of one
+thread per unit of work; none is negative, and the sum of squared relative errors is least.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from benchmarks.engine.mechanisms import MECHANISMS, Size
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor
+
+import qkv
+import qkv.engine.problem
+from qkv.engine.algorithm import Algorithm
+from qkv.planner import costs
+from qkv.planner.plan import QUADRATIC_LIMIT, Plan
+from qkv.planner.registry import ALGORITHMS, algorithms_of
+
+RESULTS = Path(__file__).parent / "results"
+TABLES = Path(costs.__file__).parent / "coefficients"
+DIRECTIONS = ("forward", "with backward")
+LONGEST = 0.15
+"""Seconds of one call above which an algorithm is timed once."""
+MOST_NUMBERS = 1 << 26
+"""A full matrix of more numbers than this is not tried."""
+PATIENCE = 0.015
+"""Seconds that a faster algorithm is timed."""
+SLOW = 12.0
+"""An algorithm that takes so many times as long as the best one is not timed further, nor at larger sizes."""
+
+
+class Grid(NamedTuple):
+    """Sizes of problems.
+
+    Attributes:
+        all: those of every variant.
+        plain: further ones, without masks and in float32.
+    """
+
+    all: tuple[Size, ...]
+    plain: tuple[Size, ...]
+
+
+def _heads(n: int, width: int = 64, value: int = 64) -> Size:
+    return Size((1, 8), n, n, width, value)
+
+
+FITTED = Grid(
+    (_heads(16), _heads(64), _heads(256), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
+    (
+        Size((16, 8), 24, 24, 64, 64),
+        Size((1, 2), 2048, 2048, 64, 64),
+        Size((1, 4), 300, 300, 128, 128),
+        Size((64,), 1, 50, 256, 256),
+        Size((64,), 20, 20, 256, 256),
+        Size((16, 8), 1, 512, 64, 64),
+        Size((1,), 1000, 1000, 8, 8),
+    ),
+)
+HELD_OUT = Grid(
+    (_heads(24), _heads(100), _heads(384)),
+    (
+        Size((4, 8), 48, 48, 64, 64),
+        Size((2, 4), 700, 700, 48, 48),
+        Size((120,), 1, 17, 256, 512),
+        Size((32, 8), 1, 200, 64, 64),
+        Size((1,), 600, 600, 16, 16),
+    ),
+)
+ON_A_LINE = ("boxcar_line", "epanechnikov_line")
+
+
+class Variant(NamedTuple):
+    """A mechanism with a mask and a dtype.
+
+    Attributes:
+        mechanism: a key of `MECHANISMS`.
+        mask: of `MASKS`.
+        dtype: of queries, keys and values.
+    """
+
+    mechanism: str
+    mask: str = "all"
+    dtype: torch.dtype = torch.float32
+
+    def described(self) -> dict[str, str]:
+        """Return the three as text."""
+        return {"mechanism": self.mechanism, "mask": self.mask, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    def __str__(self) -> str:
+        return " ".join(self.described().values())
+
+
+def _lengths(size: Size) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    least = max(1, size.keys // 2)
+    return qkv.masks.lengths(torch.randint(least, size.keys + 1, size.leading[:1], generator=generator))
+
+
+MASKS: dict[str, Callable[[Size], Any]] = {
+    "all": lambda size: None,
+    "causal": lambda size: qkv.masks.causal(),
+    "lengths": _lengths,
+    "window": lambda size: qkv.masks.window(size.keys // 8, size.keys // 8),
+    "dense": lambda size: torch.rand(size.queries, size.keys, generator=torch.Generator().manual_seed(0)) < 0.7,
+}
+_PLAIN = tuple(name for name in MECHANISMS if name != "causal")
+VARIANTS = (
+    *(Variant(name) for name in _PLAIN),
+    *(Variant(name, mask) for name in ("scaled_dot", "projected", "gaussian", "sink") for mask in list(MASKS)[1:]),
+    *(Variant(name, "causal") for name in ("dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity")),
+    *(Variant(name, "lengths") for name in ("dropout", "sparsemax", "epanechnikov", "concat", "mean", "sigmoid")),
+    *(Variant(name, "all", torch.float64) for name in ("scaled_dot", "additive", "entmax", "gaussian")),
+    *(Variant(name, "all", torch.bfloat16) for name in ("scaled_dot", "softcap", "gaussian")),
+    Variant("scaled_dot", "causal", torch.bfloat16),
+)
+
+
+class Problem(NamedTuple):
+    """A problem with its tensors.
+
+    Attributes:
+        name: for people.
+        variant: its mechanism, mask and dtype.
+        options: of `qkv.attention`, `backend` excepted.
+        tensors: query, key and value.
+        leaves: what gets a gradient.
+        upstream: the gradient of the output.
+        size: its sizes.
+    """
+
+    name: str
+    variant: Variant
+    options: dict[str, Any]
+    tensors: tuple[Tensor, ...]
+    leaves: list[Tensor]
+    upstream: Tensor
+    size: Size
+
+    def call(self, backend: str) -> Callable[[], object]:
+        """Return a call of one algorithm, with its backward pass where anything has a gradient."""
+        if not self.leaves:
+            return lambda: qkv.attention(*self.tensors, backend=backend, **self.options)
+
+        def both() -> object:
+            output = qkv.attention(*self.tensors, backend=backend, **self.options)
+            return torch.autograd.grad(output, self.leaves, self.upstream, allow_unused=True)
+
+        return both
+
+    def plan(self) -> Plan:
+        """Return what the planner would do."""
+        return qkv.explain(*self.tensors, **self.options)
+
+
+def make(variant: Variant, size: Size, direction: str) -> Problem:
+    """Draw a problem from a fixed seed."""
+    torch.manual_seed(0)
+    mechanism = MECHANISMS[variant.mechanism]
+    gradient = direction == DIRECTIONS[1]
+    shapes = (size.queries, size.width), (size.keys, size.width), (size.keys, size.value_width)
+    tensors = tuple(torch.randn(*size.leading, *shape, dtype=variant.dtype) for shape in shapes)
+    drawn = [x.detach().to(variant.dtype) if x.is_floating_point() else x for x in mechanism.parameters(size)]
+    leaves = [x.requires_grad_() for x in (*tensors, *drawn) if x.is_floating_point()] if gradient else []
+    options = {"mask": MASKS[variant.mask](size), "dropout": mechanism.dropout, **mechanism.given(*drawn)}
+    upstream = torch.randn(*size.leading, size.queries, size.value_width, dtype=variant.dtype)
+    return Problem(f"{variant}, {size}, {direction}", variant, options, tensors, leaves, upstream, size)
+
+
+def problems(grid: Grid) -> Iterator[Problem]:
+    """Every variant at every size and in both directions."""
+    for variant in VARIANTS:
+        line = variant.mechanism in ON_A_LINE
+        sizes = (*grid.all, *grid.plain) if variant == Variant(variant.mechanism) else grid.all
+        if variant.mechanism == "learned_bias":
+            sizes = tuple(size for size in sizes if len(size.leading) > 1)
+        for size in sizes:
+            for direction in DIRECTIONS:
+                yield make(variant, size._replace(width=1) if line else size, direction)
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the microseconds of a call: the fastest of several turns, which other processes disturb least."""
+    start = time.perf_counter()
+    run()
+    first = time.perf_counter() - start
+    if first > LONGEST:
+        return first * 1e6
+    inner = max(1, int(0.001 / max(first, 1e-7)))
+    found, end = [first], time.perf_counter() + PATIENCE
+    while len(found) < 4 or (time.perf_counter() < end and len(found) < 25):
+        start = time.perf_counter()
+        for _ in range(inner):
+            run()
+        found.append((time.perf_counter() - start) / inner)
+    return min(found) * 1e6
+
+
+def measure(grid: Grid, only: str) -> list[dict[str, Any]]:
+    """Time every algorithm that serves each problem, at one and at two threads."""
+    rows: list[dict[str, Any]] = []
+    hopeless: set[tuple[str, str]] = set()
+    for problem in problems(grid):
+        if only not in problem.name:
+            continue
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            rows += _measure(problem, threads, hopeless)
+        print(f"{problem.name}: {rows[-1]['algorithm']} {rows[-1]['us']:.0f} us", flush=True)
+    return rows
+
+
+def _measure(problem: Problem, threads: int, hopeless: set[tuple[str, str]]) -> list[dict[str, Any]]:
+    described = problem.plan().problem
+    serving = [algorithm for algorithm in ALGORITHMS if _worth_timing(algorithm, described)]
+    kind, found = f"{problem.variant} {bool(problem.leaves)}", dict[str, float]()
+    for algorithm in [each for each in serving if (each.name, kind) not in hopeless] or serving:
+        run = problem.call(algorithm.name)
+        try:
+            run()
+        except qkv.errors.UnsupportedError:
+            continue
+        start = time.perf_counter()
+        run()
+        first = (time.perf_counter() - start) * 1e6
+        if found and first > SLOW * min(found.values()):
+            hopeless.add((algorithm.name, kind))
+            continue
+        found[algorithm.name] = timed(run)
+    own = {**problem.variant.described(), "size": [list(problem.size.leading), *problem.size[1:]]}
+    direction = DIRECTIONS[bool(problem.leaves)]
+    return [
+        {**own, "direction": direction, "threads": threads, "algorithm": name, "us": round(us, 2)}
+        for name, us in found.items()
+    ]
+
+
+def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with the work of each algorithm, and over how many threads it spreads."""
+    known: dict[str, tuple[str, qkv.engine.problem.Problem]] = {}
+    found = []
+    for row in rows:
+        place = json.dumps([row[name] for name in ("mechanism", "mask", "dtype", "size", "direction")])
+        if place not in known:
+            variant = Variant(row["mechanism"], row["mask"], getattr(torch, row["dtype"]))
+            size = Size(tuple(row["size"][0]), *row["size"][1:])
+            problem = make(variant, size, row["direction"])
+            known[place] = problem.name, problem.plan().problem
+        name, described = known[place]
+        counts = {kind: count for kind, count in _work(row["algorithm"], described).items() if count}
+        parallel = min(row["threads"], described.rows * described.queries)
+        found.append({**row, "problem": name, "counts": counts, "parallel": parallel})
+    return found
+
+
+def _work(name: str, problem: qkv.engine.problem.Problem) -> Mapping[str, float]:
+    return algorithms_of(name)[0].work(problem).counts
+
+
+def _worth_timing(algorithm: Algorithm, problem: qkv.engine.problem.Problem) -> bool:
+    """Return whether the planner could take an algorithm, or nearly so."""
+    if algorithm.refuses(problem) is not None:
+        return False
+    depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
+    pairs = problem.queries * problem.keys
+    return not algorithm.quadratic or (pairs <= QUADRATIC_LIMIT and pairs * problem.rows * depth <= MOST_NUMBERS)
+
+
+def fit(rows: list[dict[str, Any]]) -> costs.Coefficients:
+    """Return the coefficients whose predictions have the least squared relative error."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["algorithm"], row["direction"]].append(row)
+    found: costs.Coefficients = {}
+    for (algorithm, direction), own in sorted(groups.items()):
+        found.setdefault(algorithm, {})[direction] = _least_squares(own)
+    return found
+
+
+def _least_squares(rows: list[dict[str, Any]]) -> dict[str, float]:
+    kinds = sorted({kind for row in rows for kind in row["counts"]})
+    matrix = np.array([[1.0, *(row["counts"].get(kind, 0) / row["parallel"] for kind in kinds)] for row in rows])
+    times = np.array([row["us"] for row in rows])
+    weighted: NDArray[np.float64] = matrix / times[:, None]
+    largest = np.abs(weighted).max(0)
+    solution, _ = nnls(weighted / largest, np.ones(len(rows)), maxiter=10_000)
+    values = solution / largest
+    return {kind: float(f"{value:.4g}") for kind, value in zip((costs.START, *kinds), values, strict=True) if value}
+
+
+def name_of_this() -> str:
+    """Return the name of this kind of processor in file names."""
+    vendor, family, models, capability = costs.this_processor()
+    known = {("AuthenticAMD", 25): "amd-zen4", ("AuthenticAMD", 26): "amd-zen5", ("GenuineIntel", 6): "intel"}
+    return f"{known.get((vendor, family), f'{vendor}-{family}-{models[0]}')}-{capability.lower()}"
+
+
+def write(coefficients: costs.Coefficients, name: str, processor: costs.Processor) -> None:
+    """Write a table of coefficients, for all models of a family of processors."""
+    described = {
+        "vendor": processor.vendor,
+        "family": processor.family,
+        "models": [],
+        "capability": processor.capability,
+    }
+    table = {"name": name, "processor": described, "torch": torch.__version__, "algorithms": coefficients}
+    TABLES.mkdir(exist_ok=True)
+    (TABLES / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+def scaled(table: costs.Coefficients, rows: list[dict[str, Any]]) -> costs.Coefficients:
+    """Return a table for a processor on which only backends were timed.
+
+    Args:
+        table: the coefficients of another processor.
+        rows: of `results/choices.json`: mechanism, size, pass, and milliseconds of each backend on one thread.
+    """
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        problem = _described(row)
+        for backend, ms in row["ms"].items():
+            direction = DIRECTIONS[row["pass"] != "forward"]
+            predictions = [
+                _predicted(algorithm.work(problem).counts, table[algorithm.name][direction])
+                for algorithm in algorithms_of(backend)
+                if algorithm.refuses(problem) is None and direction in table.get(algorithm.name, {})
+            ]
+            if predictions:
+                ratios[backend, direction].append(1000 * ms / min(predictions))
+    factors = {place: statistics.median(own) for place, own in ratios.items()}
+    usual = statistics.median(factors.values())
+    backends = {algorithm.name: algorithm.backend for algorithm in ALGORITHMS}
+    return {
+        name: {
+            direction: {
+                kind: float(f"{each * factors.get((backends[name], direction), usual):.4g}")
+                for kind, each in own.items()
+            }
+            for direction, own in directions.items()
+        }
+        for name, directions in table.items()
+    }
+
+
+def _described(row: dict[str, Any]) -> qkv.engine.problem.Problem:
+    """Return the problem of a row of `results/choices.json`, for one thread."""
+    left, queries, keys, widths = re.fullmatch(
+        r"(.*) × ([\d,]+) queries × ([\d,]+) keys, widths (\d+ and \d+)", row["size"]
+    ).groups()  # type: ignore[union-attr]
+    leading = tuple(int(part) for part in left.split(" × "))
+    width, value = (int(part) for part in widths.split(" and "))
+    size = Size(leading, int(queries.replace(",", "")), int(keys.replace(",", "")), width, value)
+    mask = "causal" if row["mechanism"] == "causal" else "all"
+    mechanism = "scaled_dot" if row["mechanism"] == "causal" else row["mechanism"]
+    torch.set_num_threads(1)
+    return make(Variant(mechanism, mask), size, DIRECTIONS[row["pass"] != "forward"]).plan().problem
+
+
+def _predicted(counts: Mapping[str, float], own: Mapping[str, float]) -> float:
+    return own.get(costs.START, 0.0) + sum(own.get(kind, 0.0) * count for kind, count in counts.items())
+
+
+def regrets(rows: list[dict[str, Any]], choose: Callable[[list[dict[str, Any]]], str]) -> list[tuple[float, str]]:
+    """Return the chosen algorithm's time over the least, for each problem and number of threads."""
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["problem"], row["threads"]].append(row)
+    found = []
+    for (name, threads), own in groups.items():
+        chosen, times = choose(own), {row["algorithm"]: row["us"] for row in own}
+        best = min(times, key=times.__getitem__)
+        said = f"{name}, {threads} threads: {chosen} {times[chosen]:.0f} us, best {best} {times[best]:.0f}"
+        found.append((times[chosen] / times[best], said))
+    return sorted(found, reverse=True)
+
+
+def predicted(row: dict[str, Any], coefficients: costs.Coefficients) -> float:
+    """Return the microseconds that a table predicts for a row."""
+    own = coefficients[row["algorithm"]][row["direction"]]
+    counts = {kind: count / row["parallel"] for kind, count in row["counts"].items()}
+    return _predicted(counts, own)
+
+
+def report(rows: list[dict[str, Any]], coefficients: costs.Coefficients) -> None:
+    """Print regret and errors of predictions."""
+
+    def choose(own: list[dict[str, Any]]) -> str:
+        return str(min(own, key=lambda row: predicted(row, coefficients))["algorithm"])
+
+    known = [row for row in rows if row["direction"] in coefficients.get(row["algorithm"], {})]
+    found = regrets(known, choose)
+    values = [regret for regret, _ in found]
+    errors = [abs(np.log(predicted(row, coefficients) / row["us"])) for row in known]
+    within = sum(value <= 1.25 for value in values) / len(values)
+    print(f"{len(values)} problems: regret {statistics.mean(values):.3f} in the mean, {max(values):.2f} at most,")
+    print(f"{within:.1%} at most 1.25; predictions off by {np.exp(np.median(errors)):.2f} in the median")
+    for regret, said in found[:25]:
+        print(f"{regret:6.2f}  {said}")
+
+
+def picture(rows: list[dict[str, Any]], coefficients: costs.Coefficients, path: Path) -> None:
+    """Draw predicted against measured times, one color per family."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 6))
+    families: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row["direction"] in coefficients.get(row["algorithm"], {}):
+            families[row["algorithm"]].append((row["us"], predicted(row, coefficients)))
+    for name, points in sorted(families.items()):
+        axes.scatter(*zip(*points, strict=True), s=8, label=name, alpha=0.7)
+    ends = (10, 1e6)
+    axes.plot(ends, ends, color="gray", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="measured, µs", ylabel="predicted, µs")
+    axes.legend(fontsize=6, ncols=2)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return rows
+
+
+def keep(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows, one to a line, in place of those of the same problems."""
+
+    def place(row: dict[str, Any]) -> str:
+        return json.dumps([row[name] for name in ("mechanism", "mask", "dtype", "size", "direction", "threads")])
+
+    measured = {place(row) for row in rows}
+    rows = [row for row in kept(path) if place(row) not in measured] + rows
+    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, fit, check or scale."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "fit", "check", "scale"))
+    parser.add_argument("--only", default="", help="measure problems whose name holds this text")
+    given = parser.parse_args()
+    name = name_of_this()
+    fitted, held = RESULTS / f"fit-{name}.json", RESULTS / f"fit-{name}-held-out.json"
+    match given.what:
+        case "measure":
+            keep(fitted, measure(FITTED, given.only))
+        case "fit":
+            rows = counted(kept(fitted))
+            write(fit(rows), name, costs.this_processor())
+            report(rows, fit(rows))
+        case "scale":
+            table = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
+            rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
+            write(scaled(table, rows), "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"))
+        case _:
+            keep(held, measure(HELD_OUT, given.only))
+            coefficients = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
+            rows = counted(kept(held))
+            report(rows, coefficients)
+            picture(rows, coefficients, RESULTS / f"fit-{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

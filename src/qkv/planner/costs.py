@@ -1,0 +1,129 @@
+"""How long an algorithm is predicted to take: its counted work times coefficients measured on this kind of processor.
+
+The coefficients lie in `coefficients/`, one file per kind of processor, and are fitted by `python -m benchmarks.fit`.
+A processor that was not measured is treated as if it might be any of those that were.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qkv.engine.algorithm import Algorithm
+from qkv.engine.problem import Problem
+
+START = "call"
+"""The kind of work that every call does once."""
+_NEVER = 1e15
+"""Microseconds that no measured algorithm takes."""
+
+Coefficients = dict[str, dict[str, dict[str, float]]]
+"""Microseconds of one thread per unit of work: algorithm → "forward" or "with backward" → kind of work."""
+
+
+class Processor(NamedTuple):
+    """A kind of processor.
+
+    Attributes:
+        vendor, family, models: as in /proc/cpuinfo; no models for all of the family.
+        capability: the widest instructions that PyTorch uses, such as AVX512.
+    """
+
+    vendor: str
+    family: int
+    models: tuple[int, ...]
+    capability: str
+
+
+class Table(NamedTuple):
+    """What was measured on one kind of processor.
+
+    Attributes:
+        name: a name for people.
+        processor: which processors it describes.
+        coefficients: microseconds per unit of work.
+    """
+
+    name: str
+    processor: Processor
+    coefficients: Coefficients
+
+
+def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
+    """Return the predicted microseconds of an algorithm, one number per table that applies here.
+
+    Args:
+        problem: one that the algorithm does not refuse.
+        algorithm: which one.
+    """
+    counts = algorithm.work(problem).counts
+    # Sizes may be symbols under tracing, and then PyTorch's number of threads is not known either.
+    parallel = 1 if problem.threads == 1 else max(1, min(problem.threads, problem.rows * problem.queries))
+    return tuple(_time(own, counts, parallel) for own in _coefficients(algorithm.name, problem.gradient))
+
+
+def _time(own: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:
+    start, work = 0.0, 0.0
+    for kind, each in own:
+        if kind == START:
+            start = each
+        elif kind in counts:
+            work = work + each * counts[kind]
+    return start + work / parallel
+
+
+def _coefficients(name: str, gradient: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """Return an algorithm's coefficients, by table. One that was never measured on a processor is the last choice."""
+    key = "with backward" if gradient else "forward"
+    found = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
+    return tuple(tuple(own.items()) for own in found)
+
+
+# What torch.compiler.assume_constant_result does, without the import of the whole compiler: 1.4 s of every start.
+_coefficients._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=1)
+def tables() -> tuple[Table, ...]:
+    """Return the tables that apply on this machine: its own, or all of them for a processor that was not measured."""
+    known = all_tables()
+    own = [table for table in known if _matches(table.processor)]
+    return tuple(own[:1]) if own else known
+
+
+@lru_cache(maxsize=1)
+def all_tables() -> tuple[Table, ...]:
+    """Return every table of the package, in the order of their names."""
+    folder = resources.files(__package__) / "coefficients"
+    files = sorted((each for each in folder.iterdir() if each.name.endswith(".json")), key=lambda each: each.name)
+    return tuple(_read(json.loads(each.read_text(encoding="utf-8"))) for each in files)
+
+
+def _read(data: dict[str, Any]) -> Table:
+    processor = data["processor"]
+    models = tuple(processor["models"])
+    kind = Processor(processor["vendor"], processor["family"], models, processor["capability"])
+    return Table(data["name"], kind, data["algorithms"])
+
+
+def _matches(known: Processor) -> bool:
+    own = this_processor()
+    alike = (own.vendor, own.family, own.capability) == (known.vendor, known.family, known.capability)
+    return alike and (not known.models or own.models[0] in known.models)
+
+
+@lru_cache(maxsize=1)
+def this_processor() -> Processor:
+    """Return what the system says of this machine's processor; empty where it says nothing."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        text = ""
+    lines = (line.partition(":") for line in text.splitlines())
+    said = {name.strip(): value.strip() for name, _, value in lines}
+    family, model = (int(said[name]) if said.get(name, "").isdigit() else -1 for name in ("cpu family", "model"))
+    return Processor(said.get("vendor_id", ""), family, (model,), torch.backends.cpu.get_cpu_capability())

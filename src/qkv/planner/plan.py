@@ -1,0 +1,253 @@
+"""Which algorithms can compute a problem, best first, and which of them computes a call."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from textwrap import fill
+from typing import Any, final
+
+import torch
+
+from qkv.engine.algorithm import Algorithm, Facts, Result
+from qkv.engine.hidden_keys import zero_hidden_keys
+from qkv.engine.problem import Call, Problem
+from qkv.errors import UnsupportedError, error_message, nearest
+from qkv.planner.costs import times
+from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
+from qkv.shapes import show
+
+QUADRATIC_LIMIT = 1 << 18
+"""The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.
+
+Measured on two cores with 8 heads: from there on tiles are as fast, so a higher limit gains nothing.
+"""
+
+AUTO = "auto"
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """Which algorithm computes a problem, and why.
+
+    Attributes:
+        problem: what is asked.
+        asked: the value of `backend=`.
+        candidates: the algorithms that may compute it, best first; the numbers of a call decide which one does.
+        declined: candidates that the numbers of a call ruled out, each with its reason; from `explain` only.
+        facts: what the numbers of a call tell, in words; from `explain` only.
+    """
+
+    problem: Problem
+    asked: str
+    candidates: tuple[Algorithm, ...]
+    declined: tuple[tuple[str, str], ...] = ()
+    facts: str = ""
+
+    def run(self, call: Call) -> Result:
+        """Compute a call of this problem.
+
+        Raises:
+            UnsupportedError: the numbers rule out every candidate of a backend that was asked for by name.
+        """
+        algorithm, call, facts = self._select(call, [])
+        return algorithm.run(self.problem, call, facts)
+
+    def inspected(self, call: Call) -> "Plan":
+        """Return the plan with what the numbers of a call decide."""
+        declined: list[tuple[str, str]] = []
+        algorithm, _, facts = self._select(call, declined)
+        kept = self.candidates[self.candidates.index(algorithm) :]
+        told = algorithm.describe(facts) if algorithm.describe else ""
+        return replace(self, candidates=kept, declined=tuple(declined), facts=told)
+
+    def prepared(self, call: Call) -> tuple[Algorithm, Call]:
+        """Return the algorithm that computes a call, and the call with its hidden keys zeroed where it reads them."""
+        return self._select(call, [])[:2]
+
+    def _select(self, call: Call, declined: list[tuple[str, str]]) -> tuple[Algorithm, Call, Facts]:
+        zeroed: Call | None = None
+        found: dict[Any, Facts] = {}
+        for algorithm in self.candidates:
+            given = call
+            if algorithm.reads_hidden_keys:
+                given = zeroed = zero_hidden_keys(call) if zeroed is None else zeroed
+            if algorithm.inspect is None:
+                return algorithm, given, None
+            if algorithm.inspect not in found:
+                found[algorithm.inspect] = algorithm.inspect(self.problem, given)
+            facts = found[algorithm.inspect]
+            reason = algorithm.declines(self.problem, facts)
+            if reason is None:
+                return algorithm, given, facts
+            declined.append((algorithm.name, reason))
+        raise _unsupported(self.problem, self.asked, "; ".join(f"{name}: {reason}" for name, reason in declined))
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm."""
+        return self.candidates[0].name
+
+    @property
+    def backend(self) -> str:
+        """The name of its family."""
+        return self.candidates[0].backend
+
+    @property
+    def why(self) -> str:
+        """The reason in one sentence."""
+        others = [algorithm.name for algorithm in self.candidates[1:]]
+        reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
+        if self.asked != AUTO:
+            reason = "asked for by name" + (f", and {reason}" if others else "")
+        return "; ".join(part for part in (f"{reason}: {self.candidates[0].summary}", self.facts) if part)
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations."""
+        return self.candidates[0].work(self.problem).operations
+
+    @property
+    def bytes(self) -> int:
+        """Memory beyond inputs and outputs."""
+        return self.candidates[0].work(self.problem).bytes
+
+    @property
+    def microseconds(self) -> float:
+        """The predicted time: the longest one if the processor was not measured."""
+        return max(times(self.problem, self.candidates[0]))
+
+    @property
+    def refusals(self) -> tuple[tuple[str, str], ...]:
+        """Every other algorithm with its reason, or with its predicted time relative to that of the chosen one."""
+        return tuple(self._others())
+
+    def _others(self) -> Iterator[tuple[str, str]]:
+        declined = dict(self.declined)
+        for other in ALGORITHMS:
+            if other.name != self.algorithm:
+                reason = declined.get(other.name) or refusal(other, self.problem, self.asked)
+                ratio = 0.0 if reason else max(times(self.problem, other)) / self.microseconds
+                yield other.name, reason or f"serves too, in {ratio:.1f} times the predicted time"
+
+    def __str__(self) -> str:
+        """A small table for people."""
+        rows = [
+            ("problem", str(self.problem)),
+            ("leading shape", show(self.problem.leading)),
+            ("backend", self.backend),
+            ("algorithm", self.algorithm),
+            ("why", self.why),
+            ("operations", f"{self.operations:.3g}"),
+            ("memory", f"{_readable(self.bytes)} beyond inputs and output"),
+            *((f"not {name}", reason) for name, reason in self.refusals),
+        ]
+        width = max(len(name) for name, _ in rows) + 2
+        return "\n".join(fill(f"{name:<{width}}{text}", 80, subsequent_indent=" " * width) for name, text in rows)
+
+
+def _readable(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def plan_for(problem: Problem, backend: str = AUTO) -> Plan:
+    """Return the algorithms that compute a problem, best first.
+
+    Args:
+        problem: what is asked.
+        backend: the name of a family or of an algorithm, or "auto" for every one that serves in linear memory.
+
+    Raises:
+        UnsupportedError: an unknown backend, or one that cannot serve; its reason is in the message.
+    """
+    return _planned(problem, backend) if torch.compiler.is_compiling() else _remembered(problem, backend)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(problem: Problem, backend: str) -> Plan:
+    return _planned(problem, backend)
+
+
+def _planned(problem: Problem, backend: str) -> Plan:
+    among = ALGORITHMS if backend == AUTO else algorithms_of(backend)
+    if not among:
+        names = [AUTO, *BACKENDS]
+        raise UnsupportedError(
+            error_message("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
+        )
+    serving = [algorithm for algorithm in among if refusal(algorithm, problem, backend) is None]
+    if not serving:
+        raise _unsupported(problem, backend, _reasons(among, problem, backend))
+    return Plan(problem, backend, tuple(_best_first(serving, problem)))
+
+
+def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
+    """Order algorithms by their largest regret over the processors that this one may be."""
+    if len(serving) == 1:
+        return list(serving)
+    if problem.mode == "compiled":
+        return _best_of_symbols(serving, problem)
+    predicted = [times(problem, algorithm) for algorithm in serving]
+    regrets = [0.0] * len(serving)
+    for column in zip(*predicted, strict=True):
+        least = min(column)
+        regrets = [max(worst, time / least) for worst, time in zip(regrets, column, strict=True)]
+    ranks = list(range(len(serving)))
+    ranks.sort(key=regrets.__getitem__)
+    return [serving[rank] for rank in ranks]
+
+
+def _best_of_symbols(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
+    """Put the fastest algorithm first by plain comparisons, as sizes may be symbols, which cannot be sorted by."""
+    best, least = serving[0], times(problem, serving[0])[0]
+    for other in serving[1:]:
+        time = times(problem, other)[0]
+        if time < least:
+            best, least = other, time
+    return [best, *(other for other in serving if other is not best)]
+
+
+def refusal(algorithm: Algorithm, problem: Problem, backend: str = AUTO) -> str | None:
+    """Return why an algorithm does not compute a problem, None if it may.
+
+    Args:
+        algorithm: which one.
+        problem: what is asked.
+        backend: the value of `backend=`; "auto" takes quadratic memory for small problems only.
+    """
+    reason = algorithm.refuses(problem)
+    if reason is None and backend == AUTO and algorithm.quadratic and problem.queries * problem.keys > QUADRATIC_LIMIT:
+        return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
+    return reason
+
+
+def why_not(backend: str, problem: Problem) -> str | None:
+    """Return why no algorithm of a family computes a problem, None if one does.
+
+    Args:
+        backend: the name of a family or of an algorithm.
+        problem: what is asked.
+    """
+    among = algorithms_of(backend)
+    served = any(refusal(algorithm, problem, backend) is None for algorithm in among)
+    return None if served else _reasons(among, problem, backend)
+
+
+def _reasons(among: Sequence[Algorithm], problem: Problem, backend: str) -> str:
+    told = [(algorithm.name, refusal(algorithm, problem, backend)) for algorithm in among]
+    reasons = {reason for _, reason in told}
+    return str(told[0][1]) if len(reasons) == 1 else "; ".join(f"{name}: {reason}" for name, reason in told)
+
+
+def _unsupported(problem: Problem, backend: str, reasons: str) -> UnsupportedError:
+    if backend == AUTO:
+        hint = f'Each said why: {reasons}. backend="reference" computes it with the full matrix.'
+        return UnsupportedError(
+            error_message("backend", "one that serves in linear memory", f"none for {problem}", hint)
+        )
+    hint = 'backend="auto" takes one that can; qkv.explain shows what each says.'
+    return UnsupportedError(error_message("backend", f"one that serves {problem}", f"{backend!r}: {reasons}", hint))

@@ -1,0 +1,188 @@
+"""The planner takes the fastest algorithm that does not refuse, says why, and never falls back silently."""
+
+import dataclasses
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call
+
+from qkv.engine.algorithm import Algorithm
+from qkv.engine.problem import Problem
+from qkv.errors import UnsupportedError
+from qkv.functional import attention, explain
+from qkv.masks.patterns import causal
+from qkv.normalizers.dense import Softmax
+from qkv.planner import costs
+from qkv.planner import plan as planning
+from qkv.planner.plan import AUTO, QUADRATIC_LIMIT, plan_for, refusal
+from qkv.planner.registry import ALGORITHMS, BACKENDS
+from qkv.scores.kernels import Gaussian, SquaredDistance
+from qkv.scores.products import ScaledDot
+
+
+def problem_of(queries: int = 64, keys: int = 64, **options: object) -> Problem:
+    shapes = ((1, 2, queries, 16), (1, 2, keys, 16), (1, 2, keys, 16))
+    return explain(*(torch.zeros(shape) for shape in shapes), **options).problem  # type: ignore[arg-type]
+
+
+def test_auto_takes_the_fastest_that_serves() -> None:
+    for queries in (4, 64, 1024, 4096):
+        problem = problem_of(queries, queries)
+        serving = [algorithm for algorithm in ALGORITHMS if refusal(algorithm, problem) is None]
+        plan = plan_for(problem)
+        assert set(plan.candidates) == set(serving)
+        if len(costs.tables()) == 1:
+            predicted = [costs.times(problem, algorithm)[0] for algorithm in plan.candidates]
+            assert predicted == sorted(predicted)
+
+
+def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest regret over the tables decides, so no table alone."""
+    problem = problem_of(512, 512)
+    serving = plan_for(problem).candidates
+    assert len(serving) >= 2
+    slow, even = serving[0], serving[1]
+    predicted = {slow.name: (1.0, 4.0), even.name: (1.5, 1.5)}
+    monkeypatch.setattr(planning, "times", lambda _, algorithm: predicted.get(algorithm.name, (100.0, 100.0)))
+    planning._remembered.cache_clear()
+    try:
+        assert plan_for(problem).algorithm == even.name
+    finally:
+        planning._remembered.cache_clear()
+
+
+def test_quadratic_memory_ends_at_the_limit() -> None:
+    side = int(QUADRATIC_LIMIT**0.5)
+    problem = problem_of(side + 1, side + 1, score=Gaussian())
+    plan = plan_for(problem)
+    assert not any(algorithm.quadratic for algorithm in plan.candidates)
+    assert dict(plan.refusals)["matrix.reference"].startswith("memory grows with Q·K")
+
+
+def test_a_backend_or_an_algorithm_asked_for_by_name_is_taken() -> None:
+    problem = problem_of()
+    for algorithm in ALGORITHMS:
+        if algorithm.refuses(problem) is None:
+            assert plan_for(problem, algorithm.backend).backend == algorithm.backend
+            assert plan_for(problem, algorithm.name).candidates == (algorithm,)
+            assert plan_for(problem, algorithm.name).why.startswith("asked for by name")
+
+
+def test_numbers_that_rule_out_what_was_asked_for_raise_and_auto_takes_the_next() -> None:
+    """Points at a distance that products cannot resolve, on either side of float32's digits."""
+    x = torch.tensor([[-1e9], [1e9]]).repeat(20, 8) + torch.arange(40.0)[:, None]
+    call = {"score": SquaredDistance(1.0)}
+    with pytest.raises(UnsupportedError, match=r"rowwise.*too far"):
+        attention(x, x, x, backend="rowwise", **call)  # type: ignore[arg-type]
+    expected = attention(x, x, x, backend="reference", **call)  # type: ignore[arg-type]
+    torch.testing.assert_close(attention(x, x, x, **call), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name not in ("reference", "blocked")])
+def test_a_backend_that_cannot_serve_says_why(name: str) -> None:
+    """Nothing falls back: the reason is the error."""
+    refused = 0
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, dropout=0.1)
+        reason = call.refusal(name)
+        if reason is not None:
+            refused += 1
+            with pytest.raises(UnsupportedError) as caught:
+                call.output(name)
+            assert any(part in str(caught.value) for part in reason.split("; "))
+            assert str(caught.value).startswith("backend: expected one that serves")
+            assert 'backend="auto"' in str(caught.value)
+    assert refused
+
+
+def test_an_unknown_backend_is_told_the_nearest() -> None:
+    query = torch.zeros(2, 3)
+    with pytest.raises(
+        UnsupportedError, match=r'backend: expected one of auto, reference.*got \'refrence\'.*"reference"'
+    ):
+        attention(query, query, query, backend="refrence")
+
+
+def test_a_plan_is_a_value_and_a_table() -> None:
+    query = torch.zeros(1, 2, 8, 16)
+    found = explain(query, query, query, mask=causal())
+    assert found == plan_for(found.problem)
+    assert {name for name, _ in found.refusals} == {each.name for each in ALGORITHMS} - {found.algorithm}
+    assert all(reason for _, reason in found.refusals)
+    table = str(found)
+    for text in ("problem", "backend", "why", "operations", "memory", *(each.name for each in ALGORITHMS)):
+        assert text in table
+    assert found.operations > 0
+
+
+def test_explain_tells_what_runs() -> None:
+    """For every mechanism the plan's backend computes the call, and to the same bits as by name."""
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer)
+        tensors = [call.leaves[name] for name in ("query", "key", "value")]
+        chosen = explain(*tensors, **call.arguments(call.leaves)).backend
+        assert torch.equal(call.output(AUTO), call.output(chosen))
+
+
+def test_problems_are_values_without_tensors() -> None:
+    one, other = problem_of(), problem_of()
+    assert one == other
+    assert hash(one) == hash(other)
+    for name in Problem._fields if hasattr(Problem, "_fields") else [f.name for f in dataclasses.fields(Problem)]:
+        assert not isinstance(getattr(one, name), torch.Tensor)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
+def test_work_grows_with_the_problem(algorithm: Algorithm) -> None:
+    small, large = (algorithm.work(problem_of(size, size)) for size in (256, 4096))
+    for work in (small, large):
+        assert work.operations > 0
+        assert work.bytes >= 0
+        assert all(count >= 0 for count in work.counts.values())
+    assert large.operations >= small.operations
+    assert all(large.counts.get(kind, 0) >= count for kind, count in small.counts.items() if "in cache" not in kind)
+
+
+def test_every_table_names_algorithms_that_exist_and_no_negative_coefficient() -> None:
+    names = {algorithm.name for algorithm in ALGORITHMS}
+    assert costs.all_tables()
+    for table in costs.all_tables():
+        assert set(table.coefficients) <= names
+        for directions in table.coefficients.values():
+            assert set(directions) <= {"forward", "with backward"}
+            assert all(each >= 0 for kinds in directions.values() for each in kinds.values())
+
+
+def test_a_processor_is_told_by_vendor_family_model_and_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = costs.Processor("GenuineIntel", 6, (143,), "AVX512")
+    monkeypatch.setattr(costs, "this_processor", lambda: own)
+    assert costs._matches(own)
+    assert costs._matches(own._replace(models=()))
+    assert not costs._matches(own._replace(models=(85,)))
+    assert not costs._matches(own._replace(capability="AVX2"))
+    assert not costs._matches(own._replace(vendor="AuthenticAMD"))
+
+
+def test_no_mechanism_is_named_in_the_planner() -> None:
+    from pathlib import Path
+
+    for module in (planning, costs):
+        source = Path(str(module.__file__)).read_text(encoding="utf-8").lower()
+        for word in ("softmax", "additive", "gaussian", "tanh", "sdpa", "reference_", "causal"):
+            assert word not in source
+
+
+def test_defaults_of_the_normalizer() -> None:
+    assert problem_of(score=Gaussian()).normalizer == "sum"
+    assert problem_of(score=ScaledDot()).normalizer == "softmax"
+    assert problem_of(score=Gaussian(), normalizer=Softmax()).normalizer == "softmax"
+
+
+def test_a_plan_is_remembered_for_its_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            assert problem_of().threads == threads
+    finally:
+        torch.set_num_threads(before)

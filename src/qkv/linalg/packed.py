@@ -11,7 +11,8 @@ from torch import Tensor
 
 from qkv.compiled import thread_pool
 from qkv.linalg import packed_kernel
-from qkv.linalg.session import ReusedMemory, session_value
+from qkv.linalg.memory_pool import MemoryPool
+from qkv.linalg.session import session_value
 
 _EACH = 1e-5
 """Microseconds of one thread for a multiplication."""
@@ -108,7 +109,7 @@ class PackedWeight:
             (..., N).
         """
         rows = x.numel() // self._terms
-        shape, reused = (*x.shape[:-1], self._columns), session_value(ReusedMemory)
+        shape, reused = (*x.shape[:-1], self._columns), session_value(MemoryPool)
         out = torch.empty(shape, dtype=torch.float32, device="cpu") if reused is None else reused.tensor(shape)
         behind = self._numbers, self._panels * packed_kernel.WIDE * self._terms
         added = behind if bias is None else (_flat(bias), 0)

@@ -1,7 +1,5 @@
 """Additive attention with few queries: runs `qkv.algorithms.additive.direct_kernel` on ranges of rows in threads."""
 
-from math import prod
-
 import numpy as np
 
 from qkv.algorithms.additive.direct_kernel import backward as _backward
@@ -9,16 +7,16 @@ from qkv.algorithms.additive.direct_kernel import forward as _forward
 from qkv.compiled import thread_pool
 from qkv.compiled.kernels import WIDE
 from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
-from qkv.linalg.session import ReusedMemory
+from qkv.linalg.memory_pool import MemoryPool
 
 _TOGETHER = 32
 """Keys whose tanh values stay in the L1 cache between the pass for scores and the pass for gradients."""
 
-_REUSED = ReusedMemory(1 << 26)
-"""Memory of gradients of earlier steps, reused because touching new pages takes more than half of a step's time."""
-
 _SMALL = 1 << 17
 """Bytes below which glibc reuses freed memory without new pages."""
+
+_MEMORY = MemoryPool(1 << 26)
+"""For gradients of keys and values: touching new pages would take two thirds of a decoder's training step."""
 
 Inputs = tuple[Array, Array, Array, Array]
 """query (N, Q, A), key (N, K, A), vector (C, A), value (N, K, V), C-contiguous."""
@@ -92,8 +90,8 @@ def backward(
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     (out, top, total), (grad, grad_lse, bias_gradient, memory_gradient) = rows, wanted
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
-    d_query = _room(query.shape, dtype)
-    d_key, d_value = (_room(x.shape, dtype) if memory_gradient else np.empty((0, 0, 0), dtype) for x in (key, value))
+    d_query = _gradient(query)
+    d_key, d_value = (_gradient(x) if memory_gradient else np.empty((0, 0, 0), dtype) for x in (key, value))
     along, d_shift = np.zeros((items, width)), np.zeros((items, queries), dtype)
     d_bias = np.zeros(sight.bias.shape if bias_gradient else (0, 0, 0), dtype)
     grads = d_query, d_key, d_value, along, d_bias, d_shift
@@ -108,5 +106,9 @@ def backward(
     return d_query, *memory, d_vector.astype(dtype), d_bias if bias_gradient else None, d_shift
 
 
-def _room(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
-    return np.empty(shape, dtype) if prod(shape) * dtype.itemsize < _SMALL else _REUSED.array(shape, dtype)
+def _gradient(x: Array) -> Array:
+    """Return an uninitialized array of the same shape and type."""
+    if x.nbytes < _SMALL:
+        return np.empty(x.shape, x.dtype)
+    found: Array = _MEMORY.tensor(x.shape, x.dtype).numpy()
+    return found

@@ -11,8 +11,9 @@ from qkv.algorithms.sdpa.few_queries_parallel import appended, attended
 from qkv.compiled import openmp, thread_pool
 from qkv.compiled.strided import StridedArray
 from qkv.linalg import packed_kernel
+from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.packed_kernel import Floats
-from qkv.linalg.session import ReusedMemory, session_value
+from qkv.linalg.session import session_value
 from qkv.nn.decoding import block_kernel
 
 _EVERYTHING = np.empty(0, np.bool_)
@@ -125,5 +126,5 @@ def _sizes(
 def _work(rows: int, blocks: Sequence[Block]) -> Floats:
     """Room for a step of any of the blocks."""
     widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
-    shape, reused = (rows * (_PARTS * blocks[0].weights.width + widest),), session_value(ReusedMemory)
-    return np.empty(shape, np.float32) if reused is None else reused.array(shape, np.float32)
+    shape, reused = (rows * (_PARTS * blocks[0].weights.width + widest),), session_value(MemoryPool)
+    return np.empty(shape, np.float32) if reused is None else reused.tensor(shape).numpy()

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkv.compiled.strided import StridedArray, as_strided_array
-from qkv.linalg.session import ReusedMemory, session_value
+from qkv.linalg.memory_pool import MemoryPool
+from qkv.linalg.session import session_value
 from qkv.values.parameters import readable
 
 _LEAST_ROOM = 16
@@ -158,7 +159,7 @@ def _empty(part: Tensor, rows: int, length: int) -> Tensor:
     by_head = part.ndim > 3
     inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
     shape = (rows, *inner, part.shape[-1])
-    reused = session_value(ReusedMemory) if part.dtype == torch.float32 and readable(part) else None
+    reused = session_value(MemoryPool) if part.dtype == torch.float32 and readable(part) else None
     found = part.new_empty(shape) if reused is None else reused.tensor(shape)
     return found.transpose(-3, -2) if by_head else found
 

@@ -35,7 +35,7 @@ from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.linalg.matmul import linear
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import decoding_session
+from qkv.linalg.session import Session
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
 
@@ -59,11 +59,11 @@ def model() -> TransformerTranslator:
 
 def ours(made: TransformerTranslator, source: torch.Tensor, width: int) -> Callable[[], list[list[int]]]:
     lengths = torch.full((BATCH,), SOURCE)
-    marks = {"bos": BOS, "eos": EOS, "limit": STEPS}
+    given: dict[str, Any] = {"bos": BOS, "eos": EOS, "limit": STEPS, "session": Session()}
     if width == 1:
-        return lambda: [list(found.ids) for found in greedy(made, source, lengths, **marks)]
+        return lambda: [list(found.ids) for found in greedy(made, source, lengths, **given)]
     search = Beam(width)
-    return lambda: [list(found.ids) for found, *_ in beam(made, source, lengths, search=search, **marks)]
+    return lambda: [list(found.ids) for found, *_ in beam(made, source, lengths, search=search, **given)]
 
 
 def ctranslate2(
@@ -207,7 +207,7 @@ def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], 
 def serve(turns: Connection, busy: bool, *which: Any) -> None:
     """A contender's process: for each turn asked for, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
-    with tempfile.TemporaryDirectory() as folder, decoding_session():
+    with tempfile.TemporaryDirectory() as folder:
         call = contender(*which, folder)
         call()
         turns.send(None)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.linalg import matmul
-from qkv.linalg.matmul import Linear, batched, contiguous_rows, linear, onednn_serves, product
-from qkv.linalg.session import decoding_session
+from qkv.linalg.matmul import Linear, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
+from qkv.linalg.session import Session
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
@@ -232,10 +232,11 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     monkeypatch.setattr(matmul, "_MANY", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
-    with torch.inference_mode(), decoding_session():
-        before = [linear(x, weight, bias) for _ in range(3)]
+    with torch.inference_mode(), Session() as session:
+        kept = kept_weight(session, "weight")
+        before = [linear(x, weight, bias, kept) for _ in range(3)]
         weight.mul_(more)
-        after = [linear(x, weight, bias) for _ in range(3)]
+        after = [linear(x, weight, bias, kept) for _ in range(3)]
     for found in before:
         torch.testing.assert_close(found, F.linear(x, weight / more, bias), rtol=1e-4, atol=1e-4)
     for found in after:
@@ -251,43 +252,76 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
         pytest.skip("Numba does not run here")
     taken: list[Tensor] = []
     true = paneled.times
-    monkeypatch.setattr(paneled, "times", lambda self, x, bias: taken.append(x) or true(self, x, bias))
+    monkeypatch.setattr(paneled, "times", lambda self, x, *given: taken.append(x) or true(self, x, *given))
     monkeypatch.setattr(matmul, "_MANY", 2**23)
     x, weight, bias = drawn(*SHAPES[0])
-    with torch.inference_mode(), decoding_session():
-        found = [linear(x * scale, weight, bias) for scale in range(1, 6)]
+    with torch.inference_mode(), Session() as session:
+        kept = kept_weight(session, "weight")
+        found = [linear(x * scale, weight, bias, kept) for scale in range(1, 6)]
     assert len(taken) == 4
     for scale, each in enumerate(found, 1):
         torch.testing.assert_close(each, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.usefixtures("onednn")
-def test_only_weights_that_come_again_are_laid_out_and_computed_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the weight of each product by oneDNN was packed."""
     given: list[bool] = []
     true = matmul._product
     monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+    return given
+
+
+@pytest.mark.usefixtures("onednn")
+def test_only_weights_that_come_again_are_packed_and_computed_ones_never(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), decoding_session():
+    with torch.inference_mode(), Session() as session:
         for _ in range(2):
-            linear(x, weight[:])
-            linear(x, weight * 2)
+            linear(x, weight[:], None, kept_weight(session, "part"))
+            linear(x, weight * 2, None, kept_weight(session, "computed"))
     linear(x.detach(), weight.detach())
-    assert given == [False, False, True, False, False]
+    assert packed == [False, False, True, False, False]
 
 
 @pytest.mark.usefixtures("onednn")
-def test_a_block_within_another_shares_what_that_one_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bool] = []
-    true = matmul._product
-    monkeypatch.setattr(matmul, "_product", lambda x, w, b: given.append(w.is_mkldnn) or true(x, w, b))
+def test_layers_keep_their_own_weights_in_a_session(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), decoding_session():
+    layers = [Linear(weight.shape[1], weight.shape[0]) for _ in range(2)]
+    with torch.inference_mode(), Session() as session:
+        for _ in range(2):
+            for layer in layers:
+                torch.testing.assert_close(layer(x, session), layer(x), rtol=1e-5, atol=1e-4)
+    with torch.inference_mode(), Session() as session:
+        layers[0](x, session)
+    assert packed == [False] * 4 + [True, False] * 2 + [False]
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_replaced_parameter_is_packed_anew() -> None:
+    x, weight, _ = drawn(*SHAPES[0])
+    layer = Linear(weight.shape[1], weight.shape[0])
+    with torch.inference_mode(), Session() as session:
+        for change in ("none", "parameter", "data"):
+            with torch.inference_mode(False), torch.no_grad():
+                if change == "parameter":
+                    layer.weight = torch.nn.Parameter(torch.randn_like(weight))
+                elif change == "data":
+                    layer.weight.data = torch.randn_like(weight)
+            for _ in range(3):
+                expected = F.linear(x, layer.weight, layer.bias)
+                torch.testing.assert_close(layer(x, session), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_session_does_not_touch_gradients(packed: list[bool]) -> None:
+    x, weight, _ = drawn(*SHAPES[0])
+    with Session() as session:
         for _ in range(3):
-            with decoding_session():
-                linear(x, weight)
-    with torch.inference_mode(), decoding_session():
-        linear(x, weight)
-    assert given == [False, True, True, False]
+            weight.grad = None
+            linear(x, weight, None, kept_weight(session, "weight")).sum().backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, x.detach().sum(0).expand_as(weight), rtol=1e-4, atol=1e-3)
+    assert not any(packed)
 
 
 @pytest.mark.usefixtures("onednn")

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
-from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper
+from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, start_in
 from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, QkvError, error_message
-from qkv.linalg.session import decoding_session
+from qkv.linalg.session import Session, opened
 
 Stop = Literal["proved", "filled"]
 
@@ -68,6 +68,7 @@ def beam(
     search: Beam = Beam(),
     attended: Callable[[State], Tensor] | None = None,
     never: Sequence[int] = (),
+    session: Session | None = None,
 ) -> list[list[Hypothesis]]:
     """Keep the W likeliest beginnings at each step, and return the best of those that ended.
 
@@ -93,6 +94,7 @@ def beam(
         attended: reads from a state what the newest token of each row attended to (R, S); for the coverage penalty.
         never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
             mark is not among them.
+        session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
         For each row its n best hypotheses, the best first; fewer where the vocabulary allows no more.
@@ -125,10 +127,10 @@ def beam(
     run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
     if sources.numel():
-        state = model.start(source, lengths)
-        if sources.numel() < source.shape[0]:
-            state = model.select(state, sources)
-        with decoding_session():
+        with opened(session) as current:
+            state = start_in(current, model, source, lengths)
+            if sources.numel() < source.shape[0]:
+                state = model.select(state, sources)
             run.to_the_end(_Front.first(state, source, lengths, sources, bos))
     return [run.best(row) for row in range(source.shape[0])]
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode.likeliest import log_probabilities
-from qkv.decode.protocol import Stepper, as_beam_stepper
+from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
 from qkv.errors import ConfigError, error_message
+from qkv.linalg.session import Session
 
 Mean = Literal["probability", "log_probability"]
 
@@ -55,6 +56,10 @@ class Ensemble:
     def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
         """Read the source with each model."""
         return tuple(model.start(source, lengths) for model in self.models)
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+        """Read the source with each model, in a session of all of them."""
+        return tuple(start_in(session, model, source, lengths) for model in self.models)
 
     def step(self, tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """Take the newest tokens; log-probabilities (B, N), up to a constant of each row."""

@@ -9,6 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
+from qkv.linalg.session import Session
 
 
 @torch.inference_mode()
@@ -21,6 +22,7 @@ def greedy(
     eos: int,
     limit: int | Tensor,
     never: Sequence[int] = (),
+    session: Session | None = None,
 ) -> list[Hypothesis]:
     """Decode each row by its likeliest token at each step; equally likely ones go to the lowest id.
 
@@ -36,6 +38,7 @@ def greedy(
         limit: the most tokens a row may choose, the end mark included; one number, or one for each row (B,).
         never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
             mark is not among them.
+        session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
         One hypothesis per row, in the order of the rows; unfinished where the limit came first, or a step after which
@@ -65,4 +68,4 @@ def greedy(
         tokens, gains = likeliest(logits_RN, 1, barred)
         return tokens.squeeze(1), gains.squeeze(1)
 
-    return walk(model, source, lengths, best, bos=bos, eos=eos, limit=limit)
+    return walk(model, source, lengths, best, bos=bos, eos=eos, limit=limit, session=session)

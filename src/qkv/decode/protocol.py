@@ -5,6 +5,8 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from torch import Tensor
 
+from qkv.linalg.session import Session
+
 State = TypeVar("State")
 
 
@@ -54,6 +56,40 @@ class Stepper(Protocol[State]):
 
 
 @runtime_checkable
+class SessionStepper(Stepper[State], Protocol[State]):
+    """A model that keeps packed weights and memory in a session of the decoding loop."""
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> State:
+        """Read the source, as `start`.
+
+        Args:
+            session: serves the steps that follow, so the state carries it.
+            source, lengths: as for `start`.
+
+        Returns:
+            As `start`.
+        """
+        ...
+
+
+def start_in(session: Session, model: Stepper[State], source: Tensor, lengths: Tensor) -> State:
+    """Let a model read the source, in a session if it can use one.
+
+    Args:
+        session: of the decoding loop.
+        model: what predicts.
+        source, lengths: as for `Stepper.start`.
+
+    Returns:
+        The state before the first step.
+    """
+    if isinstance(model, SessionStepper):
+        found: State = model.start_in(session, source, lengths)
+        return found
+    return model.start(source, lengths)
+
+
+@runtime_checkable
 class BeamStepper(Stepper[State], Protocol[State]):
     """A model that keeps several futures of one source without keeping the source several times."""
 
@@ -97,6 +133,10 @@ class Repeating:
     def start(self, source: Tensor, lengths: Tensor) -> Any:
         """Read the source."""
         return self.model.start(source, lengths)
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Any:
+        """Read the source, in a session if the model can use one."""
+        return start_in(session, self.model, source, lengths)
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Predict the next token."""

@@ -14,6 +14,7 @@ from qkv.decode.likeliest import likeliest, log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.linalg.session import Session
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -172,6 +173,7 @@ def sample(
     sampling: Sampling,
     keys: Tensor,
     never: Sequence[int] = (),
+    session: Session | None = None,
 ) -> list[Hypothesis]:
     """Decode each row by drawing token after token. Finished rows leave the batch.
 
@@ -185,6 +187,7 @@ def sample(
         sampling: how tokens are drawn.
         keys: what tells rows apart (B,), int64; see `row_keys`.
         never: ids that are never drawn, whatever the model gives them; the end mark is not among them.
+        session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
         One hypothesis per row; scores are the model's own, before any filter. It is unfinished where the limit came
@@ -218,7 +221,7 @@ def sample(
     def draw(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
         return sampling.pick(logits_RN, keys[rows], step, barred)
 
-    return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit)
+    return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit, session=session)
 
 
 def _at_least(scores_RN: Tensor, threshold_R1: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
-from qkv.decode.protocol import State, Stepper
+from qkv.decode.protocol import State, Stepper, start_in
 from qkv.errors import ConfigError, ShapeError, error_message
-from qkv.linalg.session import decoding_session
+from qkv.linalg.session import Session, opened
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
@@ -24,6 +24,7 @@ def walk(
     bos: int,
     eos: int,
     limit: int | Tensor,
+    session: Session | None = None,
 ) -> list[Hypothesis]:
     """Decode each row along one path; finished rows leave the batch.
 
@@ -37,6 +38,7 @@ def walk(
         bos: the begin mark, the first token the model is given.
         eos: the end mark; a row that gets it is finished.
         limit: the most tokens a row may get, the end mark included; one number, or one for each row (B,).
+        session: of several decodings; None for one of its own.
 
     Returns:
         One hypothesis per row, in the order of the rows.
@@ -50,11 +52,11 @@ def walk(
     rows = (limits > 0).nonzero().squeeze(1)
     if rows.numel() == 0:
         return journal.hypotheses(eos)
-    state = model.start(source, lengths)
-    if rows.numel() < source.shape[0]:
-        state = model.select(state, rows)
-    tokens = torch.full_like(rows, bos)
-    with decoding_session():
+    with opened(session) as current:
+        state = start_in(current, model, source, lengths)
+        if rows.numel() < source.shape[0]:
+            state = model.select(state, rows)
+        tokens = torch.full_like(rows, bos)
         for step in range(int(limits.max())):
             logits, state = model.step(tokens, state)
             tokens, gains = choose(logits, rows, step)

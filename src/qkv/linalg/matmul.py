@@ -5,17 +5,18 @@ which PyTorch brings too, needs about half the time for the same sums. It is rea
 here and nowhere else; where it cannot serve, the product is PyTorch's own.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.linalg.session import session_value
+from qkv.linalg.memory_pool import MemoryPool
+from qkv.linalg.session import Session
 from qkv.shapes import Shape, broadcast
 from qkv.values.parameters import forward_mode, numbers, readable
 
@@ -46,13 +47,14 @@ error is √(384/256) = 1.22 times MKL's, where the contract allows 1.5, which 5
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWeight | None" = None) -> Tensor:
     """x·Wᵀ + b, as `torch.nn.functional.linear`, differentiable.
 
     Args:
         x: (..., M).
         weight: W (N, M).
         bias: b (N,), or None.
+        kept: where a session keeps the weight packed, from `kept_weight`; used if no gradient is recorded.
 
     Returns:
         (..., N).
@@ -64,40 +66,63 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not onednn_serves(x, weight) or not (bias is None or _added(weight, bias)):
         return F.linear(x, weight, bias)
-    given = (x, weight) if bias is None else (x, weight, bias)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-        found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return found
-    laid = _kept(x, weight)
-    return _product(x, laid, bias) if isinstance(laid, Tensor) else laid.times(x, bias)
+    if torch.is_grad_enabled():
+        given = (x, weight) if bias is None else (x, weight, bias)
+        if any(tensor.requires_grad for tensor in given):
+            found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+            return found
+    # A tensor that inference mode made has no version, so its changes could not be detected.
+    elif kept is not None and not weight.is_inference():
+        return kept.times(x, weight, bias)
+    return _product(x, weight, bias)
 
 
-_Place = tuple[int, int, torch.Size, tuple[int, ...]]
+class _Met(NamedTuple):
+    """A weight as it was at its last product. It is held, so that no other weight comes to lie at its address."""
+
+    mark: tuple[int, int, torch.Size, tuple[int, ...]]
+    weight: Tensor
+    packed: "Tensor | PackedWeight | None"
 
 
 @final
-class _Weights(dict[_Place, "tuple[Tensor, Tensor | PackedWeight | None]"]):
-    """Weights met in a decoding, and as they are multiplied from the second time on; a changed one is another."""
+class KeptWeight:
+    """One weight in a session: packed from its second product on, and again whenever it has changed.
+
+    A change shows in the weight's version, as PyTorch's autograd finds it, or in its address.
+
+    Args:
+        memory: where products lie.
+    """
+
+    def __init__(self, memory: MemoryPool) -> None:
+        self._memory = memory
+        self._met: _Met | None = None
+
+    def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x·Wᵀ + b, without a gradient, for what oneDNN serves."""
+        mark, met = (weight.data_ptr(), weight._version, weight.shape, weight.stride()), self._met
+        if met is None or met.mark != mark:
+            self._met = _Met(mark, weight, None)
+            return _product(x, weight, bias)
+        packed = met.packed
+        if packed is None:
+            packed = _packed(x, weight)
+            self._met = met._replace(packed=packed)
+        return _product(x, packed, bias) if isinstance(packed, Tensor) else packed.times(x, bias, self._memory)
 
 
-def _kept(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
-    """The weight laid out, where it is kept so; only of what was not itself computed in this decoding."""
-    weights = session_value(_Weights)
-    if weights is None or weight.is_inference() or torch.is_grad_enabled():
-        return weight
-    place = (weight.data_ptr(), weight._version, weight.shape, weight.stride())
-    met = weights.get(place)
-    if met is None:
-        # Held here, so that no other weight comes to lie in its place.
-        weights[place] = (weight, None)
-        return weight
-    if met[1] is None:
-        met = weights[place] = (weight, _laid_out(x, weight))
-    assert met[1] is not None
-    return met[1]
+def kept_weight(session: Session | None, owner: Hashable) -> KeptWeight | None:
+    """Return where a session keeps one weight; None without a session.
+
+    Args:
+        session: of a decoding, or None.
+        owner: the module of the weight, or the module and the name of a part.
+    """
+    return None if session is None else session.keep(owner, partial(KeptWeight, session.memory))
 
 
-def _laid_out(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
+def _packed(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
     """A weight for products of our own where they are large, else as oneDNN reads it."""
     if x.numel() * weight.shape[0] >= _MANY and (paneled := _compiled()) is not None:
         return paneled(weight.detach())
@@ -125,7 +150,7 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
 
     Returns:
         None where that does not pay, or cannot be: not float32, not on the CPU, under autocast or transformations,
-        without compiled kernels, or in a decoding, which keeps its weights itself (`linear`).
+        or without compiled kernels.
 
     Example:
         >>> packed_weight(torch.ones(4, 3), 100, 8) is None
@@ -133,8 +158,6 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
     """
     pays = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
     if not pays or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
-        return None
-    if session_value(_Weights) is not None and not torch.is_grad_enabled():
         return None
     paneled = _compiled()
     return None if paneled is None else paneled(weight.detach())
@@ -341,6 +364,17 @@ class Linear(nn.Linear):
         torch.Size([2, 4])
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """(..., M) to (..., N)."""
-        return linear(input, self.weight, self.bias)
+    def forward(self, input: Tensor, session: Session | None = None) -> Tensor:
+        """(..., M) to (..., N); a session keeps the weight packed."""
+        return linear(input, self.weight, self.bias, kept_weight(session, self))
+
+
+def apply_layer(layer: nn.Module, x: Tensor, session: Session | None) -> Tensor:
+    """layer(x), with the session where the layer is a `Linear`; a module put in its place gets x alone.
+
+    Example:
+        >>> apply_layer(nn.ReLU(), torch.tensor([-1.0]), Session())
+        tensor([0.])
+    """
+    found: Tensor = layer(x) if session is None or not isinstance(layer, Linear) else layer(x, session)
+    return found

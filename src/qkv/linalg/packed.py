@@ -12,7 +12,6 @@ from torch import Tensor
 from qkv.compiled import thread_pool
 from qkv.linalg import packed_kernel
 from qkv.linalg.memory_pool import MemoryPool
-from qkv.linalg.session import session_value
 
 _EACH = 1e-5
 """Microseconds of one thread for a multiplication."""
@@ -98,19 +97,19 @@ class PackedWeight:
         self._numbers, _ = pack([Affine(weight, None)])
         self._panels = -(-self._columns // packed_kernel.WIDE)
 
-    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def times(self, x: Tensor, bias: Tensor | None, memory: MemoryPool | None = None) -> Tensor:
         """x·Wᵀ + b, without a gradient.
 
         Args:
             x: (..., M).
             bias: b (N,); None for zeros, which are what lies behind the panels.
+            memory: where the result lies; None for new memory.
 
         Returns:
             (..., N).
         """
-        rows = x.numel() // self._terms
-        shape, reused = (*x.shape[:-1], self._columns), session_value(MemoryPool)
-        out = torch.empty(shape, dtype=torch.float32, device="cpu") if reused is None else reused.tensor(shape)
+        rows, shape = x.numel() // self._terms, (*x.shape[:-1], self._columns)
+        out = torch.empty(shape, dtype=torch.float32, device="cpu") if memory is None else memory.tensor(shape)
         behind = self._numbers, self._panels * packed_kernel.WIDE * self._terms
         added = behind if bias is None else (_flat(bias), 0)
         given = (rows, self._terms, self._columns, _flat(x), self._numbers, 0, *added, False, _NOTHING, _flat(out))

@@ -1,56 +1,79 @@
-"""What decodings leave for the steps and batches that follow: made once, used until the end of a block."""
+"""The state of a decoding: packed weights, prepared layers and memory to reuse, in one object that is passed down."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, final
+
+from qkv.linalg.memory_pool import MemoryPool
 
 T = TypeVar("T")
 
-_STORE: ContextVar[dict[type, Any] | None] = ContextVar("store", default=None)
+
+@final
+class Session:
+    """What a decoding keeps from step to step, and from batch to batch.
+
+    A decoding loop opens a session and gives it to the model when it starts; the model's states carry it through the
+    steps. Whoever uses it keeps things under the module that they belong to, so a session may serve several models.
+    Closing it drops everything.
+
+    Example:
+        >>> layer = object()
+        >>> with Session() as session:
+        ...     first = session.keep(layer, list)
+        ...     session.keep(layer, list) is first
+        True
+    """
+
+    def __init__(self) -> None:
+        """Open it, empty."""
+        self.memory = MemoryPool()
+        self._kept: dict[Hashable, Any] = {}
+
+    def keep(self, owner: Hashable, make: Callable[[], T]) -> T:
+        """Return what the session keeps for an owner.
+
+        Args:
+            owner: a module, or a module and the name of its part. The session holds it, so no other object can be
+                mistaken for it.
+            make: makes it the first time.
+
+        Returns:
+            The same object each time.
+        """
+        found = self._kept.get(owner)
+        if found is None:
+            found = self._kept.setdefault(owner, make())
+        return cast(T, found)
+
+    def close(self) -> None:
+        """Drop everything. Tensors that lie in its memory stay valid."""
+        self.memory = MemoryPool()
+        self._kept = {}
+
+    def __enter__(self) -> "Session":
+        """Return the session."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
 
 @contextmanager
-def decoding_session() -> Iterator[None]:
-    """Keep what decodings make for themselves until the end of the block: laid out weights, room for keys.
-
-    For a decoding, whose every step takes the same, and for several of them: a block within another one shares what
-    that one keeps. Nothing outlives the outermost block.
-
-    Example:
-        >>> with decoding_session():
-        ...     with decoding_session():
-        ...         inner = session_value(list)
-        ...     session_value(list) is inner
-        True
-    """
-    if _STORE.get() is not None:
-        yield
-        return
-    before = _STORE.set({})
-    try:
-        yield
-    finally:
-        _STORE.reset(before)
-
-
-def session_value(kind: type[T]) -> T | None:
-    """Give the one thing of a kind that is kept here, made when it is first asked for.
+def opened(session: Session | None) -> Iterator[Session]:
+    """Use a given session, which stays open, or a new one that is closed at the end of the block.
 
     Args:
-        kind: a class; it is called without arguments.
-
-    Returns:
-        It, or None outside of `decoding_session`.
+        session: the session of several decodings; None for a new one.
 
     Example:
-        >>> session_value(dict) is None
+        >>> with Session() as session, opened(session) as same:
+        ...     same is session
         True
     """
-    store = _STORE.get()
-    if store is None:
-        return None
-    found = store.get(kind)
-    if found is None:
-        found = store.setdefault(kind, kind())
-    return cast(T, found)
+    if session is not None:
+        yield session
+        return
+    with Session() as new:
+        yield new

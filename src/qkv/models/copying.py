@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.linalg.matmul import apply_layer
+from qkv.linalg.session import Session
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
@@ -90,7 +92,14 @@ class CopyingTranslator(nn.Module):
         Raises:
             ShapeError: shapes or types that are not these.
         """
-        inner, memory = self.inner.read(self._known(source), lengths)
+        return self._start(source, lengths)
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> CopyingState:
+        """As `start`; the session serves the translator."""
+        return self._start(source, lengths, session)
+
+    def _start(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> CopyingState:
+        inner, memory = self.inner.read(self._known(source), lengths, session)
         ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
 
@@ -128,7 +137,8 @@ class CopyingTranslator(nn.Module):
 
     def _predict(self, target: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
         hidden, inner = self.inner.advance(self._known(target), state.inner)  # type: ignore[arg-type]
-        logarithms: Tensor = self.copy(self.inner.output(hidden), hidden, state.source)
+        logits = apply_layer(self.inner.output, hidden, state.inner.session)
+        logarithms: Tensor = self.copy(logits, hidden, state.source)
         return logarithms, CopyingState(inner, state.source)
 
     def _known(self, ids: Tensor) -> Tensor:

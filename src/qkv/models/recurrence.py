@@ -10,19 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from qkv.linalg.matmul import linear
+from qkv.linalg.matmul import kept_weight, linear
+from qkv.linalg.session import Session
 from qkv.models.cells import STEPS, hidden_of
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
 
 
-def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
     """Run a recurrent layer over rows of unequal length.
 
     Args:
         layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers.
         x_BSM: what it reads; what stands at or after a row's length changes nothing before it.
         lengths: (B,), int64; a row of none counts as one of one.
+        session: keeps packed weights for a decoding.
 
     Returns:
         The last layer's states (B, S, D·H), the directions beside each other, any numbers in the padding; and the last
@@ -40,18 +42,22 @@ def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tens
     ways = [_ahead, _back] if layer.bidirectional else [_ahead]
     last = x_BSM.new_zeros(0)
     for depth in range(layer.num_layers):
-        both = [way(layer, f"_l{depth}", x_BSM, lengths) for way in ways]
+        both = [way(layer, f"_l{depth}", x_BSM, lengths, session) for way in ways]
         x_BSM, last = torch.cat([states for states, _ in both], -1), torch.stack([end for _, end in both])
     return x_BSM, last
 
 
-def _ahead(layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _ahead(
+    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: Session | None
+) -> tuple[Tensor, Tensor]:
     """States (B, S, H) from the first place on, and each row's last one (B, H)."""
-    states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous())
+    states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous(), session)
     return states_SBH.transpose(0, 1).contiguous(), states_SBH[lengths - 1, torch.arange(len(lengths))]
 
 
-def _back(layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _back(
+    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: Session | None
+) -> tuple[Tensor, Tensor]:
     """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
     rows, longest, width = x_BSM.shape
     places = torch.arange(longest)
@@ -60,19 +66,20 @@ def _back(layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor) -> tuple
     there_SB = (torch.arange(rows) * longest + turned_BS.mT).flatten()
     home_BS = (turned_BS * rows + torch.arange(rows)[:, None]).flatten()
     given = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
-    states_SBH = _steps(layer, f"{name}_reverse", given)
+    states_SBH = _steps(layer, f"{name}_reverse", given, session)
     states_BSH = states_SBH.flatten(0, 1).index_select(0, home_BS).view(rows, longest, layer.hidden_size)
     return states_BSH, states_SBH[lengths - 1, torch.arange(rows)]
 
 
-def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor) -> Tensor:
+def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: Session | None) -> Tensor:
     """The states (S, B, H) of one layer in one direction."""
     cell = layer.mode.lower().removesuffix("_tanh")
     (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
-    inputs, first = linear(x_SBM, weight, bias), recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size)
+    inputs = linear(x_SBM, weight, bias, kept_weight(session, (layer, f"ih{name}")))
+    first, kept = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), kept_weight(session, (layer, f"hh{name}"))
     if cell == "gru" and served(inputs, recurrent, other, first):
-        return gated_steps(inputs, recurrent, other, first)
-    again, hidden, states = Repeated(recurrent, other, len(inputs)), hidden_of(cell, first), []
+        return gated_steps(inputs, recurrent, other, first, kept)
+    again, hidden, states = Repeated(recurrent, other, len(inputs), kept), hidden_of(cell, first), []
     for given in inputs.unbind():
         hidden = STEPS[cell](given, again(hidden[0]), hidden)
         states.append(hidden[0])

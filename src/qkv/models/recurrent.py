@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.matmul import Linear, apply_layer, kept_weight
+from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
@@ -76,6 +77,7 @@ class RecurrentState(NamedTuple):
         values: the encoder's states, (B, S, V).
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
+        session: keeps packed weights; None to keep nothing.
     """
 
     hidden: Hidden
@@ -83,6 +85,7 @@ class RecurrentState(NamedTuple):
     values: Tensor
     lengths: Tensor | None
     summary: Tensor
+    session: Session | None = None
 
 
 @final
@@ -210,18 +213,27 @@ class RecurrentTranslator(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these.
         """
+        return self.read(source, lengths)[0]
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> RecurrentState:
+        """As `start`; the session keeps packed weights, here and in later steps."""
+        return self.read(source, lengths, session)[0]
+
+    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[RecurrentState, Tensor]:
+        """As `start` or `start_in`, and the encoder's states (B, S, V)."""
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
         x_BSE = self.dropout(self.embed(ids))
-        states, last = recurrence.run(self.encoder, x_BSE, lengths)
+        states, last = recurrence.run(self.encoder, x_BSE, lengths, session)
         values = self.dropout(torch.where(real[..., None], states, 0))
         summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
         keys, values = _split(values) if self.config.memory == "split" else (values, values)
-        keys = keys if self.narrow is None else self.narrow(keys)
-        keys = keys if self.score is None else self.score.project_key(keys)
+        keys = keys if self.narrow is None else apply_layer(self.narrow, keys, session)
+        keys = keys if self.score is None else self.score.project_key(keys, session)
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
-        return RecurrentState(hidden_of(self.config.cell, first), keys, values, padding_of(lengths, real), summary)
+        hidden = hidden_of(self.config.cell, first)
+        return RecurrentState(hidden, keys, values, padding_of(lengths, real), summary, session), values
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Take the newest token of each row and predict the next one.
@@ -234,7 +246,7 @@ class RecurrentTranslator(nn.Module):
             Scores (B, N), and the state that includes `tokens`.
         """
         h_B1E, state = self.advance(tokens[:, None], state)
-        return self.output(h_B1E)[:, 0], state
+        return apply_layer(self.output, h_B1E, state.session)[:, 0], state
 
     def advance(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """What the output layer is given after each of some target tokens.
@@ -248,24 +260,12 @@ class RecurrentTranslator(nn.Module):
         """
         y_BTE = self.dropout(self.embed(target))
         s_BTM, c_BTV, hidden = self._run(y_BTE, state)
-        deep = torch.tanh(self.readout(torch.cat([s_BTM, c_BTV, y_BTE], -1)))
+        deep = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
         return self.dropout(deep), state._replace(hidden=hidden)
-
-    def read(self, source: Tensor, lengths: Tensor) -> tuple[RecurrentState, Tensor]:
-        """As `start`, and the encoder's states (B, S, V)."""
-        state = self.start(source, lengths)
-        return state, state.values
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
-        rows = self.rows(rows)
-        return RecurrentState(
-            tuple(part.index_select(0, rows) for part in state.hidden),
-            state.keys.index_select(0, rows),
-            state.values.index_select(0, rows),
-            None if state.lengths is None else state.lengths.index_select(0, rows),
-            state.summary.index_select(0, rows),
-        )
+        return self._apart(state, rows, rows)
 
     def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
         """Take rows, and let each become `width` rows beside each other that share their source."""
@@ -287,13 +287,14 @@ class RecurrentTranslator(nn.Module):
             return state._replace(hidden=hidden, summary=summary)
         lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
         keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
-        return RecurrentState(hidden, keys, values, lengths, summary)
+        return RecurrentState(hidden, keys, values, lengths, summary, state.session)
 
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
         """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
-        inputs = self.from_embedding(y_BTE).unbind(1)
+        inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
         look = None if self.from_context is None else self._early(self.from_context, state, len(inputs))
-        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs))
+        kept = kept_weight(state.session, self.from_hidden)
+        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
         hidden, states, contexts = state.hidden, [], []
         for own in inputs:
             given = own
@@ -310,7 +311,8 @@ class RecurrentTranslator(nn.Module):
         self, from_context: Linear, state: RecurrentState, steps: int
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
-        gates_of, look = Repeated(from_context.weight, None, steps), self._looks(state, steps)
+        gates_of = Repeated(from_context.weight, None, steps, kept_weight(state.session, from_context))
+        look = self._looks(state, steps)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
             c_B1V = look(s_BM[:, None])
@@ -323,7 +325,7 @@ class RecurrentTranslator(nn.Module):
         if self.attention is None or self.score is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
         mask = None if state.lengths is None else Lengths(state.lengths)
-        ask, score = self.score.project_queries(steps), self.score.projected()
+        ask, score = self.score.project_queries(steps, state.session), self.score.projected()
         attend = RepeatedAttention(self.attention, score, mask, state.keys, state.values, steps)
 
         def look(s_BTM: Tensor) -> Tensor:

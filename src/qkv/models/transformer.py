@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.models.checks import check_config, check_target, clean_source, padding_of
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
@@ -69,12 +70,14 @@ class TransformerState(NamedTuple):
         position: of the next target token.
         seen: after `fork`, which of the keys kept for a source each of its W futures continues: bool (B/W, W, K). All
             of a source's futures keep their keys side by side, so that a beam copies none when it drops one of them.
+        session: keeps packed weights and memory for the steps; None to keep nothing.
     """
 
     caches: tuple[DecoderCache, ...]
     lengths: Tensor | None
     position: int
     seen: Tensor | None = None
+    session: Session | None = None
 
 
 @final
@@ -164,10 +167,15 @@ class TransformerTranslator(nn.Module):
         """
         return self.read(source, lengths)[0]
 
-    def read(self, source: Tensor, lengths: Tensor) -> tuple[TransformerState, Tensor]:
-        """As `start`, and the encoder's states (B, S, M)."""
-        memory, padded = self._encode(source, lengths)
-        return TransformerState(tuple(block.begin(memory) for block in self._decoder_blocks()), padded, 0), memory
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> TransformerState:
+        """As `start`; the session keeps packed weights and memory, here and in later steps."""
+        return self.read(source, lengths, session)[0]
+
+    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[TransformerState, Tensor]:
+        """As `start` or `start_in`, and the encoder's states (B, S, M)."""
+        memory, padded = self._encode(source, lengths, session)
+        caches = tuple(block.begin(memory, session) for block in self._decoder_blocks())
+        return TransformerState(caches, padded, 0, session=session), memory
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Take the newest token of each row and predict the next one.
@@ -180,7 +188,7 @@ class TransformerTranslator(nn.Module):
             Scores (B, N), and the state that includes `tokens`.
         """
         h_B1M, state = self.advance(tokens[:, None], state)
-        return self.output(h_B1M)[:, 0], state
+        return apply_layer(self.output, h_B1M, state.session)[:, 0], state
 
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """What the output layer is given after each of some target tokens.
@@ -196,9 +204,9 @@ class TransformerTranslator(nn.Module):
         if seen is not None:
             seen = _with_themselves(seen)
             x_BTM = x_BTM.view(*seen.shape[:2], -1)
-        x_BTM, caches = steps(self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen)
+        x_BTM, caches = steps(self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen, state.session)
         h_BTM: Tensor = self.decoder_norm(x_BTM)
-        after = TransformerState(caches, state.lengths, state.position + target.shape[1], seen)
+        after = state._replace(caches=caches, position=state.position + target.shape[1], seen=seen)
         return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
@@ -220,13 +228,13 @@ class TransformerTranslator(nn.Module):
             state = _of_sources(state, rows[::width] // width)
         return state._replace(seen=seen)
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _encode(self, source: Tensor, lengths: Tensor, session: Session | None) -> tuple[Tensor, Tensor | None]:
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
         x_BSM = self._embed(ids, 0)
         padded = padding_of(lengths, real)
         for block in self.encoder:
-            x_BSM = block(x_BSM, _mask(padded))
+            x_BSM = block(x_BSM, _mask(padded), session)
         memory: Tensor = self.encoder_norm(x_BSM)
         return memory, padded
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, error_message, nearest
-from qkv.linalg.matmul import Linear
+from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.decoding.cache import Memory
@@ -59,11 +60,10 @@ class FeedForward(nn.Module):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, session: Session | None = None) -> Tensor:
         """(..., M) to (..., M)."""
-        hidden: Tensor = self.dropout(_ACTIVATIONS[self.activation](self.expand(x)))
-        out: Tensor = self.contract(hidden)
-        return out
+        hidden: Tensor = self.dropout(_ACTIVATIONS[self.activation](apply_layer(self.expand, x, session)))
+        return apply_layer(self.contract, hidden, session)
 
 
 @final
@@ -95,9 +95,10 @@ class Residual(nn.Module):
         joined: Tensor = x + self.dropout(update)
         return joined if self.norm_first else self.norm(joined)
 
-    def forward(self, x: Tensor, part: nn.Module) -> Tensor:
-        """Both, around a part that takes one argument."""
-        return self.after(x, part(self.before(x)))
+    def forward(self, x: Tensor, part: nn.Module, session: Session | None = None) -> Tensor:
+        """Both, around a part that takes one argument; a `FeedForward` also takes a session."""
+        given = self.before(x)
+        return self.after(x, part(given, session) if isinstance(part, FeedForward) else part(given))
 
 
 @final
@@ -138,10 +139,10 @@ class EncoderBlock(nn.Module):
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_feed = Residual(width, dropout, norm_first=norm_first)
 
-    def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
-        """(B, S, M) to (B, S, M); `mask` hides padding."""
-        update = self.self_attention(self.around_self.before(x), mask=mask)
-        out: Tensor = self.around_feed(self.around_self.after(x, update), self.feed_forward)
+    def forward(self, x: Tensor, mask: Mask | None = None, session: Session | None = None) -> Tensor:
+        """(B, S, M) to (B, S, M); `mask` hides padding, a session keeps packed weights for a decoding."""
+        update = self.self_attention(self.around_self.before(x), mask=mask, session=session)
+        out: Tensor = self.around_feed(self.around_self.after(x, update), self.feed_forward, session)
         return out
 
 
@@ -207,12 +208,17 @@ class DecoderBlock(nn.Module):
         """All positions at once: (B, T, M) and (B, S, M) to (B, T, M); `memory_mask` hides source padding."""
         return self.step(x, self.begin(memory), memory_mask)[0]
 
-    def begin(self, memory: Tensor) -> DecoderCache:
+    def begin(self, memory: Tensor, session: Session | None = None) -> DecoderCache:
         """Project the source once, for all steps."""
-        return DecoderCache(None, self.cross_attention.project_memory(memory))
+        return DecoderCache(None, self.cross_attention.project_memory(memory, session=session))
 
     def step(
-        self, x: Tensor, cache: DecoderCache, memory_mask: Mask | None = None, seen: Tensor | None = None
+        self,
+        x: Tensor,
+        cache: DecoderCache,
+        memory_mask: Mask | None = None,
+        seen: Tensor | None = None,
+        session: Session | None = None,
     ) -> tuple[Tensor, DecoderCache]:
         """The newest positions, each seeing itself and those before.
 
@@ -221,16 +227,18 @@ class DecoderBlock(nn.Module):
             cache: what was kept of the positions before.
             memory_mask: hides source padding.
             seen: which positions each sees, bool (B, N, K) with K those kept and N more, where they are no sequence.
+            session: keeps packed weights, and memory for keys and values.
 
         Returns:
             (B, N, M), and the cache that includes them.
         """
-        query, past = self.self_attention.extend(self.around_self.before(x), cache.past)
-        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=_past(seen, past, x.shape[1])))
-        query = self.cross_attention.project_query(self.around_cross.before(x))
-        update = self.cross_attention.attend(query, cache.memory, mask=memory_mask)
+        query, past = self.self_attention.extend(self.around_self.before(x), cache.past, session)
+        visible = _past(seen, past, x.shape[1])
+        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=visible, session=session))
+        query = self.cross_attention.project_query(self.around_cross.before(x), session)
+        update = self.cross_attention.attend(query, cache.memory, mask=memory_mask, session=session)
         x = self.around_cross.after(x, update)
-        return self.around_feed(x, self.feed_forward), DecoderCache(past, cache.memory)
+        return self.around_feed(x, self.feed_forward, session), DecoderCache(past, cache.memory)
 
 
 def _past(seen: Tensor | None, past: Memory, count: int) -> Mask | Tensor | None:

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
-from qkv.linalg.matmul import Linear, linear
+from qkv.linalg.matmul import Linear, kept_weight, linear
+from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.biases import BiasModule
@@ -108,6 +109,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
+        session: Session | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -117,6 +119,7 @@ class MultiHeadAttention(nn.Module):
             value: (B, K, value width); None for `key`.
             mask: True where a query may attend; broadcasts to (B, H, Q, K).
             bias: added to the scores; broadcasts to (B, H, Q, K).
+            session: keeps packed weights for a decoding, here and in the methods below.
 
         Returns:
             (B, Q, M); (B, Q, H·V) where the output projection is left out.
@@ -125,13 +128,13 @@ class MultiHeadAttention(nn.Module):
             ShapeError: an input whose width is not the layer's.
         """
         if key is None and value is None:
-            q, memory = self.extend(query, None)
+            q, memory = self.extend(query, None, session)
         else:
             key = query if key is None else key
-            q, memory = self.project_query(query), self.project_memory(key, value)
-        return self.attend(q, memory, mask=mask, bias=bias)
+            q, memory = self.project_query(query, session), self.project_memory(key, value, session)
+        return self.attend(q, memory, mask=mask, bias=bias, session=session)
 
-    def project_query(self, query: Tensor) -> Tensor:
+    def project_query(self, query: Tensor, session: Session | None = None) -> Tensor:
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
         if self.positions is not None:
@@ -139,38 +142,45 @@ class MultiHeadAttention(nn.Module):
             raise ConfigError(
                 error_message("positions", "none between two sequences", type(self.positions).__name__, hint)
             )
-        return self.score.project_query(_by_head(self.projections.query(query), self.heads))
+        return self.score.project_query(_by_head(self.projections.query(query, session), self.heads))
 
-    def project_memory(self, key: Tensor, value: Tensor | None = None) -> Memory:
+    def project_memory(self, key: Tensor, value: Tensor | None = None, session: Session | None = None) -> Memory:
         """Keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
         value = key if value is None else value
         self._expect("key", key, 1)
         self._expect("value", value, 2)
-        return self._remember(*self.projections.memory(key, value))
+        return self._remember(*self.projections.memory(key, value, session))
 
-    def extend(self, x: Tensor, past: Memory | None) -> tuple[Tensor, Memory]:
+    def extend(self, x: Tensor, past: Memory | None, session: Session | None = None) -> tuple[Tensor, Memory]:
         """Project new positions for self-attention, and put their keys and values behind those kept.
 
         Args:
             x: (B, N, M), the new positions.
             past: what was kept; None at the start.
+            session: gives memory for keys and values too.
 
         Returns:
             The new queries by head, and all keys and values.
         """
         for index, name in enumerate(("query", "key", "value")):
             self._expect(name, x, index)
-        q, k, v = self.projections.together(x)
+        q, k, v = self.projections.together(x, session)
         memory = self._remember(k, v)
         query = self.score.project_query(_by_head(q, self.heads))
         if isinstance(self.positions, Rotary):
             start = 0 if past is None else past.end
             query, key = self.positions(query, start), self.positions(memory.key, start)
             memory = Memory(key, memory.value)
-        return query, memory if past is None else past.append(memory)
+        return query, memory if past is None else past.append(memory, session)
 
     def attend(
-        self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | Bias | None = None
+        self,
+        query: Tensor,
+        memory: Memory,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Bias | None = None,
+        session: Session | None = None,
     ) -> Tensor:
         """Attend with what was projected before.
 
@@ -199,7 +209,9 @@ class MultiHeadAttention(nn.Module):
             enable_gqa=self.key_heads != self.heads,
         )
         joined = heads.transpose(-3, -2).flatten(-2)
-        return joined if self.output is None else linear(joined, self.output.weight, self.output.bias)
+        if self.output is None:
+            return joined
+        return linear(joined, self.output.weight, self.output.bias, kept_weight(session, self.output))
 
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
         whole = not self.projections.sizes[2]

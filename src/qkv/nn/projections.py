@@ -4,7 +4,8 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear, linear
+from qkv.linalg.matmul import Linear, apply_layer, kept_weight, linear
+from qkv.linalg.session import Session
 from qkv.nn.scores import xavier_uniform
 
 
@@ -62,30 +63,31 @@ class Projections(nn.Module):
         rows = slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1])) if self.one else slice(None)
         return layer.weight[rows], None if layer.bias is None else layer.bias[rows]
 
-    def query(self, x: Tensor) -> Tensor:
+    def query(self, x: Tensor, session: Session | None = None) -> Tensor:
         """(..., N, width) to (..., N, size)."""
         self.given(x)
-        return self._apply_part(0, x)
+        return self._apply_part(0, x, session)
 
-    def memory(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def memory(self, key: Tensor, value: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values; in one product where both come from one tensor."""
         self.given(None, key, value)
         layer = self.layers[0]
         if key is value and self.one and isinstance(layer, nn.Linear):
             rows = slice(self.sizes[0], None)
-            both = linear(key, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
+            bias = None if layer.bias is None else layer.bias[rows]
+            both = linear(key, layer.weight[rows], bias, kept_weight(session, (self, "memory")))
             k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
-        return self._apply_part(1, key), self._apply_part(2, value)
+        return self._apply_part(1, key, session), self._apply_part(2, value, session)
 
-    def together(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def together(self, x: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one input, in one product."""
         if self.one:
             self.given(x, x, x)
-            q, k, v = self.layers[0](x).split_with_sizes(self.sizes, -1)
+            q, k, v = apply_layer(self.layers[0], x, session).split_with_sizes(self.sizes, -1)
             return q, k, v
-        return self.query(x), *self.memory(x, x)
+        return self.query(x, session), *self.memory(x, x, session)
 
-    def _apply_part(self, index: int, x: Tensor) -> Tensor:
+    def _apply_part(self, index: int, x: Tensor, session: Session | None) -> Tensor:
         weight, bias = self.part(index)
-        return x if weight is None else linear(x, weight, bias)
+        return x if weight is None else linear(x, weight, bias, kept_weight(session, (self, index)))

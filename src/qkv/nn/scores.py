@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message, nearest
+from qkv.linalg.matmul import kept_weight
+from qkv.linalg.session import Session
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
@@ -34,11 +36,11 @@ class ScoreModule(nn.Module, Owner):
         """The part of the score that depends on the query alone: (..., Q, D) to (..., Q, F)."""
         return query
 
-    def project_queries(self, steps: int) -> Callable[[Tensor], Tensor]:
-        """`project_query` for the steps of one loop, at most so many."""
+    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+        """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
         return self.project_query
 
-    def project_key(self, key: Tensor) -> Tensor:
+    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
         """The part of the score that depends on the key alone: (..., K, E) to (..., K, F)."""
         return key
 
@@ -164,13 +166,15 @@ class AdditiveScore(ScoreModule):
         """W_q q."""
         return project(query, self.query_weight)
 
-    def project_queries(self, steps: int) -> Callable[[Tensor], Tensor]:
-        """`project_query` for the steps of one loop, at most so many."""
-        return Repeated(self.query_weight, None, steps) if self.query_weight.ndim == 2 else self.project_query
+    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+        """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
+        if self.query_weight.ndim > 2:
+            return self.project_query
+        return Repeated(self.query_weight, None, steps, kept_weight(session, (self, "query")))
 
-    def project_key(self, key: Tensor) -> Tensor:
+    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
         """W_k k: once per sentence."""
-        return project(key, self.key_weight)
+        return project(key, self.key_weight, kept_weight(session, (self, "key")))
 
     def projected(self) -> Score:
         """The additive score of projected queries and keys."""
@@ -211,6 +215,11 @@ class BilinearScore(ScoreModule):
     def project_query(self, query: Tensor) -> Tensor:
         """qᵀM, in the key's space; groups of heads may then share their keys as they are."""
         return project(query, self.weight.mT)
+
+    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+        """`project_query` for the steps of one loop; a session keeps the weight packed."""
+        kept = kept_weight(session, self)
+        return lambda query: project(query, self.weight.mT, kept)
 
     def projected(self) -> Score:
         """A dot product with the scale."""

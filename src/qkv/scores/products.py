@@ -6,7 +6,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.linalg.matmul import linear
+from qkv.linalg.matmul import KeptWeight, linear
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.scores.widened import HALVES, prepared_wide
@@ -223,12 +223,12 @@ class Bilinear(Score):
         expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
 
 
-def project(x: Tensor, weight: Tensor) -> Tensor:
-    """W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head.
+def project(x: Tensor, weight: Tensor, kept: KeptWeight | None = None) -> Tensor:
+    """W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `kept` as for `linear`.
 
     Example:
         >>> project(torch.ones(1, 5, 3), torch.ones(2, 4, 3)).shape
         torch.Size([2, 5, 4])
     """
     weight = weight.to(x.dtype)
-    return linear(x, weight) if weight.ndim == 2 else x @ weight.mT
+    return linear(x, weight, None, kept) if weight.ndim == 2 else x @ weight.mT

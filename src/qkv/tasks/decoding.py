@@ -15,6 +15,7 @@ from qkv.decode.protocol import Stepper
 from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, error_message, nearest
+from qkv.linalg.session import Session
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import Reading
 from qkv.tasks.watching import Watched, Watching
@@ -113,6 +114,7 @@ def decode(
     eos: int,
     limit: Tensor,
     never: Sequence[int] = (),
+    session: Session | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a batch.
 
@@ -125,6 +127,7 @@ def decode(
         bos, eos: the marks.
         limit: the most tokens of each row (B,).
         never: ids that are never written.
+        session: of several batches; None for this one alone.
 
     Returns:
         For each row its hypotheses, the best first.
@@ -135,7 +138,7 @@ def decode(
     """
     steppers = [_stepper(model, watch=how.coverage > 0) for model in models]
     model = steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), how.mean)
-    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never}
+    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
         drawn = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
         samples = [sample(model, source, lengths, sampling=how.sampling, keys=each, **marks) for each in drawn]

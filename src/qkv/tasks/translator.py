@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, error_message
-from qkv.linalg.session import decoding_session
+from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
@@ -250,22 +250,22 @@ class Translator:
             # A beam holds its sources that many times.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
-            with decoding_session():  # for all batches together
+            with Session() as session:
                 for batch in batches:
                     drawn = [[row[place] for place in batch] for row in keys]
-                    results.append(self._decode_batch([kept[place] for place in batch], drawn, how))
+                    results.append(self._decode_batch([kept[place] for place in batch], drawn, how, session))
             for place, found in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[place] = found
         return hypotheses
 
     def _decode_batch(
-        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding
+        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: Session
     ) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
-        marks = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos}
+        settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         limit, never = how.limit(lengths_B), self.tokenizer.never_written
-        return decode(self.models, source_BS, lengths_B, keys, how, limit=limit, never=never, **marks)
+        return decode(self.models, source_BS, lengths_B, keys, how, limit=limit, never=never, **settings)
 
     def _translation(
         self, line: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding

@@ -127,8 +127,8 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
     limit, never = usual_limit(lengths), tokenizer.never_written
-    marks = {"bos": tokenizer.bos, "eos": tokenizer.eos}
-    hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, **marks)[0]
+    bos, eos = tokenizer.bos, tokenizer.eos
+    hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.decode.protocol import as_beam_stepper
+from qkv.decode.protocol import as_beam_stepper, start_in
+from qkv.linalg.session import Session
 from qkv.recording.recorder import record
 from qkv.tasks.choice import TranslationModel
 
@@ -34,6 +35,11 @@ class Watching:
     def start(self, source: Tensor, lengths: Tensor) -> Watched:
         """Read the source."""
         return Watched(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Watched:
+        """Read the source, in a session."""
+        model: Any = self.model
+        return Watched(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))
 
     def step(self, tokens: Tensor, state: Watched) -> tuple[Tensor, Watched]:
         """Predict the next token, and see what was attended to."""

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from qkv.compiled import available
 from qkv.linalg import matmul
-from qkv.linalg.session import decoding_session
+from qkv.linalg.matmul import Linear
+from qkv.linalg.session import Session
 from qkv.masks.patterns import lengths
 from qkv.nn.blocks import DecoderBlock, DecoderCache
 from qkv.nn.decoding import stepping
@@ -26,22 +27,39 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("Numba does not run here")
     monkeypatch.setattr(matmul, "_favored", lambda: True)
     monkeypatch.setattr(matmul, "_LEAST", 1)
-    with torch.inference_mode(), decoding_session():
+    with torch.inference_mode():
         yield
+
+
+Step = Callable[..., tuple[Tensor, DecoderCache]]
+
+
+@pytest.fixture
+def step() -> Iterator[Step]:
+    """Take a step of one block in a session of this test."""
+    with Session() as session:
+
+        def taken(
+            made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
+        ) -> tuple[Tensor, DecoderCache]:
+            out, (after,) = stepping.steps([made], x, [cache], real, seen, session)
+            return out, after
+
+        yield taken
 
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each step so far took few calls."""
     taken: list[bool] = []
-    true = stepping._prepared
+    true = stepping._packed
 
-    def prepared(*given: object) -> object:
+    def packed(*given: object) -> object:
         found = true(*given)  # type: ignore[arg-type]
         taken.append(found is not None)
         return found
 
-    monkeypatch.setattr(stepping, "_prepared", prepared)
+    monkeypatch.setattr(stepping, "_packed", packed)
     return taken
 
 
@@ -59,14 +77,7 @@ def started(made: DecoderBlock, real: Tensor | None = None) -> DecoderCache:
     return made.step(torch.randn(BATCH, 1, WIDTH), made.begin(torch.randn(BATCH, SOURCE, WIDTH)), mask)[1]
 
 
-def step(
-    made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
-) -> tuple[Tensor, DecoderCache]:
-    out, (after,) = stepping.steps([made], x, [cache], real, seen)
-    return out, after
-
-
-def compare(made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> None:
+def compare(step: Step, made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> None:
     cache = other = started(made, real)
     mask = None if real is None else lengths(real)
     for _ in range(steps):
@@ -82,14 +93,14 @@ def compare(made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("score", ["scaled_dot", "dot"])
 @pytest.mark.parametrize("padded", [True, False])
-def test_steps_are_the_blocks_own(direct: list[bool], norm_first: bool, score: str, padded: bool) -> None:
+def test_steps_are_the_blocks_own(direct: list[bool], norm_first: bool, score: str, padded: bool, step: Step) -> None:
     real = torch.randint(1, SOURCE + 1, (BATCH,)) if padded else None
-    compare(block(norm_first=norm_first, score=score), real=real)
+    compare(step, block(norm_first=norm_first, score=score), real=real)
     assert all(direct)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool) -> None:
+def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool, step: Step) -> None:
     torch.manual_seed(0)
     with torch.inference_mode(False):
         made = DecoderBlock(36, 3, 50, norm_first=norm_first).eval()
@@ -107,9 +118,10 @@ def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool) -> None
 def test_blocks_follow_one_another(direct: list[bool], norm_first: bool) -> None:
     stack = [block(norm_first=norm_first, **more) for more in ({}, {"score": "dot"}, {})]
     caches = others = tuple(map(started, stack))
+    session = Session()
     for _ in range(3):
         x = expected = torch.randn(BATCH, 1, WIDTH)
-        out, caches = stepping.steps(stack, x, caches, None)
+        out, caches = stepping.steps(stack, x, caches, None, None, session)
         grown = []
         for made, cache in zip(stack, others, strict=True):
             expected, after = made.step(expected, cache)
@@ -119,16 +131,16 @@ def test_blocks_follow_one_another(direct: list[bool], norm_first: bool) -> None
     assert all(direct)
 
 
-def test_norms_without_parameters(direct: list[bool]) -> None:
+def test_norms_without_parameters(direct: list[bool], step: Step) -> None:
     made = block()
     with torch.inference_mode(False):
         made.around_cross.norm = nn.LayerNorm(WIDTH, eps=1e-3, elementwise_affine=False)
         made.around_feed.norm = nn.LayerNorm(WIDTH, bias=False)
-    compare(made.eval(), steps=2)
+    compare(step, made.eval(), steps=2)
     assert all(direct)
 
 
-def test_a_row_does_not_depend_on_those_beside_it(direct: list[bool]) -> None:
+def test_a_row_does_not_depend_on_those_beside_it(direct: list[bool], step: Step) -> None:
     made, half = block(), torch.arange(BATCH // 2)
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
     out = step(made, x, cache, None)[0]
@@ -136,7 +148,7 @@ def test_a_row_does_not_depend_on_those_beside_it(direct: list[bool]) -> None:
     assert all(direct)
 
 
-def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
+def test_futures_of_one_source_see_their_own_past(direct: list[bool], step: Step) -> None:
     made, width = block(), 3
     cache, seen = started(made), torch.ones(BATCH, width, 1, dtype=torch.bool)
     other = cache
@@ -150,7 +162,7 @@ def test_futures_of_one_source_see_their_own_past(direct: list[bool]) -> None:
     assert all(direct)
 
 
-def test_earlier_states_stay_as_they_were() -> None:
+def test_earlier_states_stay_as_they_were(step: Step) -> None:
     made = block()
     cache, x, y = started(made), torch.randn(BATCH, 1, WIDTH), torch.randn(BATCH, 1, WIDTH)
     one = step(made, x, cache, None)
@@ -166,11 +178,14 @@ CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
     "a number": lambda made: made.feed_forward.expand.weight.mul_(2),
     "memory": lambda made: setattr(made.around_self.norm.weight, "data", torch.rand(WIDTH)),
     "a parameter": lambda made: setattr(made.feed_forward.contract, "bias", nn.Parameter(torch.rand(WIDTH))),
+    "a module": lambda made: setattr(made.feed_forward, "contract", Linear(2 * WIDTH, WIDTH).eval()),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changed_weights_are_those_of_now(direct: list[bool], change: Callable[[DecoderBlock], object]) -> None:
+def test_changed_weights_are_those_of_now(
+    direct: list[bool], change: Callable[[DecoderBlock], object], step: Step
+) -> None:
     made = block()
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
     before = step(made, x, cache, None)[0]
@@ -193,7 +208,9 @@ OTHERWISE: dict[str, Callable[[DecoderBlock], object]] = {
 
 
 @pytest.mark.parametrize("change", OTHERWISE.values(), ids=OTHERWISE)
-def test_what_is_not_as_usual_goes_the_usual_way(direct: list[bool], change: Callable[[DecoderBlock], object]) -> None:
+def test_what_is_not_as_usual_goes_the_usual_way(
+    direct: list[bool], change: Callable[[DecoderBlock], object], step: Step
+) -> None:
     made = block()
     with torch.inference_mode(False):
         change(made)
@@ -204,7 +221,7 @@ def test_what_is_not_as_usual_goes_the_usual_way(direct: list[bool], change: Cal
     assert not any(direct)
 
 
-def test_a_hook_that_comes_later_is_called(direct: list[bool]) -> None:
+def test_a_hook_that_comes_later_is_called(direct: list[bool], step: Step) -> None:
     made, called = block(), []
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
     step(made, x, cache, None)
@@ -215,7 +232,7 @@ def test_a_hook_that_comes_later_is_called(direct: list[bool]) -> None:
     assert (direct, called) == ([True, False, True], [1])
 
 
-def test_gradients_go_the_usual_way(direct: list[bool]) -> None:
+def test_gradients_go_the_usual_way(direct: list[bool], step: Step) -> None:
     made = block()
     with torch.inference_mode(False):
         cache = made.begin(torch.randn(BATCH, SOURCE, WIDTH))
@@ -226,14 +243,14 @@ def test_gradients_go_the_usual_way(direct: list[bool]) -> None:
     assert not any(direct)
 
 
-def test_a_memory_without_room_is_taken_too() -> None:
+def test_a_memory_without_room_is_taken_too(step: Step) -> None:
     made = block()
     cache = DecoderCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
     x = torch.randn(BATCH, 1, WIDTH)
     torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_other_defaults_change_nothing(direct: list[bool]) -> None:
+def test_other_defaults_change_nothing(direct: list[bool], step: Step) -> None:
     made = block()
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
     expected = made.step(x, cache)[0]
@@ -246,8 +263,35 @@ def test_other_defaults_change_nothing(direct: list[bool]) -> None:
     assert all(direct)
 
 
-def test_a_source_without_positions_goes_the_usual_way(direct: list[bool]) -> None:
+def test_a_source_without_positions_goes_the_usual_way(direct: list[bool], step: Step) -> None:
     made, x = block(), torch.randn(BATCH, 1, WIDTH)
     cache = made.step(x, made.begin(torch.randn(BATCH, 0, WIDTH)))[1]
     torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0])
     assert not any(direct)
+
+
+def test_without_a_session_the_modules_run(direct: list[bool]) -> None:
+    made, x = block(), torch.randn(BATCH, 1, WIDTH)
+    cache = started(made)
+    out, _ = stepping.steps([made], x, [cache], None)
+    assert torch.equal(out, made.step(x, cache)[0])
+    assert not direct
+
+
+def test_two_sessions_of_one_block_do_not_meet(direct: list[bool]) -> None:
+    made, sources = block(), [torch.randn(BATCH, SOURCE, WIDTH) for _ in range(2)]
+    xs = torch.randn(6, BATCH, 1, WIDTH)
+    caches = [made.step(xs[0], made.begin(source))[1] for source in sources]
+    expected = []
+    for cache in caches:
+        alone, state, session = [], (cache,), Session()
+        for x in xs:
+            out, state = stepping.steps([made], x, state, None, None, session)
+            alone.append(out)
+        expected.append(alone)
+    with Session() as one, Session() as other:
+        for place, x in enumerate(xs):
+            for which, session in enumerate((one, other)):
+                out, (caches[which],) = stepping.steps([made], x, [caches[which]], None, None, session)
+                assert torch.equal(out, expected[which][place])
+    assert all(direct)

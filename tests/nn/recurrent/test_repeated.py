@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
 
+from qkv.linalg.matmul import kept_weight
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import decoding_session
+from qkv.linalg.session import Session
 from qkv.nn.recurrent.repeated import Repeated
 
 STEPS = 4
@@ -154,8 +155,8 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
         assert len(panels) == 2
         with torch.autocast("cpu", torch.bfloat16):
             assert step(x).dtype == torch.bfloat16
-        with decoding_session():
-            Repeated(weight, bias, STEPS_BY_PANELS)(x)
+        with Session() as session:
+            Repeated(weight, bias, STEPS_BY_PANELS, kept_weight(session, "weight"))(x)
     assert len(panels) == 2
 
 

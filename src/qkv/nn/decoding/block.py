@@ -1,4 +1,4 @@
-"""The steps of decoder blocks, one after another: gives `qkv.nn.decoding.block_kernel` what it works with."""
+"""One step of a stack of decoder blocks: prepares the arguments of `qkv.nn.decoding.block_kernel`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,23 +13,22 @@ from qkv.compiled.strided import StridedArray
 from qkv.linalg import packed_kernel
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.packed_kernel import Floats
-from qkv.linalg.session import session_value
 from qkv.nn.decoding import block_kernel
 
-_EVERYTHING = np.empty(0, np.bool_)
-_PARTS = 5
-"""Tables of (B·N, M) that a step works with."""
+_NO_MASK = np.empty(0, np.bool_)
+_TABLES = 5
+"""Intermediate tables of (B·N, M) in a step."""
 
 
 class Weights(NamedTuple):
-    """A block's parameters.
+    """The parameters of a block.
 
     Attributes:
-        numbers, places: of nine parts, from `packed.pack`: the self-attention's projection, norm and output; those
-            of the attention over the memory; the first feed-forward layer, its norm, the second.
+        numbers, places: nine parts, from `packed.pack`: projection, norm and output of the self-attention, the same of
+            the attention over the memory, then the first feed-forward layer, its norm, the second layer.
         scales: of both attentions, (2,).
-        width, hidden, heads: M, of the feed-forward part, H.
-        norm_first: whether norms stand before a part.
+        width, hidden, heads: M, the hidden width of the feed-forward part, H.
+        norm_first: whether norms stand before each part.
     """
 
     numbers: Floats
@@ -42,15 +41,15 @@ class Weights(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block's parameters, and what its attentions read.
+    """The parameters of a block, and what its attentions read.
 
     Attributes:
         weights: its parameters.
-        own: keys and values of the positions so far and of the new ones, which are written; strides over B, H and K,
-            the last dimension and all heads of a position lie together.
-        length: how many positions these are.
-        memory: keys and values of the source, the last dimension lies together.
-        size: how many positions these are.
+        own: keys and values of the target, with strides over B, H and K; the last dimension and all heads of a position
+            lie together. Those of the new positions are written.
+        length: the number of target positions, the new ones included.
+        memory: keys and values of the source, with strides over B, H and K; the last dimension is contiguous.
+        size: the number of source positions.
     """
 
     weights: Weights
@@ -67,37 +66,41 @@ def run(
     seen: StridedArray | None,
     real: StridedArray | None,
     out: Floats,
+    pool: MemoryPool,
 ) -> None:
-    """Take the step of each block, each with what the one before gave.
+    """Run one step of each block on the output of the block before.
 
-    All that Python does for them is done first: while weights pass through the caches, what Python needs leaves them.
+    All arguments are prepared before the first block runs: the weights of a block evict from the caches what Python
+    needs.
 
     Args:
-        blocks: of one width.
-        shape: B and N, new positions.
+        blocks: all of one width.
+        shape: B and N, the number of new positions.
         x: (B·N, M), flat.
-        seen: which positions each sees, bool, with strides over B, N and K; None for all.
-        real: which of the source, likewise.
+        seen: the target positions that each new one sees, bool, with strides over B, N and K; None for all.
+        real: the source positions that each new one sees, likewise.
         out: (B·N, M), flat, written.
+        pool: gives memory for intermediate results.
     """
     threads = thread_pool.thread_count() if openmp.available() else 1
     most = (
         -max(max(block.length, block.size) for block in blocks) // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
     )
     heads = max(block.weights.heads for block in blocks)
-    rooms = (
+    scratch = (
         np.empty((threads, packed_kernel.ROWS * packed_kernel.WIDE), np.float32),
         np.empty((threads, most), np.uint64),
         np.empty((threads, heads, most), np.float32),
     )
-    work = _work(shape[0] * shape[1], blocks)
-    masks = tuple(_EVERYTHING if mask is None else mask.numbers for mask in (seen, real))
+    widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
+    work = pool.tensor((shape[0] * shape[1] * (_TABLES * blocks[0].weights.width + widest),)).numpy()
+    masks = tuple(_NO_MASK if mask is None else mask.numbers for mask in (seen, real))
     given = []
     for place, block in enumerate(blocks):
         after = out if place == len(blocks) - 1 else np.empty_like(x)
         own, memory = (tuple(each.numbers for each in pair) for pair in (block.own, block.memory))
         sizes = _sizes(block, shape, seen, real)
-        given.append((threads, sizes, block.weights[:3], x, own, memory, masks, work, after, rooms))
+        given.append((threads, sizes, block.weights[:3], x, own, memory, masks, work, after, scratch))
         x = after
     step = block_kernel.compiled()
     for each in given:
@@ -107,7 +110,7 @@ def run(
 def _sizes(
     block: Block, shape: tuple[int, int], seen: StridedArray | None, real: StridedArray | None
 ) -> NDArray[np.uint64]:
-    """As `block_kernel` takes them."""
+    """Return the sizes and strides of a step, in the order of `block_kernel`."""
     (items, new), (_, _, _, width, hidden, heads, norm_first) = shape, block.weights
     (key, value), (memory_key, memory_value) = block.own, block.memory
     head, fresh = width // heads, (new * 3 * width, 3 * width)
@@ -121,10 +124,3 @@ def _sizes(
         ],
         np.uint64,
     )
-
-
-def _work(rows: int, blocks: Sequence[Block]) -> Floats:
-    """Room for a step of any of the blocks."""
-    widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
-    shape, reused = (rows * (_PARTS * blocks[0].weights.width + widest),), session_value(MemoryPool)
-    return np.empty(shape, np.float32) if reused is None else reused.tensor(shape).numpy()

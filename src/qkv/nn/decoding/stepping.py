@@ -1,11 +1,11 @@
-"""A decoder block's step in as few calls as it takes: a product with what follows it, a compiled pass, a norm.
+"""Decoder blocks one step at a time: fused into one compiled call per block, or by the modules themselves.
 
-The general way asks at each of some hundred calls what it is given. Where rows are few the asking takes as long as the
-products; here it is asked once in a decoding, and seen at each step that nothing has changed since.
+The modules check their arguments in about a hundred calls per block. With few rows those checks take as long as the
+products. The fused step checks a block once per session, and at each step only that nothing has changed since.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from qkv.algorithms.sdpa.few_queries import LEAST, MOST
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.matmul import Linear, onednn_serves
-from qkv.linalg.session import session_value
+from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import DecoderBlock, DecoderCache, FeedForward, Residual
@@ -50,43 +50,44 @@ def steps(
     caches: Sequence[DecoderCache],
     lengths: Tensor | None,
     seen: Tensor | None = None,
+    session: Session | None = None,
 ) -> tuple[Tensor, tuple[DecoderCache, ...]]:
-    """The newest positions of decoder blocks, one after another, each seeing itself and those before: as `block.step`.
+    """Run decoder blocks one after another on the newest positions, as `block.step` does.
 
     Args:
-        blocks: whose.
+        blocks: the stack.
         x: (B, N, M).
-        caches: what was kept of the positions before, by each block.
-        lengths: real source positions (B,); None where there is no padding.
-        seen: which positions each sees, bool (B, N, K) with K those kept and N more, where they are no sequence.
+        caches: what each block kept of the positions before.
+        lengths: real source positions (B,); None if there is no padding.
+        seen: the positions that each new one sees, bool (B, N, K), K those kept and the N new ones; None if each sees
+            itself and all before it.
+        session: keeps packed weights. Without one the modules run.
 
     Returns:
-        (B, N, M), and the caches that include them.
+        (B, N, M), and the caches that include the new positions.
     """
-    prepared = _prepared(blocks, x, caches)
-    # Asked last: a program that is traced must not be cut to the size that is asked about.
-    if prepared is not None and (seen is not None or x.shape[1] == 1):
-        return _directly(prepared, x, caches, lengths, seen)
+    packed = None if session is None else _packed(blocks, x, caches, session)
+    # The width comes last: it would tie a traced program to this size.
+    if session is not None and packed is not None and (seen is not None or x.shape[1] == 1):
+        return _fused(packed, x, caches, lengths, seen, session)
     mask, grown = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):
-        x, after = block.step(x, cache, mask, seen)
+        x, after = block.step(x, cache, mask, seen, session)
         grown.append(after)
     return x, tuple(grown)
 
 
-class _Slot(NamedTuple):
-    """Where a parameter was found: in a module's table, by name, at a place of memory, so often changed."""
+class _Entry(NamedTuple):
+    """A parameter or submodule, where its module holds it."""
 
-    table: Mapping[str, Tensor | None]
+    table: Mapping[str, Any]
     name: str
-    parameter: Tensor
-    place: int
-    version: int
+    held: Any
 
 
 @final
-class _Direct:
-    """A block's parameters as its step reads them, and the modules that they were taken from."""
+class _PackedBlock:
+    """The parameters of a block in the layout of its fused step, and the modules that they were copied from."""
 
     def __init__(self, block: DecoderBlock) -> None:
         from qkv.linalg.packed import Affine, pack
@@ -105,76 +106,91 @@ class _Direct:
         self.weights = Weights(*pack(parts), scales, own.width, hidden, own.heads, first)
         self.widest = feed.expand.weight
         self._modules = list(block.modules())
-        self._slots = [
-            _Slot(m._parameters, name, parameter, parameter.data_ptr(), parameter._version)
-            for m in self._modules
-            for name, parameter in m._parameters.items()
-            if parameter is not None
-        ]
-        # Held, so that nothing else comes to lie in their places.
-        self._memory = [slot.parameter.detach() for slot in self._slots]
+        tables = [table for module in self._modules for table in (module._parameters, module._modules)]
+        self._entries = [_Entry(table, *item) for table in tables for item in table.items()]
+        parameters = list(block.parameters())
+        # Views hold the memory, so that other parameters cannot come to lie at the same address.
+        self._views = [(x, x.detach(), x.data_ptr(), x._version) for x in parameters]
 
     def unchanged(self) -> bool:
-        """Whether parameters and mode are those that this was made for, and nobody looks on."""
-        # Asked at each step of each block: a loop takes a third of what a generator with calls does.
-        for table, name, parameter, place, version in self._slots:
-            if table.get(name) is not parameter or parameter._version != version or parameter.data_ptr() != place:
+        """Return whether the block still has these modules and numbers, only evaluates, and has no hooks."""
+        # Plain loops: this runs for each block of each step, and generators would take three times as long.
+        for table, name, held in self._entries:
+            if table.get(name) is not held:
+                return False
+        for parameter, _, address, version in self._views:
+            if parameter._version != version or parameter.data_ptr() != address:
                 return False
         return _unwatched(self._modules)
 
 
-def _directly(
-    prepared: Sequence[_Direct],
+@final
+class _KeptBlock:
+    """A block in a session: packed when its fused step first runs, and again after a change."""
+
+    def __init__(self) -> None:
+        self._has_form: bool | None = None
+        self._packed: _PackedBlock | None = None
+
+    def packed(self, block: DecoderBlock, x: Tensor) -> _PackedBlock | None:
+        """Return the packed parameters; None if the modules must run."""
+        if self._packed is not None and self._packed.unchanged():
+            return self._packed
+        if self._has_form is False or not _unwatched(block.modules()):
+            return None
+        if not onednn_serves(x, block.feed_forward.expand.weight):
+            return None
+        self._has_form = _has_form(block)
+        self._packed = _PackedBlock(block) if self._has_form else None
+        return self._packed
+
+
+def _packed(
+    blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache], session: Session
+) -> list[_PackedBlock] | None:
+    """Return the packed blocks if all of them can take fused steps."""
+    if torch.is_grad_enabled() or not _suits(blocks, x, caches):
+        return None
+    found = []
+    for block in blocks:
+        packed = session.keep(block, _KeptBlock).packed(block, x)
+        if packed is None:
+            return None
+        found.append(packed)
+    widest = max((packed.widest for packed in found), key=len)
+    return found if onednn_serves(x, widest) else None
+
+
+def _fused(
+    packed: Sequence[_PackedBlock],
     x: Tensor,
     caches: Sequence[DecoderCache],
     lengths: Tensor | None,
     seen: Tensor | None,
+    session: Session,
 ) -> tuple[Tensor, tuple[DecoderCache, ...]]:
     from qkv.nn.decoding.block import Block, run
 
     batch, new, _ = x.shape
     after, blocks = [], []
-    for direct, cache in zip(prepared, caches, strict=True):
+    for block, cache in zip(packed, caches, strict=True):
         assert cache.past is not None
-        past, memory = cache.past.grow(new), cache.memory
-        own, other = past.laid, memory.laid
+        past, memory = cache.past.grow(new, session), cache.memory
+        own, other = past.arrays, memory.arrays
         assert own is not None
         assert other is not None
-        blocks.append(Block(direct.weights, own, past.length, other, memory.length))
+        blocks.append(Block(block.weights, own, past.length, other, memory.length))
         after.append(DecoderCache(past, memory))
     out = x.new_empty(x.shape)
     mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, seen.stride())
     real = None if lengths is None else _real(lengths, caches[0].memory.length)
-    run(blocks, (batch, new), x.detach().contiguous().view(-1).numpy(), mask, real, out.view(-1).numpy())
+    given = x.detach().contiguous().view(-1).numpy()
+    run(blocks, (batch, new), given, mask, real, out.view(-1).numpy(), session.memory)
     return out, tuple(after)
 
 
-@final
-class _Steps(dict[int, tuple[DecoderBlock, _Direct | None]]):
-    """Blocks met in a decoding, and their operands where they have the form for it."""
-
-
-def _prepared(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> list[_Direct] | None:
-    """The blocks' operands, where their steps can be taken by them."""
-    steps = session_value(_Steps)
-    if steps is None or torch.is_grad_enabled() or not _suits(blocks, x, caches):
-        return None
-    found = []
-    for block in blocks:
-        met = steps.get(id(block))
-        if met is None or (met[1] is not None and not met[1].unchanged()):
-            if not _unwatched(block.modules()) or not onednn_serves(x, block.feed_forward.expand.weight):
-                return None
-            met = steps[id(block)] = (block, _Direct(block) if _has_form(block) else None)
-        if met[1] is None:
-            return None
-        found.append(met[1])
-    widest = max((direct.widest for direct in found), key=len)
-    return found if onednn_serves(x, widest) else None
-
-
 def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> bool:
-    """Whether a step is for compiled passes, and what it reads lies as they need it."""
+    """Return whether fused steps serve these sizes, and can read the caches."""
     batch, new, _ = x.shape
     if torch._C._get_tracing_state() is not None or not 0 < new <= MOST or not blocks:
         return False
@@ -184,25 +200,25 @@ def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCa
         and batch * block.self_attention.heads >= LEAST
         and batch == cache.past.key.shape[0] == cache.memory.key.shape[0]
         and cache.memory.length == size
-        and cache.past.laid is not None
-        and cache.memory.laid is not None
+        and cache.past.arrays is not None
+        and cache.memory.arrays is not None
         for block, cache in zip(blocks, caches, strict=True)
     )
 
 
 def _unwatched(modules: Iterable[nn.Module]) -> bool:
-    """Whether modules only evaluate, and no hook wants to be called."""
+    """Return whether modules only evaluate, and have no forward hooks."""
     everywhere: bool = nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
     if everywhere:
         return False
-    for module in modules:  # noqa: SIM110 - as above
+    for module in modules:  # noqa: SIM110 - a plain loop, as in `unchanged`
         if module.training or module._forward_hooks or module._forward_pre_hooks:
             return False
     return True
 
 
 def _has_form(block: DecoderBlock) -> bool:
-    """Whether a block is what `_Direct` computes: nothing replaced, nothing of its own."""
+    """Return whether a block computes what the fused step computes: no part replaced, no other option chosen."""
     return (
         all(type(m) in _KNOWN and "forward" not in m.__dict__ for m in block.modules())
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
@@ -214,14 +230,14 @@ def _has_form(block: DecoderBlock) -> bool:
 
 
 def _linked() -> bool:
-    """Whether passes can be compiled that PyTorch's threads share."""
+    """Return whether kernels can be compiled that run on PyTorch's own threads."""
     from qkv.compiled.openmp import linked
 
     return linked()
 
 
 def _plain(layer: MultiHeadAttention) -> bool:
-    """Whether heads attend by dot products under softmax, each with keys of its own."""
+    """Return whether heads attend by dot products under softmax, and each has its own keys."""
     score, attention = layer.score, layer.attention
     return (
         (type(score) is DotScore or (type(score) is ScaledDotScore and score.softcap is None))
@@ -256,24 +272,7 @@ def _scale(layer: MultiHeadAttention) -> float:
     return (layer.width // layer.heads) ** -0.5 if score.scale is None else score.scale
 
 
-@final
-class _Real:
-    """Which source positions are real, of the lengths that were asked about last."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Tensor, Tensor] | None = None
-
-    def of(self, lengths: Tensor, keys: int) -> Tensor:
-        """(B, K), True where real."""
-        last = self._last  # read once: other threads ask too
-        if last is None or last[0] is not lengths or last[1].shape[1] != keys:
-            last = self._last = lengths, torch.arange(keys, device=lengths.device) < lengths[:, None]
-        return last[1]
-
-
 def _real(lengths: Tensor, keys: int) -> StridedArray:
-    """As `Lengths`, for all queries of a row alike."""
-    real = session_value(_Real)
-    assert real is not None
-    mask = real.of(lengths, keys)
+    """Return which source positions are real, the same for all queries of a row."""
+    mask = torch.arange(keys, device=lengths.device) < lengths[:, None]
     return StridedArray(mask.view(-1).numpy(), (keys, 0, 1))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.linalg.matmul import linear, packed_weight, product
+from qkv.linalg.matmul import KeptWeight, linear, packed_weight, product
 from qkv.nn.recurrent import gated
 from qkv.values.parameters import numbers
 
@@ -37,7 +37,9 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
     )
 
 
-def gated_steps(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> Tensor:
+def gated_steps(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, kept: KeptWeight | None = None
+) -> Tensor:
     """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, where `served` says so.
 
     Args:
@@ -45,6 +47,7 @@ def gated_steps(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tens
         weight: U (3M, M).
         bias: b (3M,), or None.
         first: h_0 (B, M).
+        kept: where a session keeps the weight packed.
 
     Returns:
         h_1 to h_T (T, B, M).
@@ -60,13 +63,14 @@ def gated_steps(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tens
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         found: Tensor = _Steps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
         return found
-    return _forward(inputs, weight, bias, first, learns=False)[0][1:]
+    return _forward(inputs, first, _times(weight, bias, len(inputs), len(first), kept))[0][1:]
 
 
 class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> Tensor:
-        states, gates, shares = _forward(inputs, weight, bias, first, learns=True)
+        times = _times(weight, bias, len(inputs), len(first))
+        states, gates, shares = _forward(inputs, first, times, learns=True)
         ctx.save_for_backward(inputs, weight, bias, first, states, gates, *shares)
         return states[1:]
 
@@ -80,7 +84,7 @@ class _Steps(torch.autograd.Function):
 
 
 def _forward(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, *, learns: bool
+    inputs: Tensor, first: Tensor, times: Callable[[Tensor], Tensor], *, learns: bool = False
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The states from the first on (T + 1, B, M); and of each step r, z and n (T, B, 3, M), and U h + b."""
     from qkv.compiled import thread_pool
@@ -91,7 +95,7 @@ def _forward(
     states[0] = first.detach()
     gates = first.new_empty(steps if learns else 1, rows, 3, width)
     given, h, kept = (x.detach().contiguous().numpy() for x in (inputs, states, gates))
-    times, shares = _times(weight, bias, steps, rows), []
+    shares = []
     for t, hidden in enumerate(states[:-1].unbind()):
         share = times(hidden)
         arrays = given[t], share.numpy(), h[t], h[t + 1], kept[t if learns else 0]
@@ -122,11 +126,15 @@ def _backward(
     return to_inputs, product(flat.mT, before) if weight_learns else None, flat.sum(0) if bias_learns else None, carried
 
 
-def _times(weight: Tensor, bias: Tensor | None, steps: int, rows: int) -> Callable[[Tensor], Tensor]:
-    """x·Wᵀ + b for so many steps of so many rows, without a gradient."""
+def _times(
+    weight: Tensor, bias: Tensor | None, steps: int, rows: int, kept: KeptWeight | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return x -> x·Wᵀ + b for so many steps of so many rows, without a gradient."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()
-    laid = packed_weight(weight, steps, rows)
-    return (lambda x: linear(x, weight, bias)) if laid is None else (lambda x: laid.times(x, bias))
+    packed = packed_weight(weight, steps, rows) if kept is None or torch.is_grad_enabled() else None
+    if packed is None:
+        return lambda x: linear(x, weight, bias, kept)
+    return lambda x: packed.times(x, bias)
 
 
 def _composed(inputs: Tensor, weight: Tensor, bias: Tensor | None, hidden: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
-from qkv.linalg.matmul import few, linear, packed_weight, product
+from qkv.linalg.matmul import KeptWeight, few, linear, packed_weight, product
 from qkv.nn.recurrent.marks import Marks
 from qkv.values.parameters import numbers, transformed
 
@@ -26,6 +26,7 @@ class Repeated:
         weight: W (N, M).
         bias: b (N,), or None.
         steps: how many there may be.
+        kept: where a session keeps the weight packed from loop to loop, used if no gradient is recorded.
 
     Example:
         >>> layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
@@ -34,12 +35,12 @@ class Repeated:
         True
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int, kept: KeptWeight | None = None) -> None:
         device = weight.device.type
         if torch.is_autocast_enabled(device):
             # Once for all steps: autocast itself does so for parameters, which the weight of the steps is not.
             weight = weight.to(torch.get_autocast_dtype(device))
-        self._weight, self._bias, self._marks, self._step = weight, bias, None, 0
+        self._weight, self._bias, self._kept, self._marks, self._step = weight, bias, kept, None, 0
         self._left = Marks(steps)
         # The way back has one of its own, and `_Gathered` is the last to go it: a result that is kept keeps no panels.
         self._laid, self._back = _Laid(steps), _Laid(steps)
@@ -60,8 +61,8 @@ class Repeated:
             (..., N).
         """
         if self._marks is None:
-            if torch.is_grad_enabled():
-                return linear(x, self._weight, self._bias)
+            if torch.is_grad_enabled() or self._kept is not None:
+                return linear(x, self._weight, self._bias, self._kept)
             return self._laid.times(x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
         given = self._bias, self._marks, self._left, self._laid, self._back, self._step

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -17,9 +18,11 @@ from qkv.models.checks import check_config, check_target, clean_source, padding_
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
 from qkv.nn.scores import build_score
+from qkv.scores.base import Score
 
 
 @final
@@ -77,7 +80,7 @@ class RecurrentState(NamedTuple):
         values: the encoder's states, (B, S, V).
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
-        session: keeps packed weights; None to keep nothing.
+        session: keeps packed weights and the loop over the keys; None to keep nothing.
     """
 
     hidden: Hidden
@@ -216,7 +219,7 @@ class RecurrentTranslator(nn.Module):
         return self.read(source, lengths)[0]
 
     def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> RecurrentState:
-        """As `start`; the session keeps packed weights, here and in later steps."""
+        """As `start`; the session keeps packed weights and the loop over the keys, here and in later steps."""
         return self.read(source, lengths, session)[0]
 
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[RecurrentState, Tensor]:
@@ -324,9 +327,8 @@ class RecurrentTranslator(nn.Module):
         """What states (B, T, M) attend to (B, T, V), in each of some steps."""
         if self.attention is None or self.score is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-        mask = None if state.lengths is None else Lengths(state.lengths)
-        ask, score = self.score.project_queries(steps, state.session), self.score.projected()
-        attend = RepeatedAttention(self.attention, score, mask, state.keys, state.values, steps)
+        ask = self.score.project_queries(steps, state.session)
+        attend = _attends(self.attention, self.score.projected(), state, steps)
 
         def look(s_BTM: Tensor) -> Tensor:
             # Rows that share a source are queries beside each other: its memory need not be repeated.
@@ -335,6 +337,15 @@ class RecurrentTranslator(nn.Module):
             return attend(ask(together)).reshape(*s_BTM.shape[:2], -1)
 
         return look
+
+
+def _attends(attention: Attention, score: Score, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
+    """What attends to the source, in each of some steps."""
+    mask = None if state.lengths is None else Lengths(state.lengths)
+    if state.session is None or torch.is_grad_enabled():
+        return RepeatedAttention(attention, score, mask, state.keys, state.values, steps)
+    kept = state.session.keep(attention, KeptAttention)
+    return partial(kept.attend, attention, score, mask, state.keys, state.values)
 
 
 def _split(states_BSV: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,7 +71,7 @@ class RepeatedAttention:
             hiding = tensors_in(mask)
             self._marks = _Memory.apply(key, value, marks, whole, self._left, *hiding)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
-            if not _watched(attention):
+            if not watched(attention):
                 memory = self._key, self._value
                 self._plan = lambda query: decoder_for(query, *memory, score, attention.normalizer, mask)
 
@@ -97,7 +97,7 @@ class RepeatedAttention:
         return noted
 
 
-def _watched(attention: nn.Module) -> bool:
+def watched(attention: nn.Module) -> bool:
     """Whether someone is to see each call of a module, or its gradients."""
     own = (
         attention._forward_hooks,

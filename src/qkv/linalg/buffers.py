@@ -1,7 +1,7 @@
-"""Memory that calls of one thread use one after another: the first touch of a new page costs as much as a pass over it.
+"""Scratch memory that the calls of one thread reuse, because the first touch of a new page costs a pass over it.
 
-glibc gives the top of its heap back to the system whenever more than twice the largest block that was ever freed lies
-free there, which tiles of a few equal tensors reach with every call: 512 page faults for 2 MiB.
+glibc returns the top of its heap to the system when more than twice the largest block ever freed lies free there. The
+tiles of a call, a few tensors of one size, exceed that each time: 512 page faults for 2 MiB.
 """
 
 import threading
@@ -15,59 +15,62 @@ from torch import Tensor
 from qkv.shapes import Shape
 
 KEPT = 1 << 23
-"""Bytes that a thread keeps between calls, at most."""
+"""The most bytes that a thread keeps between calls."""
 
 _own = threading.local()
 
 
 class Workspace:
-    """Pieces of memory by name; each is used for one thing at a time.
+    """Named buffers, each for one use at a time.
 
     Example:
-        >>> rooms = Workspace()
-        >>> rooms.take("weights", (2, 3), torch.float32).shape, rooms.bytes
+        >>> workspace = Workspace()
+        >>> workspace.take("weights", (2, 3), torch.float32).shape, workspace.bytes
         (torch.Size([2, 3]), 24)
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
-        self._rooms: dict[tuple[str, torch.dtype], Tensor] = {}
+        """Begin without buffers."""
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     @property
     def bytes(self) -> int:
-        """What all of them hold."""
-        return sum(room.nbytes for room in self._rooms.values())
+        """The total size of the buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def take(self, name: str, shape: Shape, dtype: torch.dtype) -> Tensor:
-        """Memory of a shape, with whatever it held before.
+        """Return a tensor whose content is arbitrary.
 
         Args:
             name: what it is for; the same name and type give the same memory again.
             shape: any.
             dtype: its element type.
+
+        Returns:
+            A view of the buffer, valid until the buffer is taken again.
         """
         size = prod(shape)
-        room = self._rooms.get((name, dtype))
-        if room is None or room.numel() < size:
-            # What inference mode makes could not be written to outside of it.
+        buffer = self._buffers.get((name, dtype))
+        if buffer is None or buffer.numel() < size:
+            # A tensor made in inference mode could not be written outside of it.
             with torch.inference_mode(False):
-                room = self._rooms[name, dtype] = torch.empty(size, dtype=dtype, device="cpu")
-        return room[:size].view(shape)
+                buffer = self._buffers[name, dtype] = torch.empty(size, dtype=dtype, device="cpu")
+        return buffer[:size].view(shape)
 
 
 @contextmanager
 def borrow_workspace() -> Iterator[Workspace]:
-    """Lend this thread's rooms; whoever asks meanwhile, such as a finalizer, gets new ones.
+    """Lend the workspace of this thread for a block. A nested call, as from a finalizer, gets a new one.
 
     Example:
-        >>> with borrow_workspace() as rooms:
-        ...     with borrow_workspace() as others:
-        ...         others is rooms
+        >>> with borrow_workspace() as workspace:
+        ...     with borrow_workspace() as other:
+        ...         other is workspace
         False
     """
-    rooms: Workspace | None = getattr(_own, "rooms", None)
-    _own.rooms = None
-    rooms = Workspace() if rooms is None else rooms
-    yield rooms
-    if rooms.bytes <= KEPT:
-        _own.rooms = rooms
+    workspace: Workspace | None = getattr(_own, "workspace", None)
+    _own.workspace = None
+    workspace = Workspace() if workspace is None else workspace
+    yield workspace
+    if workspace.bytes <= KEPT:
+        _own.workspace = workspace

@@ -1,8 +1,8 @@
-"""Memory that glibc keeps after it was freed: an aligned block that a small one lies behind fits no later request.
+"""Return freed memory to the system, because glibc's heap fragments when small blocks lie between large aligned ones.
 
-Tiles whose graph PyTorch records leave such small blocks between large ones, and the heap then grows by about a tile's
-size with each tile, although nothing large is alive: 0.9 MiB a tile of 0.3 MiB, 2.9 GiB at 16,384 × 16,384. The places
-that a mask is asked about do the same: 0.4 to 1 GiB there.
+A freed aligned block with a small block behind it fits no later request. Tiles whose graph PyTorch records leave such
+small blocks, and the heap grows by about a tile with each tile, although nothing large is alive: 0.9 MiB per tile of
+0.3 MiB, 2.9 GiB at 16,384 × 16,384. The index tensors that a mask is evaluated on do the same: 0.4 to 1 GiB there.
 """
 
 import ctypes
@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 RELEASE_EVERY = 1 << 22
-"""After so many numbers of tiles, free pages are given back: 16 MiB of float32."""
+"""Elements of tiles after which free pages are returned: 16 MiB of float32."""
 
 
 class Release:
-    """Gives free pages of the heap back to the system now and then.
+    """Returns the free pages of the heap to the system after every `RELEASE_EVERY` elements.
 
     Example:
         >>> release = Release()
@@ -25,14 +25,14 @@ class Release:
     """
 
     def __init__(self) -> None:
-        """Begin to count."""
+        """Start counting at zero."""
         self.passed = 0
 
     def after(self, numbers: int) -> None:
-        """Count a tile; give pages back where enough has passed.
+        """Count a tile, and return free pages if it is time.
 
         Args:
-            numbers: how many pairs the tile holds.
+            numbers: the number of pairs in the tile.
         """
         self.passed += numbers
         if self.passed >= RELEASE_EVERY:
@@ -42,7 +42,7 @@ class Release:
 
 @lru_cache(maxsize=1)
 def _trim() -> Callable[[int], Any]:
-    """Give glibc's malloc_trim, or nothing where another allocator serves."""
+    """Return glibc's malloc_trim, or a function that does nothing if the C library has none."""
     try:
         trim: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):

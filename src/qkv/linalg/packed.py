@@ -1,4 +1,4 @@
-"""Parameters as `qkv.linalg.packed_kernel` reads them, and products with them, whose panels threads share."""
+"""Weights packed in the layout of `qkv.linalg.packed_kernel`, and products with them by several threads."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from qkv.linalg import packed_kernel
 from qkv.linalg.memory_pool import MemoryPool
 
 _EACH = 1e-5
-"""Microseconds of one thread for a multiplication."""
-_NOTHING = np.empty(0, np.float32)
+"""Microseconds of one thread per multiplication."""
+_NOTHING_ADDED = np.empty(0, np.float32)
 
 
 class Affine(NamedTuple):
-    """W (N, M) and b (N,), None for zeros."""
+    """The parameters of x·Wᵀ + b: W (N, M), and b (N,) or None."""
 
     weight: Tensor
     bias: Tensor | None
 
 
 class Norm(NamedTuple):
-    """Gain and bias (M,), and what is added to the variance."""
+    """The parameters of a layer norm: gain and bias (M,), and the number added to the variance."""
 
     gain: Tensor
     bias: Tensor
@@ -34,13 +34,13 @@ class Norm(NamedTuple):
 
 
 def pack(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArray[np.uint64]]:
-    """Copy parameters as `product` and `norm` read them, one behind the other.
+    """Copy parameters into one array, in the layout that `product` and `norm` read.
 
     Args:
-        parts: in the order of their use, so that what is fetched ahead of the last panel is the next part's first.
+        parts: in the order of their use, because a kernel prefetches what follows the panel that it multiplies.
 
     Returns:
-        All numbers, and where each part begins; the bias of a product follows its panels.
+        The array, and the index where each part begins. The bias of a product follows its panels.
 
     Example:
         >>> numbers, places = pack([Norm(torch.ones(2), torch.zeros(2), 1e-5)])
@@ -51,11 +51,11 @@ def pack(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArray[
     places = [0, *itertools.accumulate(-(-size // packed_kernel.LINE) * packed_kernel.LINE for size in sizes)]
     numbers = torch.zeros(places[-1], dtype=torch.float32, device="cpu")
     for part, place, size in zip(parts, places, sizes, strict=False):
-        room = numbers[place : place + size]
+        there = numbers[place : place + size]
         if isinstance(part, Norm):
-            torch.cat([part.gain, part.bias, part.gain.new_full((1,), part.epsilon)], out=room)
+            torch.cat([part.gain, part.bias, part.gain.new_full((1,), part.epsilon)], out=there)
         else:
-            _lay_out_affine(part, room)
+            _pack_affine(part, there)
     return numbers.numpy(), np.array(places[:-1], np.uint64)
 
 
@@ -66,24 +66,25 @@ def _size(part: Affine | Norm) -> int:
     return -(-columns // packed_kernel.WIDE) * packed_kernel.WIDE * terms + columns
 
 
-def _lay_out_affine(part: Affine, room: Tensor) -> None:
+def _pack_affine(part: Affine, there: Tensor) -> None:
+    """Write a weight as panels of WIDE columns, each (M, WIDE), then the bias; zeros fill the last panel."""
     columns, terms = part.weight.shape
     wide = packed_kernel.WIDE
     whole, rest = divmod(columns, wide)
-    found = room[: room.numel() - columns].view(-1, terms, wide)
-    found[:whole] = part.weight[: whole * wide].view(whole, wide, terms).mT
+    panels = there[: there.numel() - columns].view(-1, terms, wide)
+    panels[:whole] = part.weight[: whole * wide].view(whole, wide, terms).mT
     if rest:
-        found[whole, :, :rest] = part.weight[whole * wide :].mT
+        panels[whole, :, :rest] = part.weight[whole * wide :].mT
     if part.bias is not None:
-        room[room.numel() - columns :] = part.bias
+        there[there.numel() - columns :] = part.bias
 
 
 @final
 class PackedWeight:
-    """A weight W (N, M), by panels.
+    """A copy of a weight W (N, M) as panels of columns.
 
     Args:
-        weight: float32, on the CPU.
+        weight: W, float32, on the CPU.
 
     Example:
         >>> PackedWeight(torch.ones(4, 3)).times(torch.ones(2, 3), torch.ones(4))
@@ -92,7 +93,7 @@ class PackedWeight:
     """
 
     def __init__(self, weight: Tensor) -> None:
-        """Copy it."""
+        """Copy the weight."""
         self._columns, self._terms = weight.shape
         self._numbers, _ = pack([Affine(weight, None)])
         self._panels = -(-self._columns // packed_kernel.WIDE)
@@ -102,20 +103,22 @@ class PackedWeight:
 
         Args:
             x: (..., M).
-            bias: b (N,); None for zeros, which are what lies behind the panels.
-            memory: where the result lies; None for new memory.
+            bias: b (N,), or None for zeros.
+            memory: gives memory for the result; None for new memory.
 
         Returns:
             (..., N).
         """
         rows, shape = x.numel() // self._terms, (*x.shape[:-1], self._columns)
         out = torch.empty(shape, dtype=torch.float32, device="cpu") if memory is None else memory.tensor(shape)
-        behind = self._numbers, self._panels * packed_kernel.WIDE * self._terms
-        added = behind if bias is None else (_flat(bias), 0)
-        given = (rows, self._terms, self._columns, _flat(x), self._numbers, 0, *added, False, _NOTHING, _flat(out))
+        # `pack` wrote zeros behind the panels, in place of a bias.
+        zeros = self._numbers, self._panels * packed_kernel.WIDE * self._terms
+        added = zeros if bias is None else (_flat(bias), 0)
+        sizes = rows, self._terms, self._columns
+        given = (*sizes, _flat(x), self._numbers, 0, *added, False, _NOTHING_ADDED, _flat(out))
         scratch = (((packed_kernel.ROWS * packed_kernel.WIDE,), np.float32),)
         time = rows * self._terms * self._columns * _EACH
-        # One chunk for each thread: a panel is fetched while the one before it is multiplied.
+        # One chunk per thread, of consecutive panels: each is prefetched while the one before it is multiplied.
         thread_pool.run_in_chunks(packed_kernel.product_alone, np.float32, self._panels, time, given, scratch, each=1)
         return out
 

@@ -1,4 +1,4 @@
-"""Rows of tensors laid out as tables of whole registers, zeros around them, and written back; float32 or bfloat16."""
+"""Copy rows of tensors into tables padded with zeros to whole registers, and back; float32 or bfloat16."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -15,7 +15,7 @@ ZERO = np.float32(0)
 
 
 def _wide(x):
-    """The number that 32 bits, or the upper 16 of them, stand for; in plain Python the former alone."""
+    """Return a float32 from a float32, or from the 16 bits of a bfloat16; without Numba float32 only."""
     return x
 
 
@@ -27,7 +27,7 @@ def _wide_of(x):
 
 
 def _put(to, at, x):
-    """Write a number down, rounded to the nearest, ties to even, where 16 bits are kept."""
+    """Write a float32, rounded to nearest even if the array holds bfloat16."""
     to[at] = x
 
 
@@ -51,7 +51,7 @@ def _put_in(to, at, x):
 
 @helper
 def clear(x, start, stop):
-    """x ← 0 from start to stop."""
+    """Set x[start:stop] to zero."""
     wide_registers()
     for i in range(start, stop):
         x[i] = ZERO
@@ -59,7 +59,10 @@ def clear(x, start, stop):
 
 @helper
 def load(x, start, of_row, first, last, width, to, deep, rows):
-    """Lay the rows first to last out as (rows, deep), zeros around them."""
+    """Copy the rows from first to last into a table (rows, deep), and fill the rest of it with zeros.
+
+    Row r begins in x at `start + r * of_row`, and has `width` elements.
+    """
     wide_registers()
     clear(to, N0, first * deep)
     for r in range(first, last):
@@ -73,7 +76,7 @@ def load(x, start, of_row, first, last, width, to, deep, rows):
 
 @helper
 def store(x, rows, width, deep, to, start, of_row):
-    """Write the rows of a table, (rows, deep), without what lies around them."""
+    """Copy the first `width` columns of a table (rows, deep) to rows of `to`, row r at `start + r * of_row`."""
     wide_registers()
     for r in range(rows):
         at, begin = r * deep, start + r * of_row
@@ -83,5 +86,5 @@ def store(x, rows, width, deep, to, start, of_row):
 
 @helper
 def whole(size):
-    """A size rounded up to whole registers."""
+    """Round a size up to whole registers."""
     return (size + LANES - N1) // LANES * LANES

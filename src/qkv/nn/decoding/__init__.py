@@ -1,1 +1,1 @@
-"""What a decoder keeps between steps, and its step in one call."""
+"""The caches of a decoder, and its fused step."""

@@ -1,4 +1,7 @@
-"""A decoder block's step in one call: products by panels, attention and norms, each shared among PyTorch's threads."""
+"""One step of a decoder block in one compiled call: products with packed weights, attention and norms.
+
+PyTorch's own threads share each part.
+"""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -16,10 +19,10 @@ from qkv.compiled.kernels import cached_with, compile_cached, helper, part_of
 from qkv.compiled.parallel_region import run_parallel
 from qkv.linalg import packed_kernel
 
-# Unsigned, as sizes are: beside a number with a sign they would become fractions.
+# Unsigned, as all sizes are: Numba would turn an operation of signed and unsigned integers into floats.
 N0, N1, N2, N3, N4, N5 = (np.uint64(number) for number in range(6))
 FORM, OWN, OTHER = 5, 15, 32
-"""Where in a step's sizes those of its parts begin."""
+"""Indices in the sizes of a step where those of its parts begin."""
 _by_panels, _by_rows, _by_items = (run_parallel(types.uint64, scratch) for scratch in (1, 0, 2))
 _product, _norm = packed_kernel.product, packed_kernel.norm
 _append, _attend = part_of(few_queries_kernel.append), part_of(few_queries_kernel.forward)
@@ -27,13 +30,13 @@ _append, _attend = part_of(few_queries_kernel.append), part_of(few_queries_kerne
 
 @helper
 def _chunks(threads, things):
-    """One for each thread, whose panels follow one another: each is fetched while the one before is multiplied."""
+    """Return one chunk per thread, of consecutive panels: each is prefetched while the one before is multiplied."""
     return max(N1, min(threads, things))
 
 
 @helper
 def _multiply(threads, rows, terms, columns, x, numbers, weight, relu, added, out, sums):
-    """One product; its bias follows the panels of its weight."""
+    """Compute a product; the bias follows the panels of the weight."""
     things = (columns + packed_kernel.COLUMNS - N1) // packed_kernel.COLUMNS
     bias = weight + things * packed_kernel.COLUMNS * terms
     packed = (rows, terms, columns, x, numbers, weight, numbers, bias, relu, added, out, sums)
@@ -47,7 +50,7 @@ def _normed(threads, rows, width, x, numbers, gain, out):
 
 @helper
 def _attended(start, stop, fresh, grown, sizes, scale, query, key, value, mask, out, lse, places, scores):
-    """Attend for the items start to stop, whose newest keys and values are put behind the others before."""
+    """Append the newest keys and values of the items from start to stop, if there are any, then attend."""
     if fresh.size:
         _append(start, stop, grown, fresh, key, value)
     queries = sizes[N1]
@@ -56,7 +59,7 @@ def _attended(start, stop, fresh, grown, sizes, scale, query, key, value, mask, 
 
 @helper
 def _joined(threads, first, rows, terms, width, update, numbers, weight, gain, stream, between, sums, out):
-    """The stream and a product of its update, normed where norms stand after a part."""
+    """Add a part's output projection to the residual stream, then normalize if norms stand after each part."""
     if first:
         _multiply(threads, rows, terms, width, update, numbers, weight, False, stream, out, sums)
     else:
@@ -64,28 +67,27 @@ def _joined(threads, first, rows, terms, width, update, numbers, weight, gain, s
         _normed(threads, rows, width, between, numbers, gain, out)
 
 
-def _step(threads, sizes, parameters, x, own, memory, masks, work, out, rooms):
-    """Take the step.
+def _step(threads, sizes, parameters, x, own, memory, masks, work, out, scratch):
+    """Run the step.
 
     Args:
-        threads: of PyTorch.
-        sizes: B, N, M, the hidden width, and whether norms stand first; then sizes and strides of the self-attention as
-            `few_queries_kernel.append` takes them, as `few_queries_kernel.forward` does, and those of the attention
-            over the memory.
-        parameters: all numbers; where in them each part begins: the projection of queries, keys and values, norm and
-            output of the self-attention, of the attention over the memory likewise, and the two layers of the
-            feed-forward part with their norm between; the scales of both attentions.
+        threads: the number of PyTorch's threads.
+        sizes: B, N, M, the hidden width, and whether norms stand first; then sizes and strides of the self-attention,
+            as `few_queries_kernel.append` takes them and as `few_queries_kernel.forward` does, and those of the
+            attention over the memory.
+        parameters: the packed numbers; the indices where the parts begin, in the order of `block.Weights`; the scales
+            of both attentions.
         x: (B·N, M), flat.
-        own: keys and values of the self-attention; those of the step are written.
-        memory: keys and values.
+        own: keys and values of the self-attention; those of the new positions are written.
+        memory: keys and values of the source.
         masks: of both attentions.
-        work: five times (B·N, M), and what the widest product gives.
+        work: five tables of (B·N, M), and the result of the widest product.
         out: (B·N, M), flat, written.
-        rooms: for each chunk, scratch of `packed_kernel.product`, and the two of `few_queries_kernel.forward`.
+        scratch: for each chunk, that of `packed_kernel.product`, and the two of `few_queries_kernel.forward`.
     """
     items, new, width, hidden, first = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4] > N0
     grown, form, other = sizes[FORM:OWN], sizes[OWN:OTHER], sizes[OTHER:]
-    (numbers, at, scales), (sums, places, scores) = parameters, rooms
+    (numbers, at, scales), (sums, places, scores) = parameters, scratch
     chunks, rows, size = _chunks(threads, items), items * new, items * new * width
     normed, between, one = work[:size], work[size : N2 * size], work[N2 * size : N3 * size]
     two, heads, wide = work[N3 * size : N4 * size], work[N4 * size : N5 * size], work[N5 * size :]
@@ -124,10 +126,10 @@ _SIGNATURE = (
 
 @lru_cache
 def compiled() -> Callable[..., Any]:
-    """The step's machine code, kept on disk until one of the files changes that it is made of.
+    """Return the compiled step. It is cached on disk until one of its source files changes.
 
     Raises:
-        UnsupportedError: PyTorch's threads cannot be had.
+        UnsupportedError: PyTorch's threads cannot be used from here.
     """
     openmp.link()
     return compile_cached(cached_with(_step, packed_kernel, registers, few_queries_kernel), [_SIGNATURE])

@@ -1,1 +1,1 @@
-"""Recurrent units, and what their loops prepare once."""
+"""Recurrent units, and operations that a loop over time repeats with the same weights or keys."""

@@ -1,4 +1,4 @@
-"""A step of a gated recurrent unit: by one compiled pass in training and decoding on a CPU, else by PyTorch."""
+"""One step of a gated recurrent unit: one compiled kernel on a CPU, else PyTorch operations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from qkv.compiled import available
 from qkv.values.parameters import numbers
 
 LEAST = 1 << 12
-"""Numbers in a state below which PyTorch's operations are kept: who computes little needs no Numba."""
+"""Elements of a state below which PyTorch's operations run, so that a small process need not load Numba."""
 EACH = 1.4e-3
-"""Microseconds of one thread for each number of a state."""
+"""Microseconds of one thread per element of a state."""
 
 
 def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
@@ -20,8 +20,8 @@ def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 
     Args:
         inputs: x = W x + b for r, z, n, (B, 3M).
-        recurrent: u = U h + b likewise.
-        hidden: h (B, M), whose type the result has.
+        recurrent: u = U h + b for the same, (B, 3M).
+        hidden: h (B, M); the result has its type.
 
     Returns:
         h' (B, M).
@@ -55,7 +55,7 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
 
 
 def composed(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
-    """The same by PyTorch's operations, which may be differentiated as often as one likes."""
+    """`gated` by PyTorch operations, which can be differentiated any number of times."""
     width = hidden.shape[-1]
     r, z = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, -1)
     n = torch.tanh(torch.addcmul(inputs[:, 2 * width :], r, recurrent[:, 2 * width :]))
@@ -63,7 +63,7 @@ def composed(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The new state, and r, z and n (B, 3, M)."""
+    """Return the new state, and r, z and n (B, 3, M)."""
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
@@ -92,13 +92,18 @@ class _Gated(torch.autograd.Function):
 def differentiable(
     compute: Callable[..., Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradients that are differentiated again, which are PyTorch's: by each operand alone, as they hang together.
+    """Compute gradients that can be differentiated again, by PyTorch.
+
+    Each operand is replaced by a view of its own, because the operands may depend on one another.
 
     Args:
-        compute: of the operands, by PyTorch's operations.
+        compute: the result from the operands, by PyTorch operations.
         given: the operands.
-        wanted: of which of them.
-        grad: of the result.
+        wanted: which operands need a gradient.
+        grad: the gradient of the result.
+
+    Returns:
+        A gradient for each operand that needs one, None for the others.
     """
     again = torch.is_grad_enabled()
     with torch.enable_grad():

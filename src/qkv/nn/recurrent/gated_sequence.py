@@ -1,7 +1,7 @@
-"""All steps of a gated recurrent unit whose inputs are known beforehand, as one function with one backward pass.
+"""All steps of a gated recurrent unit whose inputs are known in advance, as one function with one backward pass.
 
-Step by step, each state is two nodes of PyTorch's graph, whose gradients are put together from as many pieces as there
-are steps. Here they are written where they belong, and the weight's is one product of all steps.
+Step by step, each state would be two nodes of PyTorch's graph, and gradients would be assembled from one piece a step.
+This function writes them in place, and the gradient of the weight is one product over all steps.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from qkv.values.parameters import numbers
 
 
 def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> bool:
-    """Whether `gated_steps` takes what it is given; else a loop over `gated` does.
+    """Return whether `gated_steps` serves its arguments; otherwise the caller loops over `gated`.
 
     Args:
-        inputs, weight, bias, first: as there.
+        inputs, weight, bias, first: as for `gated_steps`.
     """
     given = [x for x in (inputs, weight, bias, first) if x is not None]
     return (
@@ -40,7 +40,7 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
 def gated_steps(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, kept: KeptWeight | None = None
 ) -> Tensor:
-    """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, where `served` says so.
+    """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, for arguments that `served` accepts.
 
     Args:
         inputs: x_t = W x + b for r, z, n, (T, B, 3M).
@@ -86,7 +86,10 @@ class _Steps(torch.autograd.Function):
 def _forward(
     inputs: Tensor, first: Tensor, times: Callable[[Tensor], Tensor], *, learns: bool = False
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The states from the first on (T + 1, B, M); and of each step r, z and n (T, B, 3, M), and U h + b."""
+    """Return all states, h_0 included (T + 1, B, M); r, z and n of each step (T, B, 3, M); and U h + b of each step.
+
+    Without `learns`, r, z and n are those of the last step alone, and there is no U h + b.
+    """
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
@@ -129,7 +132,7 @@ def _backward(
 def _times(
     weight: Tensor, bias: Tensor | None, steps: int, rows: int, kept: KeptWeight | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Return x -> x·Wᵀ + b for so many steps of so many rows, without a gradient."""
+    """Return a function x -> x·Wᵀ + b without gradients, for a loop of `steps` products of `rows` rows each."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     packed = packed_weight(weight, steps, rows) if kept is None or torch.is_grad_enabled() else None
     if packed is None:

@@ -1,6 +1,6 @@
-"""A step of a gated recurrent unit after its products, and that step's gradients: one pass over each row.
+"""One step of a gated recurrent unit after its matrix products, and its gradients: one pass over each row.
 
-PyTorch takes eight operations for it and fourteen for its gradients, half of which write zeros around a slice.
+PyTorch takes eight operations for the step, and fourteen for its gradients, half of which pad a slice with zeros.
 """
 
 # mypy: ignore-errors
@@ -18,13 +18,13 @@ ONE, HALF = np.float32(1), np.float32(0.5)
 
 @helper
 def _sigmoid(x):
-    """σ(x) = ½ + ½ tanh(½ x), within half a unit of 1's last place."""
+    """σ(x) = ½ + ½ tanh(½ x), with an absolute error of at most half a unit in the last place of 1."""
     return HALF + HALF * tanh_of(HALF * x)
 
 
 @helper
 def _step(x, u, h, out, r, z, n):
-    """r and z, n = tanh(x_n + r·u_n), and h' = n + z (h − n), for a row."""
+    """Compute r, z, n = tanh(x_n + r·u_n) and h' = n + z (h − n) for one row."""
     wide_registers()
     width = h.size
     for c in range(width):
@@ -41,7 +41,7 @@ def forward(start, stop, inputs, recurrent, hidden, out, gates):
     Args:
         start, stop: the range of rows.
         inputs: W x + b for r, z, n, (B, 3M).
-        recurrent: U h + b likewise.
+        recurrent: U h + b for the same, (B, 3M).
         hidden: h (B, M).
         out: h' (B, M), written.
         gates: r, z and n (B, 3, M), written.
@@ -69,10 +69,10 @@ def backward(start, stop, grad, recurrent, hidden, gates, to_inputs, to_recurren
 
     Args:
         start, stop: the range of rows.
-        grad: of h' (B, M).
-        recurrent, hidden, gates: as `forward` had them.
-        to_inputs, to_recurrent, to_hidden: gradients, written: (B, 3M) twice and (B, M), the last without what comes
-            by way of the products.
+        grad: the gradient of h' (B, M).
+        recurrent, hidden, gates: as in `forward`.
+        to_inputs, to_recurrent, to_hidden: gradients of these, (B, 3M), (B, 3M) and (B, M), written; the last without
+            the part that flows through U h.
     """
     for b in range(start, stop):
         r, z, n = gates[b, 0], gates[b, 1], gates[b, 2]

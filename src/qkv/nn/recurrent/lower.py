@@ -18,17 +18,17 @@ _CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 class RecurrentSelfAttention(nn.Module):
     """h_t = cell(h_{t−1}, [x_t; c_t]) with c_t = Σ_j softmax_j(score(k_t, k_j)) v_j over the states x below.
 
-    Each state below is key and value at once, or split in two, x = [k; v]: keys find positions, values are averaged.
+    Each state below is both key and value, or is split in two, x = [k; v]: keys find positions, values are averaged.
 
     Args:
-        width: M, of the states below.
-        hidden: of the layer's own states.
+        width: M, the width of the states below.
+        hidden: the width of the layer's own states.
         cell: "gru", "lstm" or "rnn".
         score: "additive", "bilinear", "dot" or "scaled_dot".
-        memory: "whole" states, or "split" ones.
+        memory: "whole" or "split" states.
 
     Raises:
-        ConfigError: an unknown name, or an odd width to split.
+        ConfigError: an unknown name, or an odd width with split states.
 
     Source: Cheng et al. 2016, "Long Short-Term Memory-Networks for Machine Reading", section 3; split states: Daniluk
         et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", eq. 6 to 9.
@@ -63,7 +63,7 @@ class RecurrentSelfAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the cell's parameters anew: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
+        """Draw the cell's parameters: orthogonal recurrent matrices, the others by Glorot's rule, zero biases."""
         for name, parameter in self.recurrent.named_parameters():
             if parameter.ndim < 2:
                 nn.init.zeros_(parameter)
@@ -76,7 +76,7 @@ class RecurrentSelfAttention(nn.Module):
 
         Args:
             x: the states below (B, T, M).
-            mask: which of them a step may attend to; None for itself and those before it.
+            mask: the states that a step may attend to; None for its own position and those before it.
 
         Returns:
             The layer's states (B, T, hidden).

@@ -1,8 +1,8 @@
-"""What the steps of a loop leave to the one backward pass that comes after all of theirs.
+"""Tensors that the backward passes of a loop's steps leave to the backward pass of what the loop repeats.
 
-A pass may go through some of the steps only, and one that asks for other gradients does not come to the end: what its
-steps have left lies there still. So each step marks its place in the gradient of a vector, one number for each step,
-and only what was marked in this pass counts.
+A backward pass may run through some of the steps only. One that asks for other gradients never reaches the end, and
+what its steps left is still there. So the backward pass of each step marks its place in the gradient of a vector with
+one element per step, and only the steps that are marked in the current pass count.
 """
 
 from typing import final
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @final
 class Marks:
-    """Of one loop.
+    """What the steps of one loop have left.
 
     Args:
-        steps: how many there may be.
+        steps: the largest number of steps.
 
     Example:
         >>> import torch
@@ -30,10 +30,15 @@ class Marks:
         self._left: dict[int, tuple[Tensor, Tensor]] = {}
 
     def leave(self, step: int, given: Tensor, grad: Tensor) -> Tensor:
-        """Leave what a step was given, and the gradient of its result.
+        """Leave the input of a step, and the gradient of its result.
+
+        Args:
+            step: its number.
+            given: its input.
+            grad: the gradient of its result.
 
         Returns:
-            Its mark: the gradient of the vector.
+            The mark of the step: its contribution to the gradient of the vector.
         """
         self._left[step] = given, grad
         mark = grad.new_zeros(self._steps)
@@ -41,6 +46,6 @@ class Marks:
         return mark
 
     def take(self, marks: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """What the marked steps have left, in their order: what they were given, and the gradients."""
+        """Return and forget what the marked steps left, in order: their inputs, and the gradients of their results."""
         left = [self._left.pop(step) for step in marks.nonzero()[:, 0].tolist()]
         return [given for given, _ in left], [grad for _, grad in left]

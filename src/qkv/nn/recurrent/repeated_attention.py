@@ -1,10 +1,9 @@
-"""Attention over the same keys and values in every step of a loop, whose gradients are one attention's at the end.
+"""Attention over the same keys and values in every step of a loop, whose key and value gradients are one call's.
 
-A step's share of the gradient of the keys, and of the values, is as large as they are, and adding it to the others'
-reads and writes that much again. But steps that attend to the same memory are queries of one attention: with
-Q = [q_1; …; q_T] and the gradients of their outputs beside each other, the backward pass of attention(Q, K, V) gives
-both at once. So a step's own backward pass finds the gradient of its query alone, and one call at the end those of keys
-and values.
+The gradients of each step are as large as keys and values, and adding them to the sum reads and writes that much again.
+But steps over the same keys are queries of one attention: with Q = [q_1; …; q_T] and the gradients of the outputs side
+by side, one backward pass of attention(Q, K, V) computes both sums. So the backward pass of a step computes the
+gradient of its query alone, and one call at the end those of keys and values.
 """
 
 from collections.abc import Callable
@@ -25,26 +24,26 @@ from qkv.values.parameters import transformed
 from qkv.values.pytree import tensors_in
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-_Again = Callable[[Tensor], Tensor]
+_Loop = Callable[[Tensor], Tensor]
 _KINDS = ("forward", "forward_pre", "backward", "backward_pre")
 _LEAST = 1 << 17
-"""Numbers in keys and values below which adding them up takes less than what is done for each step here."""
+"""Elements of keys and values below which adding up their gradients takes less time than the work of this module."""
 
 
 @final
 class RepeatedAttention:
     """attention(q_t, K, V) in every step of one loop.
 
-    Where `attention` chooses its backend itself, on a CPU; one that is named computes each step's gradients by itself,
-    as does one with dropout.
+    Gradients are summed in one call on a CPU, if `attention` has the backend "auto" and no dropout. Otherwise each step
+    computes its own.
 
     Args:
         attention: the module.
-        score: what it scores by.
-        mask: where queries may attend, the same for all.
+        score: the score of queries and keys.
+        mask: where queries may attend, the same in all steps.
         key: K (B, S, D).
         value: V (B, S, V).
-        steps: how many there may be.
+        steps: the largest number of steps.
 
     Example:
         >>> from qkv.scores import ScaledDot
@@ -58,18 +57,18 @@ class RepeatedAttention:
         self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, steps: int
     ) -> None:
         self._attend = partial(attention, score=score, mask=mask)
-        self._again: _Again | None = None
-        self._plan: Callable[[Tensor], _Again | None] | None = None
+        self._loop: _Loop | None = None
+        self._plan: Callable[[Tensor], _Loop | None] | None = None
         self._key, self._value, self._marks, self._step, self._left = key, value, None, 0, Marks(steps)
         chosen = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
         large = steps > 1 and key.numel() + value.numel() >= _LEAST
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
         if chosen and large and learns and not (transformed() or torch.compiler.is_compiling()):
-            # What records attention hooks into the module: it has seen these queries, and sees no second time.
+            # `forward`, without hooks: the recorder's hook has seen these queries already.
             whole = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
-            hiding = tensors_in(mask)
-            self._marks = _Memory.apply(key, value, marks, whole, self._left, *hiding)  # type: ignore[no-untyped-call]
+            masks = tensors_in(mask)
+            self._marks = _Memory.apply(key, value, marks, whole, self._left, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
             if not watched(attention):
                 memory = self._key, self._value
@@ -85,11 +84,11 @@ class RepeatedAttention:
             (B, Q, V).
         """
         if self._plan is not None and torch.is_grad_enabled():
-            self._again, self._plan = self._plan(query), None
-        if self._again is None:
+            self._loop, self._plan = self._plan(query), None
+        if self._loop is None:
             found: Tensor = self._attend(query, self._key, self._value)
         else:
-            found = self._again(query)
+            found = self._loop(query)
         if self._marks is None:
             return found
         noted: Tensor = _Noted.apply(found, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
@@ -98,7 +97,7 @@ class RepeatedAttention:
 
 
 def watched(attention: nn.Module) -> bool:
-    """Whether someone is to see each call of a module, or its gradients."""
+    """Return whether a module has hooks that must see each call or its gradients."""
     own = (
         attention._forward_hooks,
         attention._forward_pre_hooks,
@@ -109,35 +108,35 @@ def watched(attention: nn.Module) -> bool:
 
 
 class _Memory(torch.autograd.Function):
-    """Keys and values as the steps see them; its backward comes after theirs, and takes what they left (`Marks`)."""
+    """The keys and values that the steps use. Its backward runs after theirs, on what they have left in `Marks`."""
 
     @staticmethod
     def forward(
-        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks, *hiding: Tensor
+        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks, *masks: Tensor
     ) -> Tensor:
         ctx.attend, ctx.left = attend, left
         kind = key.device.type
         ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        # The tensors of the mask are saved for their versions alone: `attend` reads them again.
-        ctx.save_for_backward(key, value, *hiding)
+        # The tensors of the mask are saved only so that PyTorch checks their versions: `attend` holds them itself.
+        ctx.save_for_backward(key, value, *masks)
         return marks.view_as(marks)
 
     @staticmethod
     def backward(ctx: Any, marks: Tensor) -> Any:
         query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
-        # The queries came of this memory too, but by way of earlier steps.
-        key, value, *hiding = ctx.saved_tensors
+        # Queries are detached: they depend on these keys and values too, but through the graph of earlier steps.
+        key, value, *masks = ctx.saved_tensors
         given = [tensor.detach().requires_grad_() for tensor in (key, value)]
-        # A backward pass is outside of the autocast that the steps were in.
+        # The backward pass runs outside of the autocast that the steps ran in.
         with torch.enable_grad(), ctx.precision():
             output = ctx.attend(query.detach(), *given)
         found = torch.autograd.grad(output, given, grad.detach())
         once = [_Once.apply(gradient, grad) for gradient in found]  # type: ignore[no-untyped-call]
-        return *once, None, None, None, *(None for _ in hiding)
+        return *once, None, None, None, *(None for _ in masks)
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that has none itself: the steps know keys and values as numbers only."""
+    """A gradient that cannot be differentiated again, because the steps detach keys and values."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
@@ -149,7 +148,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Noted(torch.autograd.Function):
-    """A step's output as it is; its backward notes query and gradient for `_Memory`."""
+    """The output of a step, unchanged. Its backward leaves the query and the gradient to `_Memory`."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, left: Marks, step: int) -> Tensor:

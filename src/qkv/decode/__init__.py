@@ -1,6 +1,6 @@
-"""From a model that predicts the next token to whole sequences: one small protocol, and what decodes through it.
+"""From a model that predicts the next token to whole sequences: one small protocol, and functions that decode by it.
 
-The functions bear their modules' names: `from qkv.decode.greedy import greedy`, `from qkv.decode.forced import forced`.
+Each function has the name of its module, as in `from qkv.decode.greedy import greedy`.
 """
 
 from typing import TYPE_CHECKING

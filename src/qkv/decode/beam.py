@@ -1,4 +1,4 @@
-"""The best sequences that a beam of hypotheses finds, for a whole batch at once."""
+"""Beam search for a whole batch at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ Stop = Literal["proved", "filled"]
 @final
 @dataclass(frozen=True)
 class Beam:
-    """How a beam search goes.
+    """The settings of a beam search.
 
     Args:
-        width: how many hypotheses go on at each step, W.
-        n_best: how many are returned for each source, from 1 to W.
-        ranking: how finished hypotheses compare.
-        stop: "proved" goes on until no hypothesis that still runs could enter the n best; "filled" until W are
-            finished, which is sooner but may miss a better one.
+        width: W, the number of hypotheses that go on at each step.
+        n_best: the number of hypotheses returned for each source, from 1 to W.
+        ranking: how finished hypotheses are compared.
+        stop: "proved" searches until no unfinished hypothesis could enter the n best; "filled" until W are finished,
+            which is sooner but may miss a better one.
 
     Raises:
         ConfigError: a number outside its range, or an unknown name.
@@ -70,38 +70,39 @@ def beam(
     never: Sequence[int] = (),
     session: Session | None = None,
 ) -> list[list[Hypothesis]]:
-    """Keep the W likeliest beginnings at each step, and return the best of those that ended.
+    """Keep the W likeliest hypotheses at each step, and return the best of those that finished.
 
-    At each step all continuations of a source's W beginnings compete by log-probability. Those among the W best that
-    end are finished; the W best of the others go on. Finished ones are ranked by `search.ranking`; of equal ones the
-    first to finish comes first. Where fewer than n end within the limit, the best of those that still run follow, and
-    with them those that nothing can follow: all logits are −inf, or those of all ids but `never`.
+    At each step all continuations of a source's W hypotheses compete by log-probability. Those among the W best that
+    end are finished; the W best of the others go on. Finished hypotheses are ranked by `search.ranking`; of equal ones
+    the first to finish comes first. If fewer than n finish within the limit, the best unfinished ones follow. Among
+    these are dead ends, whose next tokens all have probability zero or are in `never`.
 
-    The model never sees a hypothesis that is finished or that nothing can follow. Where a source has fewer than W
-    beginnings, copies of its likeliest one fill its rows: rows of one source stay together, W of them.
+    The model never sees a finished hypothesis or a dead end. The rows of a source stay together, W of them: if it has
+    fewer hypotheses, copies of its likeliest one fill the rest.
 
-    What a source gives does not depend on the rest of the batch, its order or its padding, unless two scores differ by
-    less than the rounding of the model's own products. Sources that are done leave the batch.
+    The result for a source does not depend on the rest of the batch, its order or its padding, unless two scores differ
+    by less than the rounding of the model's own products. Sources that are done leave the batch.
 
     Args:
-        model: what predicts; a module should be in evaluation mode.
+        model: predicts the next token; a module should be in evaluation mode.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        bos: the begin mark, the first token the model is given.
+        bos: the begin mark, the first token that the model is given.
         eos: the end mark.
-        limit: the most tokens of a hypothesis, the end mark included; one number, or one for each row (B,).
-        search: how wide, how many, how ranked, when to stop.
-        attended: reads from a state what the newest token of each row attended to (R, S); for the coverage penalty.
-        never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
-            mark is not among them.
+        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        search: the settings.
+        attended: returns the attention weights of each row's newest token (R, S) from a state, for the coverage
+            penalty.
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end mark
+            may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
-        For each row its n best hypotheses, the best first; fewer where the vocabulary allows no more.
+        For each row its n best hypotheses, the best first; fewer if the vocabulary allows no more.
 
     Raises:
-        ShapeError: `limit` fits neither form.
-        ConfigError: a coverage penalty without `attended`; the end mark is never to be chosen.
+        ShapeError: `limit` has another shape.
+        ConfigError: a coverage penalty without `attended`, or `never` holds the end mark.
         QkvError: the model's scores are not numbers.
 
     Source: Graves 2012, "Sequence Transduction with Recurrent Neural Networks", algorithm 1; Wu et al. 2016, section 7.
@@ -137,17 +138,17 @@ def beam(
 
 @dataclass(frozen=True, eq=False)
 class _Front(Generic[State]):
-    """The beginnings that go on: w for each of R sources.
+    """The hypotheses that go on, w for each of R sources.
 
     Attributes:
-        state: the model's, R·w rows.
-        tokens: the newest (R·w,).
-        totals: log-probabilities (R, w), float64; −inf where a source has fewer beginnings.
-        places: where each stands in the trail's last step (R·w,).
+        state: the model's state, R·w rows.
+        tokens: the newest tokens (R·w,).
+        totals: log-probabilities (R, w), float64; −inf for rows that only fill up a source.
+        places: the rows of the hypotheses in the last step of the trail (R·w,).
         sources: the original row of each source (R,).
-        lengths: of the sources (R,).
-        covered: what each source position was attended with so far (R·w, S).
-        parents: the row of the step before that each continues (R·w,).
+        lengths: the lengths of the sources (R,).
+        covered: the total attention weight of each source position so far (R·w, S).
+        parents: the row of the step before that each hypothesis continues (R·w,).
     """
 
     state: State
@@ -168,12 +169,15 @@ class _Front(Generic[State]):
 
 
 class _Choice(NamedTuple):
-    """What goes on and what ends, each (R, W), the likeliest first; rows count those of the front.
+    """The continuations that go on and those that end, each (R, W), the likeliest first.
 
-    Where there are fewer, totals are −inf, and the likeliest of those that go on stands in the place of the others.
+    Entries beyond those that exist have totals of −inf; among those that go on, they repeat the likeliest one.
 
     Attributes:
-        dead: beginnings that nothing can follow (R, w).
+        rows, tokens, gains, totals: of those that go on: the row of the front, the token, its log-probability, and the
+            log-probability of the hypothesis.
+        end_rows, end_gains, end_totals: the same of those that end.
+        dead: dead ends among the hypotheses of the front (R, w).
     """
 
     rows: Tensor
@@ -187,7 +191,7 @@ class _Choice(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A whole hypothesis: its rank, where the trail has it, and the model's row in its last step."""
+    """A whole hypothesis: its ranking score, its step and row in the trail, and the model's row in its last step."""
 
     score: float
     step: int
@@ -199,7 +203,7 @@ class _Leaf(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class _Search(Generic[State]):
-    """One search: its settings, and what it found so far for each original row."""
+    """A search: its settings, and the hypotheses found so far for each original row."""
 
     model: BeamStepper[State]
     search: Beam
@@ -229,7 +233,7 @@ class _Search(Generic[State]):
             front = self._next(front, choice, going, step)
 
     def best(self, row: int) -> list[Hypothesis]:
-        """The n best of a source, those that did not end last."""
+        """Return the n best hypotheses of a source, unfinished ones last."""
         leaves = [(leaf, True) for leaf in self.ended.get(row, ())] + [(leaf, False) for leaf in self.cut.get(row, ())]
         found = [self._hypothesis(leaf, finished) for leaf, finished in leaves[: self.search.n_best]]
         return found or [Hypothesis((), 0.0, finished=False)]
@@ -246,7 +250,7 @@ class _Search(Generic[State]):
             score = self._score(float(choice.end_totals[i, j]), step + 1, front, row, i)
             leaves = self.ended.setdefault(sources[i], [])
             leaves.append(_Leaf(score, step, places[row], row, (float(choice.end_gains[i, j]),)))
-            # Stable: of equal ones the first to finish stays first.
+            # The sort is stable: of equal hypotheses the first to finish stays first.
             leaves.sort(key=lambda leaf: -leaf.score)
             del leaves[self.search.width :]
 
@@ -260,7 +264,7 @@ class _Search(Generic[State]):
             self._cut_off(int(front.sources[i]), [_Leaf(score, step, places[row], parents[row], ())])
 
     def _cut_off(self, source: int, leaves: list[_Leaf]) -> None:
-        """Keep beginnings that do not go on, though they have not ended."""
+        """Add hypotheses that do not go on, although they have not ended."""
         self.cut[source] = sorted([*self.cut.get(source, ()), *leaves], key=lambda leaf: -leaf.score)
 
     def _note_cut(self, front: _Front[State], choice: _Choice, i: int, step: int) -> None:
@@ -278,7 +282,7 @@ class _Search(Generic[State]):
         return self.search.ranking.score(total, length, covered)
 
     def _going(self, front: _Front[State], choice: _Choice, step: int) -> list[int]:
-        """Which sources go on after a step; of the others, what was cut off is noted."""
+        """Return the sources that go on after a step, and note the unfinished hypotheses of those at their limit."""
         going = []
         for i, (source, best) in enumerate(zip(front.sources.tolist(), choice.totals.amax(1).tolist(), strict=True)):
             if best > -math.inf and step >= self.limits[source]:
@@ -312,8 +316,8 @@ class _Search(Generic[State]):
 
 
 def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: Sequence[int]) -> _Choice:
-    """Let all continuations of a source compete: the best ones that go on, and the ends among the best of all."""
-    # W beginnings go on, and one of a row's continuations may be the end: no row can give more than W + 1.
+    """Choose the best continuations of each source that go on, and those that end among the best of all."""
+    # W continuations go on, and one more may be the end: W + 1 of each row are enough.
     tokens, parts = likeliest(logits_MN, width + 1, never)
     gains = parts.double()
     sources, each = totals_Rw.shape[0], tokens.shape[-1]
@@ -324,7 +328,7 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
     rows = order // each + torch.arange(sources, device=order.device)[:, None] * totals_Rw.shape[1]
     ends = tokens == eos
     first = ends.long().argsort(dim=1, stable=True)[:, :width]
-    # A beam wider than all continuations there are repeats the last as one that cannot be.
+    # If there are fewer continuations than W, repeat the last one with a total of −inf.
     lack = width - first.shape[1]
     first = torch.cat([first, first[:, -1:].expand(-1, lack)], 1) if lack > 0 else first
     going = totals.masked_fill(ends, -math.inf).gather(1, first)
@@ -344,7 +348,7 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
 
 
 def _check(choice: _Choice, sources: Tensor, step: int) -> None:
-    # NaN comes first in order: among the best that go on, or among ends where nothing else may be chosen.
+    # NaN sorts first: among the best that go on, or among the ends if nothing else may be chosen.
     lost = choice.totals[:, 0].isnan() | choice.end_totals[:, 0].isnan()
     if lost.any():
         row = int(sources[lost][0])

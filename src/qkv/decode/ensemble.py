@@ -1,4 +1,4 @@
-"""Several models as one: the mean of what they predict."""
+"""Several models as one, by the mean of their predictions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -17,12 +17,12 @@ Mean = Literal["probability", "log_probability"]
 @final
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Models over one vocabulary, decoded together: itself a model that can be decoded, its state one state of each.
+    """Models over one vocabulary that are decoded together, as a model whose state holds a state of each.
 
     Args:
-        models: what predicts, at least one.
-        mean: "probability" for the arithmetic mean of their probabilities, where any one can rescue a token;
-            "log_probability" for the geometric mean, where any one can veto it.
+        models: the models, at least one.
+        mean: "probability" for the arithmetic mean of their probabilities, in which one model can make a token likely;
+            "log_probability" for the geometric mean, in which one model can rule a token out.
 
     Raises:
         ConfigError: no models, or an unknown mean.
@@ -58,11 +58,11 @@ class Ensemble:
         return tuple(model.start(source, lengths) for model in self.models)
 
     def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
-        """Read the source with each model, in a session of all of them."""
+        """Read the source with each model; they share the session."""
         return tuple(start_in(session, model, source, lengths) for model in self.models)
 
     def step(self, tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        """Take the newest tokens; log-probabilities (B, N), up to a constant of each row."""
+        """Read the newest tokens, and return log-probabilities (B, N), up to a constant in each row."""
         steps = [model.step(tokens, part) for model, part in zip(self.models, state, strict=True)]
         predicted = torch.stack([log_probabilities(logits) for logits, _ in steps])
         together = predicted.logsumexp(0) if self.mean == "probability" else predicted.mean(0)
@@ -73,7 +73,7 @@ class Ensemble:
         return tuple(model.select(part, rows) for model, part in zip(self.models, state, strict=True))
 
     def fork(self, state: tuple[Any, ...], rows: Tensor, width: int) -> tuple[Any, ...]:
-        """Take rows, and let each have several futures."""
+        """Take rows, and turn each into several with the same past."""
         models = map(as_beam_stepper, self.models)
         return tuple(model.fork(part, rows, width) for model, part in zip(models, state, strict=True))
 

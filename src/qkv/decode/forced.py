@@ -1,4 +1,4 @@
-"""The log-probability of given targets, step by step through the same protocol as free decoding."""
+"""The log-probability of given targets, step by step by the same protocol as free decoding."""
 
 from collections.abc import Sequence
 
@@ -22,21 +22,21 @@ def forced(
     bos: int,
     eos: int,
 ) -> list[Hypothesis]:
-    """Score targets that are given: what `greedy` would report had it chosen them.
+    """Score given targets, as `greedy` would report them if it had chosen them.
 
     Args:
-        model: what predicts; a module should be in evaluation mode.
+        model: predicts the next token; a module should be in evaluation mode.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        targets: for each row the ids to score, without the begin mark; the end mark last where it is to be scored too.
+        targets: for each row the ids to score, without the begin mark; with the end mark if it should count too.
         bos: the begin mark.
         eos: the end mark.
 
     Returns:
-        One hypothesis per row, whose ids are its target.
+        One hypothesis per row, with its target as ids.
 
     Raises:
-        ShapeError: not one target for each row.
+        ShapeError: the number of targets is not the number of rows.
         QkvError: the model's scores are not numbers.
 
     Example:

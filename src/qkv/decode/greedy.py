@@ -1,4 +1,4 @@
-"""The likeliest token at each step, for a whole batch at once."""
+"""Greedy decoding: the likeliest token at each step."""
 
 from collections.abc import Sequence
 
@@ -24,29 +24,29 @@ def greedy(
     never: Sequence[int] = (),
     session: Session | None = None,
 ) -> list[Hypothesis]:
-    """Decode each row by its likeliest token at each step; equally likely ones go to the lowest id.
+    """Decode each row by its likeliest token at each step; of equally likely tokens the one with the lowest id.
 
-    A row's ids do not depend on the rest of the batch, its order or its padding: they are those of the row alone,
-    unless two scores differ by less than the rounding of the model's own products. Finished rows leave the batch.
+    The ids of a row do not depend on the rest of the batch, its order or its padding, unless two scores differ by less
+    than the rounding of the model's own products. Finished rows leave the batch.
 
     Args:
-        model: what predicts; a module should be in evaluation mode.
+        model: predicts the next token; a module should be in evaluation mode.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        bos: the begin mark, the first token the model is given.
+        bos: the begin mark, the first token that the model is given.
         eos: the end mark; a row that chooses it is finished.
-        limit: the most tokens a row may choose, the end mark included; one number, or one for each row (B,).
-        never: ids that are never chosen, whatever the model gives them; probabilities stay those of the model. The end
-            mark is not among them.
+        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end mark
+            may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
-        One hypothesis per row, in the order of the rows; unfinished where the limit came first, or a step after which
-        no token that may be chosen has any probability.
+        One hypothesis per row, in the order of the rows. It is unfinished if the row reached the limit, or if no token
+        that may be chosen had any probability.
 
     Raises:
-        ShapeError: `limit` fits neither form.
-        ConfigError: the end mark is never to be chosen.
+        ShapeError: `limit` has another shape.
+        ConfigError: `never` holds the end mark.
         QkvError: the model's scores are not numbers.
 
     Example:
@@ -62,10 +62,10 @@ def greedy(
         >>> [found.ids for found in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
         [(5, 6), (3, 4, 5)]
     """
-    barred = as_never(never, eos)
+    ruled_out = as_never(never, eos)
 
     def best(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        tokens, gains = likeliest(logits_RN, 1, barred)
+        tokens, gains = likeliest(logits_RN, 1, ruled_out)
         return tokens.squeeze(1), gains.squeeze(1)
 
     return walk(model, source, lengths, best, bos=bos, eos=eos, limit=limit, session=session)

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What a decoder found for one source.
+    """A decoded target for one source.
 
     Args:
         ids: the tokens, without the begin and end marks.
-        score: the sum of the log-probabilities of `ids`, and of the end mark where the sequence is finished; in nats.
-        finished: whether the model ended the sequence itself; False where the limit cut it.
-        log_probabilities: the parts of `score` in order, the end mark's last.
-        ranked: by what a beam search ranked it: `score` normalized by length; None where nothing was ranked.
-        row: the row of the batch in which a beam search took its last step; None where a source has one row.
+        score: the sum of the log-probabilities of `ids`, and of the end mark if the sequence is finished; in nats.
+        finished: whether the model ended the sequence itself; False if the limit cut it.
+        log_probabilities: the terms of `score` in order, that of the end mark last.
+        ranked: the score normalized by length, by which a beam search ranked it; None without a beam.
+        row: the row of the batch in which a beam search took its last step; None without a beam.
 
     Example:
         >>> Hypothesis(ids=(7, 9), score=-0.75, log_probabilities=(-0.25, -0.25, -0.25)).finished

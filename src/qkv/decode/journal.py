@@ -1,4 +1,4 @@
-"""The record of a decoding: which row got which token at which step."""
+"""The tokens of a decoding, step by step, and the hypotheses that they make."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,11 @@ from qkv.errors import QkvError, error_message
 
 @dataclass(frozen=True)
 class Journal:
-    """Collects steps of a shrinking batch and hands out one hypothesis per original row.
+    """Collects the steps of a shrinking batch, and returns one hypothesis per original row.
+
+    Args:
+        rows: the number of original rows.
+        steps: the row numbers, tokens and log-probabilities of each step.
 
     Example:
         >>> journal = Journal(rows=2)
@@ -25,12 +29,12 @@ class Journal:
     steps: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def note(self, rows: Tensor, tokens: Tensor, gains: Tensor) -> None:
-        """Keep one step.
+        """Add a step.
 
         Args:
-            rows: the original row of each row that still runs (R,), int64.
-            tokens: what each chose (R,), int64.
-            gains: the log-probability of each choice (R,), nats.
+            rows: the original row number of each row that is still decoded (R,), int64.
+            tokens: the chosen tokens (R,), int64.
+            gains: their log-probabilities (R,), nats.
 
         Raises:
             QkvError: the model's scores are not numbers.
@@ -48,10 +52,10 @@ class Journal:
         self.steps.append((rows, tokens, gains))
 
     def hypotheses(self, eos: int) -> list[Hypothesis]:
-        """Read the journal by row.
+        """Return the hypotheses.
 
         Args:
-            eos: the end mark; it ends a hypothesis and is not among its ids.
+            eos: the end mark, which finishes a hypothesis and is not among its ids.
 
         Returns:
             One hypothesis per original row, in the original order.

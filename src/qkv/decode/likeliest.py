@@ -9,13 +9,13 @@ from torch import Tensor
 from qkv.values.parameters import readable
 
 _MANY = 1 << 18
-"""Scores from which on a compiled pass serves; a process that decodes little needs no Numba."""
+"""Scores from which on the compiled search runs; a process that decodes little need not load Numba."""
 
 _ROWS = 64
-"""Rows at a time: their scores stay in the cache while they are read twice."""
+"""Rows that are searched at a time, so that their scores stay in the cache between two reads."""
 
 _BLOCK = 64
-"""Tokens whose maximum is taken first: the k best lie in the k blocks with the greatest maxima."""
+"""Tokens per block. The k likeliest tokens lie in the k blocks with the greatest maxima."""
 
 
 def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
@@ -24,12 +24,12 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
     Args:
         logits_RN: scores before the softmax (R, N).
         count: how many of each row.
-        never: ids that are not to be found, whatever their scores; not all there are. Low ones cost least.
+        never: ids to leave out, but not all N. Low ids cost least.
 
     Returns:
-        The tokens (R, C), the likeliest first, and their log-probabilities (R, C) among all N, at least float32; C is
-        the count, or all that may be found where they are fewer. Where the count is 1, equally likely ones go to the
-        lowest id. Where all scores of a row are −inf, so are the log-probabilities.
+        The tokens (R, C), the likeliest first, and their log-probabilities (R, C) among all N, at least float32. C is
+        the count, or the number of tokens that are not left out if that is less. With a count of 1, the lowest of
+        equally likely ids is returned. If all scores of a row are −inf, so are its log-probabilities.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
@@ -44,14 +44,14 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
 
 
 def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
-    """The log-probability of one token of each row, by the same sums as `likeliest`.
+    """Return the log-probability of one token of each row, by the same sums as `likeliest`.
 
     Args:
         logits_RN: scores before the softmax (R, N).
         tokens: (R,), int64.
 
     Returns:
-        (R,), at least float32; −inf where all scores of a row are −inf.
+        (R,), at least float32; −inf in rows whose scores are all −inf.
 
     Example:
         >>> log_probability(torch.tensor([[0.1, 0.6, 0.3]]).log(), torch.tensor([1])).exp()
@@ -62,13 +62,13 @@ def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
 
 
 def log_probabilities(logits_RN: Tensor) -> Tensor:
-    """The log-probabilities of all tokens of each row.
+    """Return the log-probabilities of all tokens of each row.
 
     Args:
         logits_RN: scores before the softmax (R, N).
 
     Returns:
-        (R, N), at least float32; −inf where all scores of a row are −inf.
+        (R, N), at least float32; −inf in rows whose scores are all −inf.
 
     Example:
         >>> log_probabilities(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]])).exp()
@@ -80,7 +80,7 @@ def log_probabilities(logits_RN: Tensor) -> Tensor:
 
 
 def _of_none(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
-    """Log-probabilities with −inf for NaN where no token of a row has any probability; other NaN stays."""
+    """Replace NaN by −inf in rows whose scores are all −inf; leave other NaN."""
     if not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
         return gains_RC
     return gains_RC.masked_fill((scores_RN == -torch.inf).all(-1, keepdim=True), -torch.inf)
@@ -99,7 +99,7 @@ def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor
 
 @lru_cache
 def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None:
-    """The search by a compiled pass, where Numba runs."""
+    """Return the compiled search, or None without Numba."""
     try:
         from qkv.decode.top_tokens import best
     except (ImportError, OSError, RuntimeError):
@@ -114,19 +114,19 @@ def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]]
 
 def _of_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
     tokens = _without(scores_RN, count, never) if never else _by_blocks(scores_RN, min(count, scores_RN.shape[-1]))
-    # All of them, to keep a few: PyTorch's pass takes less time than maximum, difference, powers and sum on their own.
+    # PyTorch's log_softmax of all N takes less time than separate calls that would compute only a few.
     return tokens, scores_RN.log_softmax(-1).gather(1, tokens)
 
 
 def _without(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
-    """Search what lies behind the last id that is ruled out as ever, and look at the few others one by one."""
+    """Search the ids above the highest one left out by blocks, and compare the best with the few ids below it."""
     size, behind = scores_RN.shape[-1], max(never) + 1
     few = [number for number in range(min(behind, size)) if number not in never]
     late = min(count, size - behind)
     found = [_by_blocks(scores_RN[:, behind:], late) + behind] if late > 0 else []
     if not few:
         return found[0]
-    # In the order of ids, so that the lowest of equal ones comes first.
+    # In the order of ids, so that the lowest of equally likely ones comes first.
     tokens = torch.cat([torch.tensor(few, device=scores_RN.device).expand(len(scores_RN), -1), *found], 1)
     return tokens.gather(1, _top(scores_RN.gather(1, tokens), min(count, tokens.shape[-1]))[1])
 
@@ -139,7 +139,7 @@ def _by_blocks(scores_RN: Tensor, count: int) -> Tensor:
     maxima = scores_RN[:, : whole * _BLOCK].reshape(-1, whole, _BLOCK).amax(-1)
     if size % _BLOCK:
         maxima = torch.cat([maxima, scores_RN[:, whole * _BLOCK :].amax(-1, keepdim=True)], 1)
-    # In the order of ids, so that the lowest of equal ones comes first.
+    # In the order of ids, so that the lowest of equally likely ones comes first.
     blocks = _top(maxima, count)[1].sort(-1).values
     places = (blocks[..., None] * _BLOCK + torch.arange(_BLOCK, device=blocks.device)).flatten(1)
     inside = scores_RN.gather(1, places.clamp(max=size - 1))

@@ -1,4 +1,4 @@
-"""Whether what a model predicts can be used at all."""
+"""Check that the scores of a model are numbers."""
 
 from torch import Tensor
 
@@ -6,14 +6,14 @@ from qkv.errors import QkvError, error_message
 
 
 def expect_numbers(scores: Tensor, where: str) -> None:
-    """Refuse scores that are no numbers: nothing that follows from them would mean anything.
+    """Raise an error if scores hold NaN.
 
     Args:
-        scores: of any shape.
-        where: what they belong to, for the message.
+        scores: any shape.
+        where: the line or token that they belong to, for the message.
 
     Raises:
-        QkvError: there is a NaN among them.
+        QkvError: there is a NaN.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What a model must serve to be decoded."""
+"""The methods that a model needs to be decoded."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, final, runtime_checkable
@@ -11,17 +11,17 @@ State = TypeVar("State")
 
 
 class Stepper(Protocol[State]):
-    """A model that reads a source once and then predicts one target token after another.
+    """A model that reads a source once, and then predicts one target token after another.
 
-    A state is a value: `step` and `select` return new ones and leave those they were given as they were, so two
-    futures may start from one state. What a row predicts depends on that row alone, never on its neighbors.
+    A state is a value: `step` and `select` return new states and never change the old one, so decoding may continue
+    from one state in two ways. The scores of a row depend on that row alone, not on the others of the batch.
     """
 
     def start(self, source: Tensor, lengths: Tensor) -> State:
         """Read the source.
 
         Args:
-            source: token ids (B, S), int64; what stands at or after a row's length is never read.
+            source: token ids (B, S), int64; those at or after a row's length are never read.
             lengths: tokens in each row (B,), int64, from 0 to S.
 
         Returns:
@@ -30,15 +30,15 @@ class Stepper(Protocol[State]):
         ...
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Take the newest target token of each row and predict the next one.
+        """Read the newest target token of each row, and predict the next one.
 
         Args:
-            tokens: ids (B,), int64: the begin mark first, then what was chosen.
-            state: the state after the tokens before.
+            tokens: ids (B,), int64: the begin mark first, then the tokens that were chosen.
+            state: the state after the tokens before them.
 
         Returns:
-            Scores of the next token before the softmax (B, N), N the size of the vocabulary; and the state that
-            includes `tokens`.
+            Scores of the next token before the softmax (B, N), N the size of the vocabulary; and the state after
+            `tokens`.
         """
         ...
 
@@ -77,7 +77,7 @@ def start_in(session: Session, model: Stepper[State], source: Tensor, lengths: T
 
     Args:
         session: of the decoding loop.
-        model: what predicts.
+        model: predicts the next token.
         source, lengths: as for `Stepper.start`.
 
     Returns:
@@ -91,10 +91,10 @@ def start_in(session: Session, model: Stepper[State], source: Tensor, lengths: T
 
 @runtime_checkable
 class BeamStepper(Stepper[State], Protocol[State]):
-    """A model that keeps several futures of one source without keeping the source several times."""
+    """A model that can keep several hypotheses for a source without copies of the source."""
 
     def fork(self, state: State, rows: Tensor, width: int) -> State:
-        """Take rows of a state, and let each become `width` rows beside each other that have the same past.
+        """Take rows of a state, and turn each into `width` consecutive rows with the same past.
 
         Args:
             state: a state that was not forked.
@@ -107,14 +107,15 @@ class BeamStepper(Stepper[State], Protocol[State]):
         ...
 
     def regroup(self, state: State, rows: Tensor) -> State:
-        """Take rows of a forked state: each group of W continues rows of one group that was.
+        """Take rows of a forked state, W for each source that goes on.
 
         Args:
             state: of R·W rows, from `fork`.
-            rows: indices into them, groups of W whose members lie in one old group, the groups in their old order.
+            rows: indices into them (R'·W,), int64. Each group of W indices points into one old group of W rows; the
+                groups keep their order.
 
         Returns:
-            The state of as many rows as there are indices.
+            The state of R'·W rows.
         """
         ...
 
@@ -122,10 +123,10 @@ class BeamStepper(Stepper[State], Protocol[State]):
 @final
 @dataclass(frozen=True, eq=False)
 class Repeating:
-    """Any model as a `BeamStepper`, each source kept once for each of its futures.
+    """Any model as a `BeamStepper`, with a copy of the source for each hypothesis.
 
     Args:
-        model: what predicts.
+        model: predicts the next token.
     """
 
     model: Stepper[Any]
@@ -156,5 +157,5 @@ class Repeating:
 
 
 def as_beam_stepper(model: Stepper[State]) -> BeamStepper[State]:
-    """The model itself where it can fork, else one that repeats its sources."""
+    """Return the model itself if it can fork, else a wrapper that copies sources."""
     return model if isinstance(model, BeamStepper) else Repeating(model)

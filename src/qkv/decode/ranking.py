@@ -1,4 +1,4 @@
-"""How hypotheses of different lengths compare: length normalization and the coverage penalty."""
+"""The ranking of hypotheses of different lengths, by length normalization and the coverage penalty."""
 
 import math
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ _NAMES: tuple[str, ...] = get_args(Normalization)
 class Ranking:
     """s(Y) = log P(Y) / lp(Y) + cp(Y), with lp = |Y|^α, or Wu's ((5 + |Y|) / 6)^α; |Y| counts the end mark too.
 
-    The coverage penalty is cp = β Σ_i log min(Σ_j p_ij, 1), with p_ij the weight of source position i at target
-    token j: it is 0 where each source token got its share of attention, and less where some got little.
+    The coverage penalty is cp = β Σ_i log min(Σ_j p_ij, 1), with p_ij the attention weight of source position i at
+    target token j. It is 0 if every source position received a total weight of at least 1, and negative otherwise.
 
     Args:
-        length_penalty: α, at least 0: 0 compares log-probabilities as they are, 1 their means.
+        length_penalty: α, at least 0: 0 compares log-probabilities, 1 their means per token.
         normalization: "plain" or "wu".
         coverage: β, at least 0.
 
     Raises:
-        ConfigError: an unknown name, or a number below 0.
+        ConfigError: an unknown name, or a negative number.
 
     Source: Wu et al. 2016, "Google's Neural Machine Translation System", eq. 14.
 
@@ -49,12 +49,12 @@ class Ranking:
             raise ConfigError(error_message("normalization", '"plain" or "wu"', got, hint))
 
     def divisor(self, length: int) -> float:
-        """lp of a length, at least 1."""
+        """Return lp for a length of at least 1."""
         base = length if self.normalization == "plain" else (5 + length) / 6
         return float(base**self.length_penalty)
 
     def score(self, total: float, length: int, covered: float = 0.0) -> float:
-        """s(Y).
+        """Return s(Y).
 
         Args:
             total: log P(Y).
@@ -64,24 +64,24 @@ class Ranking:
         return total / self.divisor(length) + self.coverage * covered
 
     def bound(self, total: float, limit: int) -> float:
-        """The most that s can become for a beginning, however it goes on.
+        """Return an upper bound of s for all continuations of a hypothesis.
 
-        A log-probability only falls, no longer sequence than the limit divides it by more, and the coverage penalty is
-        never positive.
+        Log-probabilities only fall, the limit is the largest length to divide by, and the coverage penalty is never
+        positive.
 
         Args:
-            total: log P of the beginning.
-            limit: the greatest length.
+            total: log P of the hypothesis so far.
+            limit: the largest length.
         """
         return total / self.divisor(limit)
 
 
 def log_coverage(weights_RS: Tensor, lengths: Tensor) -> Tensor:
-    """Σ_i log min(Σ_j p_ij, 1) over real source positions.
+    """Return Σ_i log min(Σ_j p_ij, 1) over real source positions.
 
     Args:
-        weights_RS: for each row the attention that each source position got, summed over target tokens.
-        lengths: real source positions (R,).
+        weights_RS: for each row, the attention weight of each source position, summed over target tokens.
+        lengths: the number of real source positions (R,).
 
     Returns:
         (R,), float64; 0 for an empty source.

@@ -1,4 +1,4 @@
-"""Tokens drawn by their probabilities, each row with a generator of its own."""
+"""Sampling: tokens drawn by their probabilities, with random numbers that depend on the row alone."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ _WORD = 1 << 64
 @final
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn: the filters in the order in which they act, and the seed.
+    """How tokens are drawn: the filters, in the order in which they apply, and the seed.
 
     Args:
-        temperature: scores are divided by it first; 0 leaves the likeliest token only.
-        top_k: then the k likeliest tokens stay, with those that tie with the last of them; None for all.
-        top_p: then the likeliest tokens stay that have this probability together, with ties; None for all.
-        seed: decides every draw, together with the key of the row and the step.
+        temperature: divides the scores; 0 keeps the likeliest token only.
+        top_k: keeps the k likeliest tokens, and those that tie with the last of them; None keeps all.
+        top_p: keeps the smallest set of likeliest tokens with this total probability, and ties; None keeps all.
+        seed: determines every draw, together with the key of the row and the step.
 
     Raises:
         ConfigError: a number outside its range.
@@ -57,11 +57,11 @@ class Sampling:
             raise ConfigError(error_message("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
 
     def filtered(self, logits_RN: Tensor, never: Sequence[int] = ()) -> Tensor:
-        """Scores as the draw sees them: divided by the temperature, −inf where a token is ruled out.
+        """Return the scores that are drawn from: divided by the temperature, −inf for tokens that are ruled out.
 
         Args:
             logits_RN: scores before the softmax (R, N).
-            never: ids that are ruled out before anything else.
+            never: ids that are ruled out before the filters.
 
         Returns:
             (R, N), at least float32; not normalized.
@@ -82,17 +82,17 @@ class Sampling:
     def pick(self, logits_RN: Tensor, keys: Tensor, step: int, never: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
         """Draw one token for each row.
 
-        What a row gets follows from its scores, its key, the step and the seed, never from other rows: from one
-        uniform number by inversion, in the order of ids.
+        The token of a row depends on its scores, its key, the step and the seed, never on other rows: it is the inverse
+        of the cumulative distribution, in the order of ids, at one uniform number.
 
         Args:
             logits_RN: scores before the softmax (R, N).
-            keys: what tells rows apart (R,), int64; see `row_keys`.
-            step: counts the draws of a row.
-            never: ids that are not drawn, whatever their scores; not all there are.
+            keys: a number that identifies each row (R,), int64; see `row_keys`.
+            step: the number of tokens drawn before.
+            never: ids that are never drawn, but not all N.
 
         Returns:
-            The tokens (R,), and their log-probabilities under the model as it is, before any filter (R,).
+            The tokens (R,), and their log-probabilities under the model, before any filter (R,).
 
         Example:
             >>> logits, keys = torch.zeros(4, 3), torch.tensor([7, 8, 9, 7])
@@ -106,20 +106,20 @@ class Sampling:
         else:
             reached = self.filtered(logits_RN, never).double().softmax(-1).cumsum(-1)
             drawn = uniform(self.seed, keys, step)[:, None] * reached[:, -1:]
-            # Rows that are no numbers reach nothing: the journal names them.
+            # Rows of NaN give an index past the end; the journal reports them.
             tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
             if never:
-                # Where nothing that may be drawn has any probability, it is the lowest id, as for the likeliest.
+                # If no token that may be drawn has any probability, take the lowest id, as `likeliest` does.
                 lowest = next(number for number in range(scores.shape[-1]) if number not in never)
                 tokens = torch.where(reached[:, -1] > 0, tokens, lowest)
         return tokens, log_probability(scores, tokens)
 
 
 def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
-    """Uniform numbers in [0, 1) that follow from seed, key and step alone.
+    """Return uniform numbers in [0, 1) that depend on seed, key and step alone.
 
     Args:
-        seed: any whole number.
+        seed: any integer.
         keys: (R,), int64.
         step: from 0.
 
@@ -138,11 +138,11 @@ def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
 
 
 def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
-    """Keys that follow from what the rows hold: the same source draws the same, alone or in any company or order.
+    """Return keys that depend on the content of rows alone, so that the batch and its order change no draw.
 
     Args:
-        sources: the ids of each row; a source that occurs again gets another key.
-        sample: tells several draws for one source apart.
+        sources: the ids of each row. A source that occurs again gets another key.
+        sample: the number of the draw, if several are made for each source.
 
     Returns:
         One key per row.
@@ -178,24 +178,24 @@ def sample(
     """Decode each row by drawing token after token. Finished rows leave the batch.
 
     Args:
-        model: what predicts; a module should be in evaluation mode.
+        model: predicts the next token; a module should be in evaluation mode.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        bos: the begin mark, the first token the model is given.
+        bos: the begin mark, the first token that the model is given.
         eos: the end mark; a row that draws it is finished.
-        limit: the most tokens a row may draw, the end mark included; one number, or one for each row (B,).
+        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
         sampling: how tokens are drawn.
-        keys: what tells rows apart (B,), int64; see `row_keys`.
-        never: ids that are never drawn, whatever the model gives them; the end mark is not among them.
+        keys: a number that identifies each row (B,), int64; see `row_keys`.
+        never: ids that are never drawn, whatever their scores. The end mark may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
-        One hypothesis per row; scores are the model's own, before any filter. It is unfinished where the limit came
-        first, or a step after which no token that may be drawn has any probability.
+        One hypothesis per row; scores are the model's own, before any filter. It is unfinished if the row reached the
+        limit, or if no token that may be drawn had any probability.
 
     Raises:
-        ShapeError: `limit` or `keys` fit no row.
-        ConfigError: the end mark is never to be drawn.
+        ShapeError: `limit` or `keys` has another shape.
+        ConfigError: `never` holds the end mark.
         QkvError: the model's scores are not numbers.
 
     Example:
@@ -216,10 +216,10 @@ def sample(
         got = f"shape {tuple(keys.shape)}"
         raise ShapeError(error_message("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
 
-    barred = as_never(never, eos)
+    ruled_out = as_never(never, eos)
 
     def draw(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        return sampling.pick(logits_RN, keys[rows], step, barred)
+        return sampling.pick(logits_RN, keys[rows], step, ruled_out)
 
     return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit, session=session)
 
@@ -229,7 +229,7 @@ def _at_least(scores_RN: Tensor, threshold_R1: Tensor) -> Tensor:
 
 
 def _nucleus(scores_RN: Tensor, share: float) -> Tensor:
-    """The score of the last token that the share needs (R, 1)."""
+    """Return the lowest score in the smallest set of likeliest tokens with a total probability of `share` (R, 1)."""
     ordered = scores_RN.sort(-1, descending=True).values
     reached = ordered.double().softmax(-1).cumsum(-1)
     count = (reached < share).sum(-1, keepdim=True).clamp_(max=scores_RN.shape[-1] - 1)
@@ -251,7 +251,7 @@ def _mixed_number(number: int) -> int:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """A shift to the right that fills with zeros."""
+    """Shift to the right, filling with zeros."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 

@@ -1,4 +1,4 @@
-"""The best tokens of each row of scores and their log-probabilities: a row is read twice, while it is in the cache."""
+"""The best tokens of each row of scores and their log-probabilities, in two passes over a row that is in the cache."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -8,9 +8,9 @@ import numpy as np
 from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
 BLOCK = 64
-"""Scores whose maximum is kept: the best are searched for among the maxima."""
+"""Scores per block. The search looks at the maxima of the blocks first."""
 WIDE = np.uint64(BLOCK)
-# Unsigned: a place that may count from the end would have to be looked at each time.
+# Unsigned, so that Numba does not check each index for counting from the end.
 N0, N1 = np.uint64(0), np.uint64(1)
 # Exact in float32; a Python number would lift float32 to float64.
 ZERO, LEAST = np.float32(0), np.float32(-87.0)
@@ -54,7 +54,7 @@ def _sum_of_powers(x, start, stop, top):
 
 
 @inlined
-def _barred(never, k):
+def _ruled_out(never, k):
     for place in range(never.size):  # noqa: SIM110 - no generators in kernels
         if never[place] == k:
             return True
@@ -71,18 +71,18 @@ def _taken(tokens, row, count, k):
 
 @inlined
 def _best_of(x, begin, start, stop, never, tokens, row, count):
-    """The first of a block's greatest scores that may be chosen, and where; past the block where there is none."""
+    """Return the index and value of a block's greatest score that is neither ruled out nor taken; `stop` if none is."""
     best, top = stop, LOWEST
     for k in range(start, stop):
         s = x[begin + k]
-        if (s > top or (s == top and best == stop)) and not _barred(never, k) and not _taken(tokens, row, count, k):
+        if (s > top or (s == top and best == stop)) and not _ruled_out(never, k) and not _taken(tokens, row, count, k):
             best, top = k, s
     return best, top
 
 
 @inlined
 def _greatest(maxima, blocks):
-    """The first block with the greatest bound; past the last where all are NaN."""
+    """Return the first block with the greatest bound, or the number of blocks if all bounds are NaN."""
     found, top = blocks, LOWEST
     for block in range(blocks):
         if maxima[block] > top or (maxima[block] == top and found == blocks):
@@ -92,9 +92,10 @@ def _greatest(maxima, blocks):
 
 @inlined
 def _next(x, begin, size, blocks, never, tokens, row, count, maxima):
-    """The best that may be chosen and is not yet; past the last where only NaN is left.
+    """Return the best token that is neither ruled out nor taken, or N if only NaN is left.
 
-    A block's maximum is a bound: it may be barred or taken. It is looked at only when no other bound is greater.
+    The maximum of a block is an upper bound, because that token may be ruled out or taken. A block is searched only if
+    no other bound is greater.
     """
     while True:
         block = _greatest(maxima, blocks)
@@ -109,9 +110,9 @@ def _next(x, begin, size, blocks, never, tokens, row, count, maxima):
 
 @inlined
 def _left(size, never, tokens, row, count):
-    """The lowest that may be chosen and is not yet."""
+    """Return the lowest token that is neither ruled out nor taken."""
     for k in range(size):
-        if not _barred(never, k) and not _taken(tokens, row, count, k):
+        if not _ruled_out(never, k) and not _taken(tokens, row, count, k):
             return k
     return N0
 
@@ -121,12 +122,12 @@ def best_tokens(r0, r1, size, scores, never, tokens, gains, maxima):
     """Find the best tokens of each row, the best first and of equal ones the lowest, and their log-probabilities.
 
     Args:
-        r0, r1: the rows.
-        size: N, how many scores a row has.
+        r0, r1: the range of rows.
+        size: N, the number of scores in a row.
         scores: (R·N,), float32, flat.
-        never: tokens that are not found; others are at least as many as are looked for.
+        never: tokens to leave out; at least C others must remain.
         tokens, gains: (R, C), written.
-        maxima: scratch, one for each block of a row.
+        maxima: scratch, one number for each block of a row.
     """
     blocks = (size + WIDE - N1) // WIDE
     for r in range(r0, r1):
@@ -134,7 +135,7 @@ def best_tokens(r0, r1, size, scores, never, tokens, gains, maxima):
         for block in range(blocks):
             maxima[block] = _maximum(scores, begin + block * WIDE, begin + min((block + N1) * WIDE, size))
             top = maxima[block] if maxima[block] > top else top
-        # Of a row that is no probabilities the sum is NaN, and so is what is taken from it.
+        # In a row that holds NaN or only −inf the sum is NaN, and so are the log-probabilities.
         total = np.log(_sum_of_powers(scores, begin, begin + size, top))
         for place in range(np.uint64(tokens.shape[1])):
             found = _next(scores, begin, size, blocks, never, tokens, r, place, maxima)

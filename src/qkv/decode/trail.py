@@ -1,4 +1,4 @@
-"""Where each beam came from: parents and tokens of every step, read backwards."""
+"""The steps of a beam search, as parents and tokens, read backwards to recover a hypothesis."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Trail:
-    """Steps of a beam search, each a row for each beam.
+    """The steps of a beam search.
+
+    Args:
+        parents: for each step and row, the row of the step before that it continues.
+        tokens: for each step and row, the token that it added.
+        gains: the log-probability of that token.
 
     Example:
         >>> import torch
@@ -23,26 +28,23 @@ class Trail:
     gains: list[list[float]] = field(default_factory=list)
 
     def note(self, parents: Tensor, tokens: Tensor, gains: Tensor) -> None:
-        """Keep one step.
+        """Add a step.
 
         Args:
             parents: the row of the step before that each row continues (R,).
-            tokens: by which token (R,).
-            gains: the token's log-probability (R,).
+            tokens: the token that each row adds (R,).
+            gains: its log-probability (R,).
         """
         self.parents.append(parents.tolist())
         self.tokens.append(tokens.tolist())
         self.gains.append(gains.tolist())
 
     def back(self, step: int, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Read the tokens and log-probabilities that led to a row.
+        """Return the tokens and log-probabilities that lead to a row, from the first token on.
 
         Args:
-            step: after how many steps the row stood there.
-            row: which.
-
-        Returns:
-            Both from the first token on.
+            step: the number of steps up to the row.
+            row: its number in the last of them.
         """
         ids, gains = [], []
         for place in range(step - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""One token after another for each row, however it is chosen."""
+"""Decode one token after another for each row, by any rule that chooses the next one."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.linalg.session import Session, opened
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""From scores (R, N), the original row of each (R,) and the step, to tokens (R,) and their log-probabilities (R,)."""
+"""From scores (R, N), the original row numbers (R,) and the step to tokens (R,) and their log-probabilities (R,)."""
 
 
 def walk(
@@ -26,25 +26,26 @@ def walk(
     limit: int | Tensor,
     session: Session | None = None,
 ) -> list[Hypothesis]:
-    """Decode each row along one path; finished rows leave the batch.
+    """Decode one hypothesis for each row; finished rows leave the batch.
 
-    A row that nothing can follow, since what is chosen has no probability, leaves it too: unfinished, without that.
+    A row also leaves if the token that is chosen has probability zero. Its hypothesis is then unfinished, without that
+    token.
 
     Args:
-        model: what predicts.
+        model: predicts the next token.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        choose: picks the next token of each row that still runs.
-        bos: the begin mark, the first token the model is given.
+        choose: picks the next token of each row that is not finished.
+        bos: the begin mark, the first token that the model is given.
         eos: the end mark; a row that gets it is finished.
-        limit: the most tokens a row may get, the end mark included; one number, or one for each row (B,).
-        session: of several decodings; None for one of its own.
+        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
         One hypothesis per row, in the order of the rows.
 
     Raises:
-        ShapeError: `limit` fits neither form.
+        ShapeError: `limit` has another shape.
         QkvError: the model's scores are not numbers.
     """
     limits = as_limits(limit, source)
@@ -73,17 +74,17 @@ def walk(
 
 
 def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
-    """One limit for each row.
+    """Return one limit for each row.
 
     Args:
         limit: one number, or one for each row (B,).
-        source: whose rows they are (B, S).
+        source: the batch (B, S).
 
     Returns:
         (B,), int64, on the source's device.
 
     Raises:
-        ShapeError: `limit` fits neither form.
+        ShapeError: `limit` has another shape.
 
     Example:
         >>> as_limits(3, torch.zeros(2, 5))
@@ -105,17 +106,17 @@ def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
 
 
 def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
-    """Check the ids that are never chosen: something must be left, at least the end.
+    """Check the ids that may never be chosen.
 
     Args:
         never: the ids.
-        eos: the end mark.
+        eos: the end mark, which must stay possible.
 
     Returns:
-        The ids, each once.
+        The ids in order, each once.
 
     Raises:
-        ConfigError: the end mark is among them, or a number below 0.
+        ConfigError: the end mark or a negative number is among them.
 
     Example:
         >>> as_never([1, 0, 1], eos=2)

@@ -13,31 +13,14 @@ import numba
 import numpy as np
 import pytest
 from tests.algorithms.additive.direct import case, ours
+from tests.compiled import every_kernel
 
-from qkv.algorithms.additive import backward_kernel, direct_kernel, factors_kernel, forward_kernel, layout_kernel
-from qkv.algorithms.rowwise import entmax_kernel, gradients_kernel, weights_kernel
-from qkv.algorithms.sdpa import few_queries_kernel
+from qkv.algorithms.additive import forward_kernel
 from qkv.compiled import kernels
 from qkv.compiled.kernels import Kernel
-from qkv.decode import top_tokens_kernel
 from qkv.errors import DtypeError
 
 SOURCE = Path(kernels.__file__).parents[2]
-KERNELS = (
-    factors_kernel.factors,
-    forward_kernel.forward,
-    backward_kernel.backward,
-    layout_kernel.lay_out,
-    layout_kernel.collect,
-    direct_kernel.forward,
-    direct_kernel.backward,
-    entmax_kernel.entmax,
-    entmax_kernel.entmax_back,
-    weights_kernel.same,
-    weights_kernel.wider,
-    gradients_kernel.same,
-    gradients_kernel.wider,
-)
 PROGRAM = textwrap.dedent(
     """
     import json, sys, time, warnings
@@ -128,7 +111,7 @@ def test_plain_python_gives_the_same():
 
 @pytest.mark.slow
 def test_every_kernel_has_its_rules():
-    for kernel in KERNELS:
+    for _, kernel in every_kernel.kernels():
         code = kernel.at(np.dtype(np.float32))
         options = code.targetoptions
         assert options["nogil"]
@@ -147,36 +130,6 @@ def test_machine_code_is_vectorized():
     assert re.search(r"v?divps\s|fdiv\s+v", assembly)
 
 
-def test_helpers_in_two_files_are_the_same_text():
-    """A kernel and its helpers live in one file, so files that share helpers repeat them."""
-    assert shared_helpers(forward_kernel, backward_kernel) >= {"_exponentials", "_hide", "_beside", "_seen"}
-    assert shared_helpers(forward_kernel, direct_kernel) >= {"_mix", "_row_bits"}
-    assert shared_helpers(weights_kernel, gradients_kernel) >= {
-        "_exp",
-        "_exp4",
-        "_exp_or_zero",
-        "_hide",
-        "_mix",
-        "_row_bits",
-    }
-    assert shared_helpers(weights_kernel, entmax_kernel) >= {"_exp", "_largest"}
-    assert shared_helpers(few_queries_kernel, top_tokens_kernel) == {"_exp"}
-
-
-def shared_helpers(one: object, other: object) -> set[str]:
-    """The names that two files share; what is under them must be the same."""
-
-    def functions(module: object) -> dict[str, str]:
-        text = Path(module.__file__).read_text()
-        parts = re.findall(r"^@(?:helper|inlined|reduction)\ndef (\w+)(.*?)(?=^@|\Z)", text, re.DOTALL | re.MULTILINE)
-        return {name: body.strip() for name, body in parts}
-
-    first, second = functions(one), functions(other)
-    shared = first.keys() & second.keys()
-    assert all(first[name] == second[name] for name in shared)
-    return shared
-
-
 def test_unknown_type_is_refused():
     with pytest.raises(DtypeError, match="float32 or float64; got float16"):
         Kernel(lambda x: None, "void(F[::1])").at(np.float16)
@@ -187,4 +140,4 @@ def test_an_error_in_the_code_is_not_hidden():
         return x.no_such_attribute
 
     with pytest.raises(numba.core.errors.TypingError):
-        kernels.compile_cached(wrong, ["void(f4[::1])"])
+        kernels.compile_cached(wrong, "void(f4[::1])")

@@ -24,21 +24,11 @@ FORBIDDEN = pytest.mark.parametrize(
 
 COUNT = textwrap.dedent(
     """
-    import importlib, json, pkgutil, re, sys
+    import json, re, sys
     import numpy as np
-    import qkv
-    from qkv.compiled.kernels import WIDE, Kernel
+    from tests.compiled.every_kernel import kernels
+    from qkv.compiled.kernels import WIDE
     from qkv.nn.decoding import block_kernel
-
-    def kernels():
-        for info in pkgutil.walk_packages(qkv.__path__, "qkv."):
-            stem = info.name.rpartition(".")[2]
-            if not (stem.endswith("_kernel") or info.name.startswith(("qkv.linalg.", "qkv.compiled."))):
-                continue
-            for name, found in vars(importlib.import_module(info.name)).items():
-                for kernel in found.values() if isinstance(found, dict) else [found]:
-                    if isinstance(kernel, Kernel):
-                        yield f"{stem}.{name}", kernel
 
     def registers(code):
         text = "".join(code.inspect_asm().values())

@@ -1,20 +1,15 @@
-"""Kernels that Numba compiles at their first call and keeps on disk for later processes.
+"""Kernels: Python functions that Numba compiles at their first call and that `qkv.compiled.cache` keeps on disk.
 
-Rules that every kernel here keeps: `nogil` so that our own threads run it side by side; never `parallel=True` (of
-Numba's threading layers one kills forked children and another aborts under concurrent threads); never `nnan`, `ninf` or
-`afn` in `fastmath`, because scores may be infinite and a visible NaN must stay one (`ninf` alone where numbers are
-finite by construction: `estimated`); no allocation (`_nrt=False`):
-counting references to slices costs a tenth of the time; a kernel and its helpers in one file, because the cache notices
-only changes of the kernel's own file, or a name that tells of the others (`cached_with`). The options below are part of
-the name under which machine code is kept.
+Rules that every kernel keeps:
+- `nogil`, so that our own threads can run it side by side.
+- Never `parallel=True`: one of Numba's threading layers kills forked children, another aborts under concurrent threads.
+- Never `nnan`, `ninf` or `afn` in `fastmath`: scores may be infinite, and a visible NaN must stay NaN. Only `estimated`
+  has `ninf`, for numbers that are finite by construction.
+- No allocation (`_nrt=False`): counting references to slices costs a tenth of the time.
 """
 
-import hashlib
-import inspect
 import threading
-import warnings
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
@@ -25,6 +20,7 @@ from numba.core.options import DefaultOptions
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload
 
+from qkv.compiled import cache
 from qkv.errors import DtypeError, error_message
 
 ELEMENTWISE = {"contract", "nsz"}
@@ -39,7 +35,7 @@ def _has_wide_registers() -> bool:
 
     The processor at hand does not tell: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX` make Numba
     compile for another one. So a sum of 16 numbers is compiled for the same processor and features. These are part of
-    the key under which Numba keeps machine code: code with registers of another size is never loaded.
+    the key under which machine code is stored: code with registers of another size is never loaded.
     """
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
     register, module = ir.VectorType(ir.FloatType(), 16), ir.Module()
@@ -54,16 +50,10 @@ def _has_wide_registers() -> bool:
 WIDE = _has_wide_registers()
 """Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
 ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
-_KINDS = tuple(map(sorted, (ELEMENTWISE, REDUCTION, ESTIMATED)))
-_RECIPE = hashlib.sha256(repr((*_KINDS, sorted(_OPTIONS.items()))).encode()).hexdigest()
 _njit: Any = numba.njit
 _LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class KernelCacheWarning(UserWarning):
-    """Compiled kernels cannot be kept on disk: every process compiles them anew."""
 
 
 def compiles() -> bool:
@@ -242,6 +232,7 @@ class Kernel:
         self.signature = signature
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
+        cache.remember_sources(function)
 
     def at(self, dtype: Any) -> Callable[..., Any]:
         """Give the machine code for a float type.
@@ -271,18 +262,17 @@ class Kernel:
         with self._lock:
             if dtype not in self._compiled:
                 self._compiled[dtype] = self._compiled.get(key) or compile_cached(
-                    self.py_func, [self.signature.replace("F", _LETTERS[key])]
+                    self.py_func, self.signature.replace("F", _LETTERS[key])
                 )
                 self._compiled[key] = self._compiled[dtype]
             return self._compiled[dtype]
 
 
-def kernel(signature: str, *others: ModuleType) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
     """Mark a function as a kernel that is compiled at its first use.
 
     Args:
         signature: Numba's signature, with `F` where the float type goes.
-        others: files beside its own that the function takes helpers from.
 
     Returns:
         A decorator that makes a `Kernel`.
@@ -294,7 +284,7 @@ def kernel(signature: str, *others: ModuleType) -> Callable[[Callable[..., Any]]
         >>> first.py_func(np.array([3.0])), first.signature
         (np.float64(3.0), 'F(F[::1])')
     """
-    return lambda function: Kernel(cached_with(function, *others) if others else function, signature)
+    return lambda function: Kernel(function, signature)
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:
@@ -309,59 +299,19 @@ def part_of(kernel: Kernel) -> Callable[..., Any]:
     return helper(kernel.py_func)
 
 
-def cached_with(function: _Function, *modules: ModuleType) -> _Function:
-    """Let machine code that is kept of a function be made anew when files change from which it takes helpers.
+def compile_cached(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """Compile a function now, or load what an earlier process compiled and stored on disk.
 
     Args:
-        function: whose name, under which its code is kept, is to tell.
-        modules: those files; the function's own is looked at anyway.
-
-    Returns:
-        The function.
-
-    Example:
-        >>> from qkv.compiled import registers
-        >>> cached_with(first := lambda x: x[0], registers).__qualname__.startswith("<lambda>-")
-        True
-    """
-    sources = "".join(map(inspect.getsource, modules))
-    function.__qualname__ = f"{function.__name__}-{hashlib.sha256(sources.encode()).hexdigest()[:8]}"
-    return function
-
-
-def compile_cached(function: Callable[..., Any], signatures: Sequence[Any]) -> Callable[..., Any]:
-    """Compile a function now, and keep the machine code on disk where that can be done.
-
-    Args:
-        function: plain Python that Numba understands; its name is that under which the code is kept.
-        signatures: of its arguments.
+        function: plain Python that Numba understands.
+        signature: of its arguments.
 
     Returns:
         The compiled function.
     """
-    name = function.__qualname__
-    function.__qualname__ = f"{name}-{_RECIPE[:8]}"
-    try:
-        return cast(Callable[..., Any], _njit(signatures, cache=True, fastmath=ELEMENTWISE, **_OPTIONS)(function))
-    except (RuntimeError, OSError) as error:
-        if not _is_about_the_cache(error):
-            raise
-        _warn_once(str(error))
-        return cast(Callable[..., Any], _njit(signatures, fastmath=ELEMENTWISE, **_OPTIONS)(function))
-    finally:
-        function.__qualname__ = name
-
-
-def _is_about_the_cache(error: Exception) -> bool:
-    return isinstance(error, OSError) or "cache" in str(error)
-
-
-_warned = threading.Event()
-
-
-def _warn_once(reason: str) -> None:
-    if not _warned.is_set():
-        _warned.set()
-        hint = "Set NUMBA_CACHE_DIR to a folder that can be written."
-        message = error_message("kernel cache", "a folder that can be written", reason, hint)
-        warnings.warn(message, KernelCacheWarning, stacklevel=2)
+    code = _njit(fastmath=ELEMENTWISE, **_OPTIONS)(function)
+    if compiles():
+        cache.attach(code)
+        code.compile(signature)
+        code.disable_compile()
+    return cast(Callable[..., Any], code)

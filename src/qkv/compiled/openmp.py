@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -80,31 +79,23 @@ def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
     if code is None:
         link()
         with _lock:
-            code = _launchers[key] = _launchers.get(key) or _compile(kernel, np.dtype(dtype).str[1:], scratch)
+            code = _launchers.get(key) or compile_cached(*_region(kernel, np.dtype(dtype).str[1:], scratch))
+            _launchers[key] = code
     return code
 
 
-def _compile(kernel: Kernel, letter: str, scratch: int) -> Callable[..., None]:
+def _region(kernel: Kernel, letter: str, scratch: int) -> tuple[Callable[..., None], Any]:
+    """Return the function that `launcher` compiles, and its signature."""
     (start, _, *taken), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
     given = [_longer(each) if place >= len(taken) - scratch else each for place, each in enumerate(taken)]
-    source = kernel.py_func
-    # As if it stood in the kernel's file: so it is kept on disk with it, and made anew when that file changes.
-    code = _launch.__code__.replace(co_filename=source.__code__.co_filename)
-    named = {"__name__": source.__module__, "_spread": run_parallel(start, scratch), "_part": part_of(kernel)}
-    function = FunctionType(code, named, f"{source.__name__}_by_team")
-    function.__qualname__ = f"{source.__qualname__}-team-{scratch}"
+    spread, part = run_parallel(start, scratch), part_of(kernel)
+
+    def launch(threads: int, chunks: int, things: int, packed: tuple[Any, ...]) -> None:
+        spread(part, threads, chunks, things, packed)
+
+    launch.__qualname__ = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}-team-{scratch}"
     packed = types.Tuple(given)  # type: ignore[no-untyped-call]
-    return compile_cached(function, [types.void(types.uint64, types.uint64, types.uint64, packed)])
-
-
-# Of the kernel that a copy of `_launch` is made for.
-_spread: Any = None
-_part: Any = None
-
-
-def _launch(threads: int, chunks: int, things: int, packed: tuple[Any, ...]) -> None:
-    """What is compiled for each kernel, with these two names of its own."""
-    _spread(_part, threads, chunks, things, packed)
+    return launch, types.void(types.uint64, types.uint64, types.uint64, packed)
 
 
 def _longer(kind: Any) -> Any:

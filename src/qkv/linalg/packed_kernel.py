@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from qkv.compiled import kernels, registers
-from qkv.compiled.kernels import Kernel, cached_with, helper, prefetch_at, reduction, wide_registers
+from qkv.compiled.kernels import Kernel, helper, prefetch_at, reduction, wide_registers
 from qkv.compiled.registers import WORD
 
 ROUND = 16 if kernels.WIDE else 8
@@ -124,7 +124,7 @@ def _product(start, stop, rows, terms, columns, x, numbers, weight, biases, bias
 product = helper(_product)
 """As a part of other compiled functions."""
 product_alone = Kernel(
-    cached_with(_product, registers),
+    _product,
     "void(u8, u8, u8, u8, u8, F[::1], F[::1], u8, F[::1], u8, b1, F[::1], F[::1], F[::1])",
 )
 

@@ -12,12 +12,9 @@ the modules passed to `@kernel`.
 
 import numpy as np
 
-from qkv.algorithms.additive import scores_kernel
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
-from qkv.compiled import registers, tanh
 from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction, wide_registers
 from qkv.compiled.tanh import expm1, tanh_in_double
-from qkv.linalg import multiply_add
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
@@ -320,10 +317,6 @@ def _add_value_gradients(to, grads, weights, low, high):
     " b1[:,:,::1], F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " i8, F[:,:,::1], F[:,:,:,:,::1], F[:,:,:,:,::1], f8[:,:,::1], F[:,:,:,::1], F[:,::1],"
     " F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1], F[::1], i8[:,::1], F[:,::1])",
-    tanh,
-    scores_kernel,
-    registers,
-    multiply_add,
 )
 def backward(
     n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,

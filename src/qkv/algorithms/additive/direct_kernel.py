@@ -10,7 +10,6 @@ directly for each pair (`qkv.compiled.tanh`), and keys are read in their origina
 
 import numpy as np
 
-from qkv.compiled import tanh
 from qkv.compiled.kernels import helper, inlined, kernel, prefetch, reduction, wide_registers
 from qkv.compiled.tanh import dot, expm1, features, score
 
@@ -164,7 +163,6 @@ def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s)
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
-    tanh,
 )
 def forward(
     start, stop, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total,
@@ -326,7 +324,6 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])",
-    tanh,
 )
 def backward(
     n0, n1, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, top, total, out, grad,

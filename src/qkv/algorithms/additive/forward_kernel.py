@@ -10,12 +10,9 @@ other rows, so it is bit-identical however rows are divided among threads.
 
 import numpy as np
 
-from qkv.algorithms.additive import scores_kernel
 from qkv.algorithms.additive.scores_kernel import scores
-from qkv.compiled import registers, tanh
 from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 from qkv.compiled.tanh import expm1
-from qkv.linalg import multiply_add
 from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
@@ -206,10 +203,6 @@ def _meet_four(
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1],"
     " F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
-    tanh,
-    scores_kernel,
-    registers,
-    multiply_add,
 )
 def forward(
     start, stop, rule, left, right, weight, count, value, first, last, mask, bias, owner, shift, drop, scale,

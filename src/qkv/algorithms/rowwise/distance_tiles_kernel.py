@@ -13,12 +13,10 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from qkv.algorithms.sdpa import row_softmax
 from qkv.compiled import registers
-from qkv.compiled.kernels import Kernel, cached_with, helper, wide_registers
+from qkv.compiled.kernels import Kernel, helper, wide_registers
 from qkv.compiled.register_math import REGISTER, data, every, exp, fma
 from qkv.compiled.registers import ROUND
-from qkv.linalg import padded_rows, small_matmul
 from qkv.linalg.padded_rows import clear, load, store, whole
 from qkv.linalg.small_matmul import BLOCK, LANES, N0, N1, by_rows, columns, pairs, turn
 
@@ -233,11 +231,11 @@ def _turned(start, stop, sizes, seen, value, out, s, v, c, o):
 
 
 turned = Kernel(
-    cached_with(_turned, row_softmax, padded_rows, small_matmul, registers),
+    _turned,
     "void(u8, u8, u8[::1], u2[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1])",
 )
 sums = Kernel(
-    cached_with(_sums, row_softmax, padded_rows, small_matmul, registers),
+    _sums,
     "void(u8, u8, u8[::1], i8, b1, F, F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u2[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
 )

@@ -10,11 +10,8 @@ of all heads, in float32 or bfloat16; between them everything is float32.
 
 import numpy as np
 
-from qkv.algorithms.sdpa import row_softmax
 from qkv.algorithms.sdpa.row_softmax import slope, softmax
-from qkv.compiled import registers
-from qkv.compiled.kernels import Kernel, cached_with, helper
-from qkv.linalg import padded_rows, small_matmul
+from qkv.compiled.kernels import Kernel, helper
 from qkv.linalg.padded_rows import ZERO, clear, load, store, whole
 from qkv.linalg.small_matmul import BLOCK, N0, N1, by_keys, by_rows, pairs, turn
 
@@ -189,7 +186,6 @@ def _backward(
 
 def _kernels(function, signature):
     """A kernel for each type in which operands are stored: float32, and the bits of bfloat16."""
-    cached_with(function, row_softmax, padded_rows, small_matmul, registers)
     return {size: Kernel(function, signature.replace("T", letter)) for size, letter in ((4, "f4"), (2, "u2"))}
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numba.core import types
 
 from qkv.algorithms.sdpa import few_queries_kernel
-from qkv.compiled import openmp, registers
-from qkv.compiled.kernels import cached_with, compile_cached, helper, part_of
+from qkv.compiled import openmp
+from qkv.compiled.kernels import compile_cached, helper, part_of
 from qkv.compiled.parallel_region import run_parallel
 from qkv.linalg import packed_kernel
 
@@ -126,10 +126,10 @@ _SIGNATURE = (
 
 @lru_cache
 def compiled() -> Callable[..., Any]:
-    """Return the compiled step. It is cached on disk until one of its source files changes.
+    """Return the step's machine code.
 
     Raises:
         UnsupportedError: PyTorch's threads cannot be used from here.
     """
     openmp.link()
-    return compile_cached(cached_with(_step, packed_kernel, registers, few_queries_kernel), [_SIGNATURE])
+    return compile_cached(_step, _SIGNATURE)

@@ -8,7 +8,6 @@ PyTorch takes eight operations for the step, and fourteen for its gradients, hal
 
 import numpy as np
 
-from qkv.compiled import tanh
 from qkv.compiled.kernels import helper, kernel, wide_registers
 from qkv.compiled.tanh import tanh_of
 
@@ -34,7 +33,7 @@ def _step(x, u, h, out, r, z, n):
         out[c] = n[c] + z[c] * (h[c] - n[c])
 
 
-@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1])", tanh)
+@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1])")
 def forward(start, stop, inputs, recurrent, hidden, out, gates):
     """Compute the rows start to stop.
 

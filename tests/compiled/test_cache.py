@@ -1,0 +1,446 @@
+"""Machine code on disk: right for the sources at hand, whatever state the files are in, and in nobody else's reach."""
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from tests.compiled import small_kernel
+from tests.compiled.every_kernel import functions
+
+from qkv.compiled import cache, kernels
+from qkv.compiled.cache import KernelCacheWarning
+from qkv.compiled.sources import PACKAGE, Sources
+
+SIGNATURE = "void(i8, i8, f4[::1])"
+EVERY = functions()
+
+
+def compiled(function: Any = small_kernel.double.py_func, signature: str = SIGNATURE) -> Any:
+    return kernels.compile_cached(function, signature)
+
+
+def hits(code: Any) -> int:
+    """How much of a function came from disk, after a look at what it computes."""
+    x = np.arange(3, dtype=np.float32)
+    code(0, 3, x)
+    assert x.tolist() == [0, 2, 4]
+    return sum(code.stats.cache_hits.values())
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of machine code for this test alone."""
+    _choose(monkeypatch, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def _choose(monkeypatch: pytest.MonkeyPatch, folder: Path | str) -> None:
+    """Numba reads its settings again where the environment has changed."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
+
+
+@pytest.fixture
+def _warns_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    cache._warned.clear()
+    yield
+    cache._warned.clear()
+
+
+# What the key covers
+
+
+def stamped(function: Any, read: Any = Path.read_bytes) -> str:
+    return cache.stamp(numba.njit(**kernels._OPTIONS)(function), Sources(read=read))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_key_changes_with_each_file_that_a_kernel_is_made_of(name: str) -> None:
+    function = EVERY[name]
+    before = stamped(function)
+    files = Sources().files(cache._paths(function))
+    assert Path(function.__code__.co_filename) in files
+    assert PACKAGE / "compiled" / "kernels.py" in files
+    for edited in files:
+
+        def read(path: Path, edited: Path = edited) -> bytes:
+            return path.read_bytes() + (b"\n" if path == edited else b"")
+
+        assert stamped(function, read) != before, edited
+    assert stamped(function) == before
+
+
+def test_files_that_a_kernel_is_not_made_of_leave_its_key(tmp_path: Path) -> None:
+    read: list[Path] = []
+
+    def recorded(path: Path) -> bytes:
+        read.append(path)
+        return path.read_bytes()
+
+    function = EVERY["layout_kernel.lay_out"]
+    stamped(function, recorded)
+    assert sorted(read) == Sources().files(cache._paths(function))
+    assert PACKAGE / "compiled" / "thread_pool.py" not in read
+    assert PACKAGE / "algorithms" / "additive" / "factored.py" not in read
+
+
+def test_a_function_made_by_another_is_keyed_by_what_it_closes_over() -> None:
+    """Files of functions among them; numbers, and the text of functions, by what they are."""
+    files = {path.name for path in Sources().files(cache._paths(EVERY["openmp.launch"]))}
+    assert {"openmp.py", "parallel_region.py", "small_kernel.py"} <= files
+
+    def scaled(number: int) -> Any:
+        def scale(x):
+            return number * x
+
+        return scale
+
+    def added(number: int) -> Any:
+        return lambda x: number + x
+
+    made = [scaled(1), scaled(2), added(1), kernels.helper(scaled(3)).py_func]
+    assert len({stamped(function) for function in made}) == len(made)
+    assert stamped(scaled(1)) == stamped(scaled(1))
+    one, other = lambda x: x + 1, lambda x: x + 2
+    assert stamped(one) != stamped(other)
+
+
+def test_options_and_versions_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = small_kernel.double.py_func
+    plain, fast = (numba.njit(fastmath=kinds)(function) for kinds in ({"nsz"}, {"nsz", "contract"}))
+    before = cache.stamp(plain, Sources())
+    assert cache.stamp(fast, Sources()) != before
+    for place in range(3):
+        versions = list(cache._VERSIONS)
+        versions[place] += "1"
+        with monkeypatch.context() as patched:
+            patched.setattr(cache, "_VERSIONS", tuple(versions))
+            assert cache.stamp(plain, Sources()) != before
+
+
+def test_the_stamp_is_the_same_in_every_process() -> None:
+    program = textwrap.dedent(
+        """
+        import json
+        from tests.compiled.test_cache import EVERY, stamped
+        print(json.dumps({name: stamped(function) for name, function in EVERY.items()}))
+        """
+    )
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (PACKAGE.parent, root)))
+    # Sets of strings have another order there.
+    settings = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {name: stamped(function) for name, function in EVERY.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "loaded"), [("NUMBA_OPT", 0), ("NUMBA_UNKNOWN_YET", 0), ("NUMBA_NUM_THREADS", 1), ("NUMB", 1)]
+)
+def test_settings_of_numba_have_files_of_their_own(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, name: str, loaded: int
+) -> None:
+    assert hits(compiled()) == 0
+    monkeypatch.setenv(name, "1")
+    assert hits(compiled()) == loaded
+    monkeypatch.delenv(name)
+    assert hits(compiled()) == 1
+
+
+def test_signatures_and_functions_have_files_of_their_own(kept: Path) -> None:
+    assert hits(compiled()) == 0
+    assert hits(compiled(signature="void(u8, u8, f4[::1])")) == 0
+    compiled(small_kernel.add_each.py_func, "void(i8, i8, f4[:,::1], f4[::1], f4[:,::1])")
+    assert len(list(kept.rglob("*.nbi"))) == len(list(kept.rglob("*.nbc"))) == 3
+    assert hits(compiled()) == 1
+    assert len(list(kept.rglob("*.nb?"))) == 6
+
+
+def test_code_with_another_stamp_is_replaced(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file for each signature and processor, however often the source changes."""
+    assert hits(compiled()) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "_VERSIONS", ("another",))
+        assert hits(compiled()) == 0
+        assert hits(compiled()) == 1
+    assert hits(compiled()) == 0
+    assert len(list(kept.rglob("*.nb?"))) == 2
+
+
+def test_an_index_that_is_newer_than_its_data_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba writes the index first: a process that ends between the two leaves old code behind a new stamp."""
+    assert hits(compiled()) == 0
+    (data,) = kept.rglob("*.nbc")
+    old = data.read_bytes()
+    monkeypatch.setattr(cache, "_VERSIONS", ("another",))
+    assert hits(compiled()) == 0
+    data.write_bytes(old)
+    assert hits(compiled()) == 0
+    assert hits(compiled()) == 1
+
+
+# Edits, for real
+
+PROGRAM = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    import numpy as np
+    from qkv.nn.recurrent.gru_kernel import forward
+    if len(sys.argv) > 1:
+        path, old, new = sys.argv[1:]
+        text = Path(path).read_text(encoding="utf-8")
+        assert old in text
+        Path(path).write_text(text.replace(old, new), encoding="utf-8")
+    x, out, gates = np.full((1, 3), 0.5, np.float32), np.zeros((1, 1), np.float32), np.zeros((1, 3, 1), np.float32)
+    code = forward.at(np.float32)
+    code(0, 1, x, 0 * x, np.zeros((1, 1), np.float32), out, gates)
+    print(sum(code.stats.cache_hits.values()), float(gates[0, 2, 0]))
+    """
+)
+
+
+def run(source: Path, kept: Path, *arguments: str) -> tuple[int, float]:
+    """What came from disk, and tanh(½) as a kernel of a copy of the package computes it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment = {**clean, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": str(kept)}
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded, found = done.stdout.split()
+    return int(loaded), float(found)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package to edit; returns the folder that holds it."""
+    shutil.copytree(PACKAGE, tmp_path / "source" / "qkv", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "source"
+
+
+HELPERS, OLD, NEW = (
+    "tanh.py",
+    "ONE, TWO, ZERO = np.float32(1), np.float32(2)",
+    "ONE, TWO, ZERO = np.float32(1), np.float32(9)",
+)
+TANH, OTHER = np.tanh(0.5), (np.e - 1) / (np.e + 8)
+
+
+def test_the_next_process_sees_an_edit_of_a_helper_in_another_file(copy: Path, tmp_path: Path) -> None:
+    helpers, kept = copy / "qkv" / "compiled" / HELPERS, tmp_path / "kept"
+    assert run(copy, kept) == (0, pytest.approx(TANH, rel=1e-6))
+    assert run(copy, kept) == (1, pytest.approx(TANH, rel=1e-6))
+    sound = helpers.read_text(encoding="utf-8")
+    assert OLD in sound
+    helpers.write_text(sound.replace(OLD, NEW), encoding="utf-8")
+    assert run(copy, kept) == (0, pytest.approx(OTHER, rel=1e-6))
+    assert run(copy, kept) == (1, pytest.approx(OTHER, rel=1e-6))
+
+
+def test_an_edit_while_a_process_runs_does_not_store_its_old_code_as_new(copy: Path, tmp_path: Path) -> None:
+    """The file is edited after the kernel was imported and before it is compiled."""
+    edit = str(copy / "qkv" / "compiled" / HELPERS), OLD, NEW
+    assert run(copy, tmp_path, *edit) == (0, pytest.approx(TANH, rel=1e-6))
+    assert run(copy, tmp_path) == (0, pytest.approx(OTHER, rel=1e-6))
+
+
+def test_without_source_kernels_are_compiled_in_every_process_and_one_warning_says_so(
+    copy: Path, tmp_path: Path
+) -> None:
+    """As where only bytecode is installed: an edit could not be noticed, so nothing is loaded or stored."""
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "-b", str(copy)], check=True)
+    for path in copy.rglob("*.py"):
+        path.unlink()
+    program = PROGRAM + textwrap.dedent(
+        """
+        forward.at(np.float64)
+        """
+    )
+    settings = {**os.environ, "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    done = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[1]) == pytest.approx(TANH, rel=1e-6)
+    assert done.stderr.count("KernelCacheWarning") == 1
+    assert "kernel cache: expected the source of every file that a kernel imports; got" in done.stderr
+    assert "gru_kernel.py" in done.stderr
+    assert not (tmp_path / "kept").exists()
+
+
+# Damage
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(0).bytes(path.stat().st_size))
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def another_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"something": "else"}) * 2)
+
+
+def of_another_class(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"numba", b"nomba"))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", [halved, emptied, garbage, zeros, another_pickle, of_another_class, removed])
+def test_damaged_files_are_compiled_anew_and_replaced(kept: Path, suffix: str, damage: Any) -> None:
+    assert hits(compiled()) == 0
+    assert hits(compiled()) == 1
+    (path,) = kept.rglob(f"*.{suffix}")
+    before = path.read_bytes()
+    damage(path)
+    changed = not path.exists() or path.read_bytes() != before
+    assert hits(compiled()) == (0 if changed else 1)
+    assert hits(compiled()) == 1
+
+
+def test_a_bit_of_the_machine_code_that_flipped_is_noticed(kept: Path) -> None:
+    """It unpickles without an error, and would run."""
+    assert hits(compiled()) == 0
+    (path,) = kept.rglob("*.nbc")
+    sound = path.read_bytes()
+    begin = sound.index(b"\x7fELF")
+    for place in range(begin, begin + 2000, 397):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        assert hits(compiled()) == 0
+        path.write_bytes(sound)
+
+
+@pytest.mark.usefixtures("_warns_anew")
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_what_cannot_be_stored_runs_and_warns(kept: Path, suffix: str) -> None:
+    compiled()
+    (path,) = kept.rglob(f"*.{suffix}")
+    a_folder(path)
+    with pytest.warns(KernelCacheWarning, match="expected code that can be stored; got"):
+        assert hits(compiled()) == 0
+    assert hits(compiled()) == 0
+
+
+# Folders
+
+
+def mode(folder: Path) -> int:
+    return stat.S_IMODE(folder.stat().st_mode)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source file, no folder chosen by the user, and a home of its own."""
+    _choose(monkeypatch, "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "code").mkdir()
+    return tmp_path / "code" / "some_kernel.py"
+
+
+def test_a_folder_beside_the_source_comes_first_and_is_the_users_alone(source: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = cache.cache_folder(source)
+    finally:
+        os.umask(before)
+    assert folder == source.parent / "__pycache__"
+    assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize("writable", [0o755, 0o750, 0o700, 0o777, 0o775, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_to_is_not_used(source: Path, tmp_path: Path, writable: int) -> None:
+    (beside := source.parent / "__pycache__").mkdir()
+    beside.chmod(writable)
+    folder = cache.cache_folder(source)
+    if writable & 0o022:
+        assert folder.parent == tmp_path / "home" / "qkv"
+        assert [mode(each) for each in (folder, folder.parent, folder.parents[1])] == [0o700] * 3
+    else:
+        assert folder == beside
+
+
+def test_a_folder_of_another_user_is_not_used(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source.parent / "__pycache__").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match=r"__pycache__: it belongs to another user; .*home/qkv.*: it belongs to another"):
+        cache.cache_folder(source)
+
+
+def test_a_link_or_a_file_is_not_a_folder(source: Path, tmp_path: Path) -> None:
+    beside = source.parent / "__pycache__"
+    beside.symlink_to(tmp_path, target_is_directory=True)
+    assert cache.cache_folder(source).parent == tmp_path / "home" / "qkv"
+    beside.unlink()
+    beside.write_text("")
+    assert cache.cache_folder(source).parent == tmp_path / "home" / "qkv"
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_used(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only installation, with code in it or without."""
+    (beside := source.parent / "__pycache__").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != beside)
+    assert cache.cache_folder(source).parent == tmp_path / "home" / "qkv"
+
+
+def test_the_folder_that_the_user_chose_is_the_only_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _choose(monkeypatch, tmp_path / "chosen")
+    folder = cache.cache_folder(source)
+    assert folder.parent == tmp_path / "chosen"
+    assert (mode(folder), mode(folder.parent)) == (0o700, 0o700)
+    assert cache.cache_folder(tmp_path / "other" / "some_kernel.py") != folder
+    folder.chmod(0o770)
+    with pytest.raises(OSError, match="others can write to it"):
+        cache.cache_folder(source)
+
+
+@pytest.mark.usefixtures("_warns_anew")
+def test_code_in_a_folder_that_others_can_write_to_is_neither_loaded_nor_stored(kept: Path) -> None:
+    assert hits(compiled()) == 0
+    (folder,) = kept.iterdir()
+    folder.chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with pytest.warns(KernelCacheWarning, match="that nobody else can write to; got .*others can write to it"):
+        assert hits(compiled()) == 0
+    assert hits(compiled()) == 0  # without a second warning
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_a_function_of_no_file_is_compiled_and_not_stored(kept: Path) -> None:
+    """Typed at a prompt, or in an example of a docstring."""
+    names: dict[str, Any] = {}
+    exec(compile("def f(start, stop, x):\n    for i in range(start, stop): x[i] *= 2", "<stdin>", "exec"), names)
+    assert hits(compiled(names["f"])) == 0
+    assert not kept.exists()

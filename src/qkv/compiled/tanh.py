@@ -7,11 +7,9 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from qkv.compiled.exp import LOG2E, expm1_and_exp
 from qkv.compiled.kernels import helper, reduction, wide_registers
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 # Exact in both float types; a Python number would lift float32 to float64.
 ONE, TWO, ZERO = np.float32(1), np.float32(2), np.float32(0)
 TWICE_LOG2E, LIMIT = np.float32(2 * LOG2E), np.float32(26)
@@ -22,26 +20,11 @@ T4, T5, T6 = np.float32(0.0096182376), np.float32(0.0013390735), np.float32(0.00
 
 
 @helper
-def expm1(x):
-    """e^x − 1 and e^x in float64, for |x| ≤ 708; the first keeps its relative accuracy near 0."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    p = r + r2 * (low + r4 * (middle + r4 * high))
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * p + (scale - 1.0), scale * p + scale
-
-
-@helper
 def tanh_in_double(x):
     """Compute tanh in float64, within 2 units of the last place; NaN stays NaN."""
     y = 2.0 * abs(x)
     y = 40.0 if y > 40.0 else y
-    e, _ = expm1(y)
+    e, _ = expm1_and_exp(y)
     t = e / (e + 2.0)
     return -t if x < 0 else t
 

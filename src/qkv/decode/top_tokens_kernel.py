@@ -5,7 +5,8 @@
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
+from qkv.compiled.exp import exp_single_or_zero
+from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
 
 BLOCK = 64
 """Scores per block. The search looks at the maxima of the blocks first."""
@@ -13,26 +14,8 @@ WIDE = np.uint64(BLOCK)
 # Unsigned, so that Numba does not check each index for counting from the end.
 N0, N1 = np.uint64(0), np.uint64(1)
 # Exact in float32; a Python number would lift float32 to float64.
-ZERO, LEAST = np.float32(0), np.float32(-87.0)
-LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
-D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+ZERO = np.float32(0)
 LOWEST, NONE = np.float32(-np.inf), np.float32(np.nan)
-
-
-@helper
-def _exp(x):
-    """Return e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
-
-    Source: Moshier, Cephes, `expf`.
-    """
-    y = LEAST if x < LEAST else x
-    n = np.rint(y * LOG2E)
-    r = (y - n * HIGH) - n * LOW
-    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
-    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    e = (r * r * p + r) * scale + scale
-    return ZERO if x < LEAST else e
 
 
 @reduction
@@ -49,7 +32,7 @@ def _sum_of_powers(x, start, stop, top):
     wide_registers()
     total = ZERO
     for k in range(start, stop):
-        total += _exp(x[k] - top)
+        total += exp_single_or_zero(x[k] - top)
     return total
 
 

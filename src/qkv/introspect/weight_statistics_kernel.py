@@ -10,24 +10,12 @@ its largest so far.
 
 import numpy as np
 
+from qkv.compiled.exp import exp_single
 from qkv.compiled.kernels import helper, kernel, reduction
 
 SEGMENT = 128
-# Exact in float32; a Python number would lift it to float64. e^r by the polynomial of Cephes' expf (Moshier 1989).
-ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-87.0)
-LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
-D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-
-
-@helper
-def _exp(x):
-    """e^x in float32 within one unit of the last place, for |x| ≤ 87."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * HIGH) - n * LOW
-    tail = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
-    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return scale * (r + r * r * tail) + scale
+# Exact in float32; a Python number would lift it to float64.
+ZERO, LEAST = np.float32(0), np.float32(-87.0)
 
 
 @reduction
@@ -38,7 +26,7 @@ def _segment(p, scale, lse, bar, received):
         t = p[j] * scale - lse
         p[j] = t
         x = LEAST if t < LEAST else t
-        e = _exp(x)
+        e = exp_single(x)
         e = ZERO if t < LEAST else e
         received[j] += e
         total += e

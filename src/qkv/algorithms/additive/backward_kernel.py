@@ -13,8 +13,9 @@ the modules passed to `@kernel`.
 import numpy as np
 
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
+from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction, wide_registers
-from qkv.compiled.tanh import expm1, tanh_in_double
+from qkv.compiled.tanh import tanh_in_double
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
@@ -59,7 +60,7 @@ def _exponentials(s, base):
     wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
@@ -70,7 +71,7 @@ def _logistic(s, shift):
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 

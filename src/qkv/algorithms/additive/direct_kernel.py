@@ -10,8 +10,9 @@ directly for each pair (`qkv.compiled.tanh`), and keys are read in their origina
 
 import numpy as np
 
+from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import helper, inlined, kernel, prefetch, reduction, wide_registers
-from qkv.compiled.tanh import dot, expm1, features, score
+from qkv.compiled.tanh import dot, features, score
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 LOW32 = 0xFFFFFFFF
@@ -53,7 +54,7 @@ def _exponentials(s, base):
     wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
@@ -64,7 +65,7 @@ def _logistic(s, shift):
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 

@@ -18,29 +18,13 @@ Features of the first three ways are grouped in fours, padded with features of w
 
 import numpy as np
 
+from qkv.compiled.exp import LN2_HIGH, LN2_LOW, LOG2E, exp_times_power
 from qkv.compiled.kernels import helper, kernel, wide_registers
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01  # the first 33 bits of ln 2, so that n · LN2_HIGH is exact for |n| < 2^20
-LN2_LOW = 1.90821492927058770002e-10
 LN2 = LN2_HIGH + LN2_LOW
 CENTER_LIMIT = 131072.0
 VECTOR_LIMIT = 1073741824.0
 CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
-
-
-@helper
-def _exp_times_power(x, power):
-    """Compute e^x · 2^power for |x| < 2^18, in float64."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    scale = np.int64((np.int64(n + power) + 1023) << 52).view(np.float64)
-    return scale * (r + r2 * (low + r4 * (middle + r4 * high))) + scale
 
 
 @helper
@@ -132,7 +116,7 @@ def _factor(row, stop, center, reach, sign):
         x = 2.0 * np.float64(row[i])
         x = middle - reach[i] if x < middle - reach[i] else x
         x = middle + reach[i] if x > middle + reach[i] else x
-        row[i] = _exp_times_power(x, sign * center[i])
+        row[i] = exp_times_power(x, sign * center[i])
 
 
 @helper

@@ -11,8 +11,8 @@ other rows, so it is bit-identical however rows are divided among threads.
 import numpy as np
 
 from qkv.algorithms.additive.scores_kernel import scores
+from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
-from qkv.compiled.tanh import expm1
 from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
@@ -75,7 +75,7 @@ def _exponentials(s, base):
     wide_registers()
     for k in range(s.size):
         x = np.float64(s[k] - base)
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x < -708.0 else e
 
 
@@ -86,7 +86,7 @@ def _logistic(s, shift):
     for k in range(s.size):
         x = -np.float64(s[k] + shift)
         x = 700.0 if x > 700.0 else x
-        _, e = expm1(-708.0 if x < -708.0 else x)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
         s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
 
 
@@ -131,7 +131,7 @@ def _softmax_step(s, n, q, columns, out, top, total):
     base = now if now > -np.inf else ZERO * total[n, q]
     _exponentials(s, base)
     if now != before:
-        _, e = expm1(max(np.float64(before - base), -708.0))
+        _, e = expm1_and_exp(max(np.float64(before - base), -708.0))
         keep = e if before > -np.inf else 0.0
         total[n, q] *= keep
         for c in range(out.size):

@@ -16,29 +16,13 @@ holds the root. Sums and τ are float64, and float32 weights are rounded once.
 
 import numpy as np
 
+from qkv.compiled.exp import LN2_HIGH, LN2_LOW, exp
 from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 STEPS = 100
 LEAST = 1e-300
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE = np.float32(0), np.float32(1)
-
-
-@helper
-def _exp(x):
-    """e^x in float64, for |x| ≤ 708."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * (r + r2 * (low + r4 * (middle + r4 * high))) + scale
 
 
 @helper
@@ -60,7 +44,7 @@ def _power(base, exponent):
     """max(0, base)^exponent, 0 where the base or the power is below the normal numbers."""
     y = exponent * _log(base if base > LEAST else 1.0)
     y = -708.0 if y < -708.0 else (708.0 if y > 708.0 else y)
-    e = _exp(y)
+    e = exp(y)
     return e if base > LEAST and y > -708.0 else 0.0
 
 

@@ -10,11 +10,9 @@ A row stays in the first cache while the steps pass over it; PyTorch would send 
 
 import numpy as np
 
+from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
-LOG2E = 1.4426950408889634
-LN2_HIGH = 6.93147180369123816490e-01
-LN2_LOW = 1.90821492927058770002e-10
 LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
 SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
 # e^x is 0 below: it is less than half of the least number of either type, 2^−149 and 2^−1074.
@@ -22,46 +20,6 @@ FAINT4, FAINT8 = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
 LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
-LOG2E4, HIGH4, LOW4 = np.float32(LOG2E), np.float32(0.693359375), np.float32(-2.12194440e-4)
-LEAST4 = np.float32(-87.0)
-D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-
-
-@helper
-def _exp(x):
-    """e^x in float64, for |x| ≤ 708."""
-    n = np.rint(x * LOG2E)
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    r2 = r * r
-    low = (0.5 + r * (1 / 6)) + r2 * ((1 / 24) + r * (1 / 120))
-    middle = ((1 / 720) + r * (1 / 5040)) + r2 * ((1 / 40320) + r * (1 / 362880))
-    high = ((1 / 3628800) + r * (1 / 39916800)) + r2 * ((1 / 479001600) + r * (1 / 6227020800))
-    r4 = r2 * r2
-    scale = np.int64((np.int64(n) + 1023) << 52).view(np.float64)
-    return scale * (r + r2 * (low + r4 * (middle + r4 * high))) + scale
-
-
-@helper
-def _exp_or_zero(x):
-    """e^x for x ≤ 708, exactly 0 below e^−708; NaN stays NaN."""
-    e = _exp(-708.0 if x < -708.0 else x)
-    return 0.0 if x < -708.0 else e
-
-
-@helper
-def _exp4(x):
-    """e^x in float32 within one unit of the last place, for x ≤ 87; exactly 0 below e^−87.
-
-    Source: Moshier, Cephes, `expf`.
-    """
-    y = LEAST4 if x < LEAST4 else x
-    n = np.rint(y * LOG2E4)
-    r = (y - n * HIGH4) - n * LOW4
-    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
-    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    e = (r * r * p + r) * scale + scale
-    return ZERO if x < LEAST4 else e
 
 
 @helper
@@ -86,10 +44,10 @@ def _bell(s, single):
     wide_registers()
     if single:
         for k in range(s.size):
-            s[k] = _exp4(np.float32(-HALF_OF * s[k]))
+            s[k] = exp_single_or_zero(np.float32(-HALF_OF * s[k]))
     else:
         for k in range(s.size):
-            s[k] = _exp_or_zero(-0.5 * np.float64(s[k]))
+            s[k] = exp_or_zero(-0.5 * np.float64(s[k]))
 
 
 @helper
@@ -209,10 +167,10 @@ def _softmax(s, w, sink, least, single, columns):
     base = columns[0]
     if single:
         for k in range(s.size):
-            w[k] = _exp4(np.float32(s[k] - base))
+            w[k] = exp_single_or_zero(np.float32(s[k] - base))
     else:
         for k in range(s.size):
-            w[k] = _exp_or_zero(np.float64(s[k] - base))
+            w[k] = exp_or_zero(np.float64(s[k] - base))
     own = np.exp(sink - np.float64(base))
     total = _sum(w) + own
     if total == 0.0:

@@ -9,6 +9,7 @@ of one row each, which take several times as long as reading the cache.
 
 import numpy as np
 
+from qkv.compiled.exp import exp_single_or_zero
 from qkv.compiled.kernels import helper, kernel, reduction, wide_registers
 
 ROUND = 16
@@ -17,25 +18,7 @@ LANES = np.uint64(ROUND)
 # Unsigned: for a signed index, Numba checks at each access whether it counts from the end.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 # Exact in float32; a Python number would promote float32 to float64.
-ZERO, ONE, LEAST = np.float32(0), np.float32(1), np.float32(-87.0)
-LOG2E, HIGH, LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
-D2, D3, D4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-D5, D6, D7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-
-
-@helper
-def _exp(x):
-    """Return e^x within one unit of the last place, for x ≤ 0; exactly 0 below e^−87; NaN stays NaN.
-
-    Source: Moshier, Cephes, `expf`.
-    """
-    y = LEAST if x < LEAST else x
-    n = np.rint(y * LOG2E)
-    r = (y - n * HIGH) - n * LOW
-    p = D2 + r * (D3 + r * (D4 + r * (D5 + r * (D6 + r * D7))))
-    scale = np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
-    e = (r * r * p + r) * scale + scale
-    return ZERO if x < LEAST else e
+ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @helper
@@ -78,7 +61,7 @@ def _weigh(s, count):
         s[k] = -np.inf
     total = ZERO
     for k in range(whole * LANES):
-        s[k] = _exp(s[k] - base)
+        s[k] = exp_single_or_zero(s[k] - base)
         total += s[k]
     share = ONE / total if total != 0 else ZERO
     for k in range(whole * LANES):

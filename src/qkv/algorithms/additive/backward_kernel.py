@@ -3,8 +3,6 @@
 The derivation is in `qkv.algorithms.additive.factored`. Each tile of keys is processed for four rows at a time: their
 weights p and score gradients g are recomputed, then one loop over the features recomputes t = tanh(a + b) from its
 factors: Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) that of the key side, Σ g·t that of the vector.
-Helpers shared with `forward_kernel` are copied verbatim, because Numba's cache only notices changes in this file and in
-the modules passed to `@kernel`.
 """
 
 # mypy: ignore-errors
@@ -12,83 +10,17 @@ the modules passed to `@kernel`.
 
 import numpy as np
 
+from qkv.algorithms.additive.dropout_kernel import LOW32, mix, row_bits
+from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, hide, seen_range
+from qkv.algorithms.additive.row_weights_kernel import IDENTITY, SIGMOID, SOFTMAX, exponentials, logistic
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
-from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction, wide_registers
 from qkv.compiled.tanh import tanh_in_double
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 
-SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 32
-LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
-
-
-@helper
-def _seen(sight, n, q, edge, size):
-    """Return the range of a tile's keys, starting at key `edge`, that is within the bounds of a row."""
-    first, last, _, _, owner = sight
-    start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
-    return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
-
-
-@helper
-def _hide(s, sight, n, q, at, hidden):
-    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
-    _, _, mask, _, owner = sight
-    if mask.size:
-        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
-        for k in range(s.size):
-            s[k] = s[k] if seen[k] else hidden
-
-
-@inlined
-def _beside(sight, n, q, at, hidden, s):
-    """Add the bias to the scores of a row, starting at key `at`, and write `hidden` for hidden keys."""
-    bias, owner = sight[3], sight[4]
-    if bias.size:
-        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
-        for k in range(s.size):
-            s[k] += added[k]
-    _hide(s, sight, n, q, at, hidden)
-
-
-@helper
-def _exponentials(s, base):
-    """s ← exp(s − base); exactly 0 below exp(−708)."""
-    wide_registers()
-    for k in range(s.size):
-        x = np.float64(s[k] - base)
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x < -708.0 else e
-
-
-@helper
-def _logistic(s, shift):
-    """s ← σ(s + shift)."""
-    wide_registers()
-    for k in range(s.size):
-        x = -np.float64(s[k] + shift)
-        x = 700.0 if x > 700.0 else x
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
-
-
-@helper
-def _mix(x):
-    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`."""
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
-    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
-    return x ^ (x >> np.uint64(16))
-
-
-@helper
-def _row_bits(seed, row):
-    low = np.uint64(LOW32)
-    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
-    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
-    return _mix((both + _mix(row & low) + high_row) & low)
 
 
 @helper
@@ -96,8 +28,8 @@ def _keep_factor(c, bits, start, threshold, scale):
     """c ← the dropout factor of each weight: 0 or `scale`."""
     low = np.uint64(LOW32)
     for k in range(c.size):
-        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
-        c[k] = scale if _mix((bits + key) & low) >= threshold else ZERO
+        key = mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
+        c[k] = scale if mix((bits + key) & low) >= threshold else ZERO
 
 
 @helper
@@ -202,13 +134,13 @@ def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
     top, total, out, grad, grad_lse, shift, drop = state
     at = tile * weights.shape[1] + start
     p, g, keep = weights[j, start:stop], rows[1][j, start:stop], rows[2][: stop - start]
-    _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
+    add_bias_and_hide(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
     if rule == SOFTMAX:
-        _exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+        exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
     elif rule == SIGMOID:
-        _logistic(p, shift[n, q])
+        logistic(p, shift[n, q])
     if drop.size:
-        _keep_factor(keep, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+        _keep_factor(keep, row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
     # Summed in the same order as the products of gradient and values, so that a row that sees only one key has
     # gradients of exactly zero.
     delta, width = rows[3][:1], out.shape[2]
@@ -219,7 +151,7 @@ def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
         delta[0] -= grad_lse[n, q]
     _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta[0])
     if rule == IDENTITY:
-        _hide(g, sight, n, q, at, 0.0)
+        hide(g, sight, n, q, at, 0.0)
     _collect(g, n, q, at, rule, sight, wanted)
 
 
@@ -252,7 +184,7 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, 
         for j in range(4):
             parts[j] = 0
             if four + j < end:
-                parts[j, 0], parts[j, 1] = _seen(sight, n, four + j, tile * size, min(size, keys - tile * size))
+                parts[j, 0], parts[j, 1] = seen_range(sight, n, four + j, tile * size, min(size, keys - tile * size))
             if parts[j, 0] < parts[j, 1]:
                 start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
         if start < stop:
@@ -296,7 +228,7 @@ def _take(box, grad, sight, size, edge, grads):
     for i in range(grads.shape[0]):
         start, stop = 0, 0
         if begin + i < end:
-            start, stop = _seen(sight, n, begin + i, tile * edge, size)
+            start, stop = seen_range(sight, n, begin + i, tile * edge, size)
         if start < stop:
             _copy(grad[n, begin + i], grads[i])
         else:

@@ -1,8 +1,7 @@
 """Additive attention with few queries, such as a decoder's step: forward and backward, without factors.
 
 With one query, or a few, exponentials of every key would cost more than they save. Here tanh(a + b) is computed
-directly for each pair (`qkv.compiled.tanh`), and keys are read in their original layout. Helpers shared with
-`forward_kernel` are copied verbatim, because Numba's cache only notices changes in this file.
+directly for each pair (`qkv.compiled.tanh`), and keys are read in their original layout.
 """
 
 # mypy: ignore-errors
@@ -10,96 +9,23 @@ directly for each pair (`qkv.compiled.tanh`), and keys are read in their origina
 
 import numpy as np
 
-from qkv.compiled.exp import expm1_and_exp
-from qkv.compiled.kernels import helper, inlined, kernel, prefetch, reduction, wide_registers
+from qkv.algorithms.additive.dropout_kernel import LOW32, drop_weights, mix, row_bits
+from qkv.algorithms.additive.hidden_keys_kernel import hide
+from qkv.algorithms.additive.row_weights_kernel import (
+    IDENTITY,
+    SIGMOID,
+    SOFTMAX,
+    divide_by_sum,
+    exponentials,
+    largest,
+    logistic,
+    total_of,
+)
+from qkv.compiled.kernels import helper, inlined, kernel, prefetch, wide_registers
 from qkv.compiled.tanh import dot, features, score
 
-SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
-LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
-
-
-@helper
-def _hide(s, sight, n, q, at, hidden):
-    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
-    _, _, mask, _, owner = sight
-    if mask.size:
-        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
-        for k in range(s.size):
-            s[k] = s[k] if seen[k] else hidden
-
-
-@helper
-def _largest(s, least, columns):
-    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
-    wide_registers()
-    columns[:] = least
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
-        for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
-        columns[0] = s[k] if s[k] > columns[0] else columns[0]
-    top = columns[0]
-    for k in range(64):
-        top = columns[k] if columns[k] > top else top
-    return top
-
-
-@helper
-def _exponentials(s, base):
-    """s ← exp(s − base); exactly 0 below exp(−708)."""
-    wide_registers()
-    for k in range(s.size):
-        x = np.float64(s[k] - base)
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x < -708.0 else e
-
-
-@helper
-def _logistic(s, shift):
-    """s ← σ(s + shift)."""
-    wide_registers()
-    for k in range(s.size):
-        x = -np.float64(s[k] + shift)
-        x = 700.0 if x > 700.0 else x
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
-
-
-@reduction
-def _total(s):
-    total = ZERO * s[0]
-    for k in range(s.size):
-        total += s[k]
-    return total
-
-
-@helper
-def _mix(x):
-    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`."""
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
-    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
-    return x ^ (x >> np.uint64(16))
-
-
-@helper
-def _row_bits(seed, row):
-    low = np.uint64(LOW32)
-    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
-    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
-    return _mix((both + _mix(row & low) + high_row) & low)
-
-
-@helper
-def _drop(s, bits, start, threshold, scale):
-    """Apply dropout: the hash of (seed, row, key) decides which weights become 0; the others are scaled."""
-    low = np.uint64(LOW32)
-    for k in range(s.size):
-        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
-        s[k] = s[k] * scale if _mix((bits + key) & low) >= threshold else ZERO
 
 
 @helper
@@ -120,16 +46,6 @@ def _add_values(out, s, value):
         p, v = s[k], value[k]
         for c in range(width):
             out[c] += p * v[c]
-
-
-@helper
-def _finish(out, total):
-    """Divide by the sum of a softmax row; a row whose sum is 0 becomes 0."""
-    if total == 0:
-        out[:] = 0
-    else:
-        for c in range(out.size):
-            out[c] /= total
 
 
 @helper
@@ -158,7 +74,7 @@ def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s)
         added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, start : start + s.size]
         for k in range(s.size):
             s[k] += added[k]
-    _hide(s, sight, n, q, start, hidden)
+    hide(s, sight, n, q, start, hidden)
 
 
 @kernel(
@@ -192,16 +108,16 @@ def forward(
         s = scratch[: end - begin]
         _row_scores(n, q, begin, query, key, vector, value, sight, hidden, lines, s)
         if rule == SOFTMAX:
-            top[n, q] = _largest(s, top[n, q], columns)
-            _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
-            total[n, q] = _total(s)
+            top[n, q] = largest(s, top[n, q], columns)
+            exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+            total[n, q] = total_of(s)
         elif rule == SIGMOID:
-            _logistic(s, shift[n, q])
+            logistic(s, shift[n, q])
         if drop.size:
-            _drop(s, _row_bits(drop[0], np.uint64(row)), begin, drop[1], scale)
+            drop_weights(s, row_bits(drop[0], np.uint64(row)), begin, drop[1], scale)
         _add_values(out[n, q], s, value[n, begin:end])
         if rule == SOFTMAX:
-            _finish(out[n, q], total[n, q])
+            divide_by_sum(out[n, q], total[n, q])
 
 
 @helper
@@ -255,12 +171,12 @@ def _weights(n, q, start, rule, inputs, sight, state, lines, s):
     top, total, _, _, _, shift, _ = state
     _row_scores(n, q, start, query, key, vector, value, sight, 0.0 if rule == IDENTITY else -np.inf, lines, s)
     if rule == SOFTMAX:
-        _exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
+        exponentials(s, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
         share = ONE / total[n, q] if total[n, q] != 0 else ZERO * total[n, q]
         for k in range(s.size):
             s[k] *= share
     elif rule == SIGMOID:
-        _logistic(s, shift[n, q])
+        logistic(s, shift[n, q])
 
 
 @helper
@@ -293,7 +209,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
     _weights(n, q, start, rule, inputs, sight, state, lines, s)
     # Summed in the same order as the products below, so that a row that sees one key has gradients of exactly zero.
     delta = dot(grad[n, q], out[n, q]) - (grad_lse[n, q] if grad_lse.size else ZERO)
-    bits, low = _row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
+    bits, low = row_bits(drop[0], np.uint64(n * out.shape[1] + q)) if drop.size else np.uint64(0), np.uint64(LOW32)
     for k in range(s.size):
         at = start + k
         if mask.size and not mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at]:
@@ -303,7 +219,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
                 d_value[n, at] = 0
             continue
         kept = ONE * scale
-        if drop.size and _mix((bits + _mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
+        if drop.size and mix((bits + mix((np.uint64(at) + np.uint64(0x9E3779B9)) & low)) & low) < drop[1]:
             kept = ZERO * scale
         p = s[k]
         s[k] = _slope(rule, p, kept * dot(grad[n, q], value[n, at]), delta)

@@ -10,126 +10,35 @@ other rows, so it is bit-identical however rows are divided among threads.
 
 import numpy as np
 
+from qkv.algorithms.additive.dropout_kernel import drop_weights, row_bits
+from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, seen_range
+from qkv.algorithms.additive.row_weights_kernel import (
+    IDENTITY,
+    SIGMOID,
+    SOFTMAX,
+    divide_by_sum,
+    exponentials,
+    largest,
+    logistic,
+    total_of,
+)
 from qkv.algorithms.additive.scores_kernel import scores
 from qkv.compiled.exp import expm1_and_exp
-from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel
 from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
 
-SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 BLOCK = 64
-LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would promote float32 to float64.
 ZERO = np.float32(0)
-
-
-@helper
-def _seen(sight, n, q, edge, size):
-    """Return the range of a tile's keys, starting at key `edge`, that is within the bounds of a row."""
-    first, last, _, _, owner = sight
-    start = max(np.int64(first[owner[n, 1], q]) - edge, 0)
-    return start, min(np.int64(last[owner[n, 1], q]) - edge, size)
-
-
-@helper
-def _hide(s, sight, n, q, at, hidden):
-    """Write `hidden` where the dense mask hides a key; the first entry is key number `at`."""
-    _, _, mask, _, owner = sight
-    if mask.size:
-        seen = mask[owner[n, 2], q if mask.shape[1] > 1 else 0, at : at + s.size]
-        for k in range(s.size):
-            s[k] = s[k] if seen[k] else hidden
-
-
-@inlined
-def _beside(sight, n, q, at, hidden, s):
-    """Add the bias to the scores of a row, starting at key `at`, and write `hidden` for hidden keys."""
-    bias, owner = sight[3], sight[4]
-    if bias.size:
-        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
-        for k in range(s.size):
-            s[k] += added[k]
-    _hide(s, sight, n, q, at, hidden)
-
-
-@helper
-def _largest(s, least, columns):
-    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
-    wide_registers()
-    columns[:] = least
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
-        for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
-        columns[0] = s[k] if s[k] > columns[0] else columns[0]
-    top = columns[0]
-    for k in range(64):
-        top = columns[k] if columns[k] > top else top
-    return top
-
-
-@helper
-def _exponentials(s, base):
-    """s ← exp(s − base); exactly 0 below exp(−708)."""
-    wide_registers()
-    for k in range(s.size):
-        x = np.float64(s[k] - base)
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x < -708.0 else e
-
-
-@helper
-def _logistic(s, shift):
-    """s ← σ(s + shift)."""
-    wide_registers()
-    for k in range(s.size):
-        x = -np.float64(s[k] + shift)
-        x = 700.0 if x > 700.0 else x
-        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
-        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
-
-
-@reduction
-def _total(s):
-    total = ZERO * s[0]
-    for k in range(s.size):
-        total += s[k]
-    return total
-
-
-@helper
-def _mix(x):
-    """Mix 32 bits held in uint64: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`."""
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & np.uint64(LOW32)
-    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & np.uint64(LOW32)
-    return x ^ (x >> np.uint64(16))
-
-
-@helper
-def _row_bits(seed, row):
-    low = np.uint64(LOW32)
-    high_row = _mix((_mix((row >> np.uint64(32)) & low) + np.uint64(1)) & low)
-    both = _mix(seed & low) + _mix((seed >> np.uint64(32)) & low)
-    return _mix((both + _mix(row & low) + high_row) & low)
-
-
-@helper
-def _drop(s, bits, start, threshold, scale):
-    """Apply dropout: the hash of (seed, row, key) decides which weights become 0; the others are scaled."""
-    low = np.uint64(LOW32)
-    for k in range(s.size):
-        key = _mix((np.uint64(start + k) + np.uint64(0x9E3779B9)) & low)
-        s[k] = s[k] * scale if _mix((bits + key) & low) >= threshold else ZERO
 
 
 @helper
 def _softmax_step(s, n, q, columns, out, top, total):
     """Convert the scores of one tile to weights, and rescale the sums of earlier tiles."""
     before = top[n, q]
-    now = _largest(s, before, columns)
+    now = largest(s, before, columns)
     base = now if now > -np.inf else ZERO * total[n, q]
-    _exponentials(s, base)
+    exponentials(s, base)
     if now != before:
         _, e = expm1_and_exp(max(np.float64(before - base), -708.0))
         keep = e if before > -np.inf else 0.0
@@ -137,29 +46,19 @@ def _softmax_step(s, n, q, columns, out, top, total):
         for c in range(out.size):
             out[c] *= keep
         top[n, q] = now
-    total[n, q] += _total(s)
-
-
-@helper
-def _finish(out, total):
-    """Divide by the sum of a softmax row; a row whose sum is 0 becomes 0."""
-    if total == 0:
-        out[:] = 0
-    else:
-        for c in range(out.size):
-            out[c] /= total
+    total[n, q] += total_of(s)
 
 
 @inlined
 def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, total):
     """Convert the scores of one row, whose first key is number `at`, to weights."""
-    _beside(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
+    add_bias_and_hide(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
     if rule == SOFTMAX:
         _softmax_step(s, n, q, columns, out[n, q], top, total)
     elif rule == SIGMOID:
-        _logistic(s, shift[n, q])
+        logistic(s, shift[n, q])
     if drop.size:
-        _drop(s, _row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
+        drop_weights(s, row_bits(drop[0], np.uint64(n * out.shape[1] + q)), at, drop[1], scale)
 
 
 @inlined
@@ -171,7 +70,7 @@ def _meet_four(
     edge, low, high = tile * right.shape[3], right.shape[3], 0
     size = min(right.shape[3], value.shape[1] - edge)
     for j in range(min(4, end - q)):
-        start, stop = _seen(sight, n, q + j, edge, size)
+        start, stop = seen_range(sight, n, q + j, edge, size)
         if start < stop:
             low, high = min(low, start), max(high, stop)
     if low >= high:
@@ -179,7 +78,7 @@ def _meet_four(
     scores(left[n], q, end - 1, right[n, tile], weight[n], count[n], low, high, rows)
     alike = q + 4 <= end
     for j in range(min(4, end - q)):
-        start, stop = _seen(sight, n, q + j, edge, size)
+        start, stop = seen_range(sight, n, q + j, edge, size)
         alike &= start == low and stop == high
         if start < stop:
             s = rows[j, start:stop]
@@ -194,7 +93,7 @@ def _meet_four(
         add_four(IN_FOURS, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
         return
     for j in range(min(4, end - q)):
-        start, stop = _seen(sight, n, q + j, edge, size)
+        start, stop = seen_range(sight, n, q + j, edge, size)
         if start < stop:
             own, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
             add_one(IN_FOURS, out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
@@ -240,5 +139,5 @@ def forward(
                 )
         if rule == SOFTMAX:
             for q in range(begin, end):
-                _finish(out[n, q], total[n, q])
+                divide_by_sum(out[n, q], total[n, q])
         row += end - begin

@@ -1,0 +1,71 @@
+"""From scores to weights, a row or a part of one: the normalizers of additive attention."""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.exp import expm1_and_exp
+from qkv.compiled.kernels import helper, reduction, wide_registers
+
+SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
+# Exact in both float types; a Python number would promote float32 to float64.
+_ZERO = np.float32(0)
+
+
+@helper
+def largest(s, least, columns):
+    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
+    wide_registers()
+    columns[:] = least
+    whole = s.size - s.size % 64
+    for start in range(0, whole, 64):
+        part = s[start : start + 64]
+        for k in range(64):
+            columns[k] = part[k] if part[k] > columns[k] else columns[k]
+    for k in range(whole, s.size):
+        columns[0] = s[k] if s[k] > columns[0] else columns[0]
+    top = columns[0]
+    for k in range(64):
+        top = columns[k] if columns[k] > top else top
+    return top
+
+
+@helper
+def exponentials(s, base):
+    """s ← exp(s − base); exactly 0 below exp(−708)."""
+    wide_registers()
+    for k in range(s.size):
+        x = np.float64(s[k] - base)
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x < -708.0 else e
+
+
+@helper
+def logistic(s, shift):
+    """s ← σ(s + shift)."""
+    wide_registers()
+    for k in range(s.size):
+        x = -np.float64(s[k] + shift)
+        x = 700.0 if x > 700.0 else x
+        _, e = expm1_and_exp(-708.0 if x < -708.0 else x)
+        s[k] = 0.0 if x == 700.0 else 1.0 / (1.0 + e)
+
+
+@reduction
+def total_of(s):
+    """Return Σ s."""
+    total = _ZERO * s[0]
+    for k in range(s.size):
+        total += s[k]
+    return total
+
+
+@helper
+def divide_by_sum(out, total):
+    """Divide by the sum of a softmax row; a row whose sum is 0 becomes 0."""
+    if total == 0:
+        out[:] = 0
+    else:
+        for c in range(out.size):
+            out[c] /= total

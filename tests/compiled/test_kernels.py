@@ -1,5 +1,6 @@
 """Compiling: once per machine, by two processes at once, with or without a folder to keep the result."""
 
+import ast
 import json
 import os
 import re
@@ -128,6 +129,19 @@ def test_machine_code_is_vectorized():
     )(forward_kernel.forward.py_func)
     assembly = next(iter(code.inspect_asm().values()))
     assert re.search(r"v?divps\s|fdiv\s+v", assembly)
+
+
+def test_no_helper_is_written_twice():
+    """Kernels import what they share."""
+    found: dict[str, str] = {}
+    for module in every_kernel.modules():
+        path = SOURCE.joinpath(*module.split(".")).with_suffix(".py")
+        for node in ast.parse(path.read_text(encoding="utf-8") if path.exists() else "").body:
+            if isinstance(node, ast.FunctionDef) and node.decorator_list:
+                text = ast.unparse([node.args, *node.body[ast.get_docstring(node) is not None :]])
+                where = found.setdefault(text, f"{module}.{node.name}")
+                assert where == f"{module}.{node.name}"
+    assert len(found) > 100
 
 
 def test_unknown_type_is_refused():

@@ -16,6 +16,7 @@ holds the root. Sums and τ are float64, and float32 weights are rounded once.
 
 import numpy as np
 
+from qkv.algorithms.rowwise.row_loops_kernel import largest
 from qkv.compiled.exp import LN2_HIGH, LN2_LOW, exp
 from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
@@ -46,23 +47,6 @@ def _power(base, exponent):
     y = -708.0 if y < -708.0 else (708.0 if y > 708.0 else y)
     e = exp(y)
     return e if base > LEAST and y > -708.0 else 0.0
-
-
-@helper
-def _largest(s, columns):
-    """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
-    columns[:] = -np.inf
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
-        for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
-        columns[0] = s[k] if s[k] > columns[0] else columns[0]
-    top = columns[0]
-    for k in range(64):
-        top = columns[k] if columns[k] > top else top
-    return top
 
 
 @reduction
@@ -189,7 +173,7 @@ def entmax(start, stop, alpha, scores, tau, near, columns):
     for row in range(start, stop):
         n, q = row // scores.shape[1], row % scores.shape[1]
         s, slope = scores[n, q], alpha[n] - 1.0
-        top = np.float64(_largest(s, columns))
+        top = np.float64(largest(s, columns))
         if _unequal_to_itself(s) > 0 or top == np.inf:
             tau[n, q] = np.nan
             for k in range(s.size):

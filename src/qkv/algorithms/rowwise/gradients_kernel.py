@@ -8,43 +8,14 @@ The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row ar
 
 import numpy as np
 
+from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
+from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide
+from qkv.algorithms.rowwise.weights_kernel import BELL, BOX, GAUSSIAN, HALF, LINEAR, MEAN, SOFTMAX, SUM
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
 
-LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
-SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
-LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
-
-
-@helper
-def _hide(s, seen, hidden):
-    for k in range(s.size):
-        s[k] = s[k] if seen[k] else hidden
-
-
-@reduction
-def _count(seen):
-    count = 0
-    for k in range(seen.size):
-        count += seen[k]
-    return count
-
-
-@helper
-def _mix(x):
-    """Mix 32 bits: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`. Numba widens what it multiplies."""
-    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-    return np.uint32(x ^ (x >> np.uint32(16)))
-
-
-@helper
-def _row_bits(seed, row):
-    high_row = _mix(np.uint32(_mix(np.uint32(row >> np.uint64(32))) + np.uint32(1)))
-    both = np.uint32(_mix(np.uint32(seed & np.uint64(LOW32))) + _mix(np.uint32(seed >> np.uint64(32))))
-    return _mix(np.uint32(both + np.uint32(_mix(np.uint32(row & np.uint64(LOW32))) + high_row)))
 
 
 @helper
@@ -52,14 +23,8 @@ def _keep(share, bits, start, threshold, keep):
     """Give what each weight is multiplied by under dropout."""
     wide_registers()
     for k in range(share.size):
-        key = _mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        share[k] = keep if _mix(np.uint32(bits + key)) >= threshold else ZERO
-
-
-@helper
-def _copy(x, y):
-    for k in range(x.size):
-        y[k] = x[k]
+        key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
+        share[k] = keep if mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
 @helper
@@ -67,15 +32,6 @@ def _multiply(x, y):
     wide_registers()
     for k in range(x.size):
         x[k] *= y[k]
-
-
-@reduction
-def _sum(x):
-    wide_registers()
-    total = 0.0
-    for k in range(x.size):
-        total += np.float64(x[k])
-    return total
 
 
 @reduction
@@ -167,7 +123,7 @@ def _unbend_bump(power, g, x, scale):
 def _unbend(shape, power, single, g, x, scale):
     """x ← the gradient of x·scale, the distance or the dot product."""
     if shape == LINEAR:
-        _copy(g, x)
+        copy_row(g, x)
     elif shape == HALF:
         for k in range(g.size):
             x[k] = -HALF_OF * g[k]
@@ -232,25 +188,25 @@ def unweigh(
         d_sink[n, q] = 0
         d_scale[n, q] = 0
         if drop.size:
-            bits = _row_bits(drop[0], np.uint64(number[n] + q))
+            bits = row_bits(drop[0], np.uint64(number[n] + q))
             hold[0] = np.uint64(drop[2]).view(np.float64)
             _keep(kept, bits, left + low, drop[1], hold[0])
             _multiply(g, kept)
         visible = high - low
         if mask.size:
-            visible = _count(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
+            visible = count_true(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
         pulled = of_state[n, q] if of_state.size else 0.0
         d_sink[n, q] = _unnormalize(rule, w, g, state[n, q], pulled, sink[n], visible, hold)
         if mask.size:
             hold[0] = 0
-            _hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], hold[0])
+            hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], hold[0])
         if drop.size:
             _multiply(w, kept)
         if shape == BOX:
             x[:] = 0
             continue
         if learns_scale:
-            _copy(x, copy)
+            copy_row(x, copy)
         wide[0] = scale[n]
         _unbend(shape, power, single, g, x, wide[0])
         if learns_scale:

@@ -10,14 +10,15 @@ A row stays in the first cache while the steps pass over it; PyTorch would send 
 
 import numpy as np
 
+from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
+from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide, largest, sum_of
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
-from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, wide_registers
 
 LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
 SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
 # e^x is 0 below: it is less than half of the least number of either type, 2^−149 and 2^−1074.
 FAINT4, FAINT8 = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
-LOW32 = 0xFFFFFFFF
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
 
@@ -86,55 +87,9 @@ def _bend(shape, power, single, x, scale, s):
 
 
 @helper
-def _copy(x, y):
-    for k in range(x.size):
-        y[k] = x[k]
-
-
-@helper
 def _add(s, bias):
     for k in range(s.size):
         s[k] += bias[k]
-
-
-@helper
-def _hide(s, seen, hidden):
-    for k in range(s.size):
-        s[k] = s[k] if seen[k] else hidden
-
-
-@reduction
-def _count(seen):
-    count = 0
-    for k in range(seen.size):
-        count += seen[k]
-    return count
-
-
-@helper
-def _largest(s, columns):
-    """Give the largest score that is not NaN, taken in 64 columns so that it fills registers."""
-    columns[:] = -np.inf
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
-        for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
-        columns[0] = s[k] if s[k] > columns[0] else columns[0]
-    top = columns[0]
-    for k in range(64):
-        top = columns[k] if columns[k] > top else top
-    return top
-
-
-@reduction
-def _sum(x):
-    wide_registers()
-    total = 0.0
-    for k in range(x.size):
-        total += np.float64(x[k])
-    return total
 
 
 @helper
@@ -159,8 +114,8 @@ def _softmax(s, w, sink, least, single, columns):
     Where the largest is below `least`, all are 0; NaN, which is no largest score, stays visible.
     """
     wide_registers()
-    top = max(np.float64(_largest(s, columns)), sink)
-    if top < least and not np.isnan(_sum(s)):
+    top = max(np.float64(largest(s, columns)), sink)
+    if top < least and not np.isnan(sum_of(s)):
         w[:] = 0
         return -np.inf
     columns[0] = top if top > -np.inf else 0.0
@@ -172,7 +127,7 @@ def _softmax(s, w, sink, least, single, columns):
         for k in range(s.size):
             w[k] = exp_or_zero(np.float64(s[k] - base))
     own = np.exp(sink - np.float64(base))
-    total = _sum(w) + own
+    total = sum_of(w) + own
     if total == 0.0:
         w[:] = 0
         return -np.inf
@@ -184,7 +139,7 @@ def _softmax(s, w, sink, least, single, columns):
 @helper
 def _share(s, w, columns):
     """Turn kernel values into s/Σs; gives the sum."""
-    total = _sum(s)
+    total = sum_of(s)
     if total == 0.0:
         w[:] = 0
     else:
@@ -194,27 +149,12 @@ def _share(s, w, columns):
 
 
 @helper
-def _mix(x):
-    """Mix 32 bits: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`. Numba widens what it multiplies."""
-    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
-    x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
-    return np.uint32(x ^ (x >> np.uint32(16)))
-
-
-@helper
-def _row_bits(seed, row):
-    high_row = _mix(np.uint32(_mix(np.uint32(row >> np.uint64(32))) + np.uint32(1)))
-    both = np.uint32(_mix(np.uint32(seed & np.uint64(LOW32))) + _mix(np.uint32(seed >> np.uint64(32))))
-    return _mix(np.uint32(both + np.uint32(_mix(np.uint32(row & np.uint64(LOW32))) + high_row)))
-
-
-@helper
 def _drop(w, bits, start, threshold, keep):
     """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
     wide_registers()
     for k in range(w.size):
-        key = _mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        w[k] = w[k] * keep if _mix(np.uint32(bits + key)) >= threshold else ZERO
+        key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
+        w[k] = w[k] * keep if mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
 @inlined
@@ -230,7 +170,7 @@ def _normalize(rule, s, w, sink, visible, single, columns):
         columns[0] = max(visible, 1)
         _divide(s, columns[0], w)
         return np.float64(visible)
-    _copy(s, w)
+    copy_row(s, w)
     return 0.0
 
 
@@ -284,12 +224,12 @@ def weigh(
         if mask.size:
             seen = mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high]
             columns[0] = hidden
-            _hide(scores, seen, columns[0])
-            visible = _count(seen)
+            hide(scores, seen, columns[0])
+            visible = count_true(seen)
         state[n, q] = _normalize(rule, scores, w, sink[n], visible, single, columns)
         if drop.size:
             columns[0] = np.uint64(drop[2]).view(np.float64)
-            bits = _row_bits(drop[0], np.uint64(number[n] + q))
+            bits = row_bits(drop[0], np.uint64(number[n] + q))
             _drop(w, bits, left + low, drop[1], columns[0])
 
 

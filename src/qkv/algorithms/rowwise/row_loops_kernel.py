@@ -1,0 +1,58 @@
+"""Loops along one row of scores or weights."""
+
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
+import numpy as np
+
+from qkv.compiled.kernels import helper, reduction, wide_registers
+
+
+@helper
+def copy_row(x, y):
+    """y ← x."""
+    for k in range(x.size):
+        y[k] = x[k]
+
+
+@helper
+def hide(s, seen, hidden):
+    """Write `hidden` where a key is not seen."""
+    for k in range(s.size):
+        s[k] = s[k] if seen[k] else hidden
+
+
+@reduction
+def count_true(seen):
+    """Return how many keys are seen."""
+    count = 0
+    for k in range(seen.size):
+        count += seen[k]
+    return count
+
+
+@helper
+def largest(s, columns):
+    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
+    columns[:] = -np.inf
+    whole = s.size - s.size % 64
+    for start in range(0, whole, 64):
+        part = s[start : start + 64]
+        for k in range(64):
+            columns[k] = part[k] if part[k] > columns[k] else columns[k]
+    for k in range(whole, s.size):
+        columns[0] = s[k] if s[k] > columns[0] else columns[0]
+    top = columns[0]
+    for k in range(64):
+        top = columns[k] if columns[k] > top else top
+    return top
+
+
+@reduction
+def sum_of(x):
+    """Return Σ x, summed in float64."""
+    wide_registers()
+    total = 0.0
+    for k in range(x.size):
+        total += np.float64(x[k])
+    return total

@@ -16,7 +16,11 @@ from qkv.nn.decoding import block_kernel
 def modules() -> list[str]:
     """The names of the modules that may hold kernels."""
     found = [info.name for info in pkgutil.walk_packages(qkv.__path__, "qkv.")]
-    return [name for name in found if name.endswith("_kernel") or name.startswith(("qkv.linalg.", "qkv.compiled."))]
+    return [
+        name
+        for name in found
+        if name.endswith(("_kernel", "row_softmax")) or name.startswith(("qkv.linalg.", "qkv.compiled."))
+    ]
 
 
 def kernels() -> Iterator[tuple[str, Kernel]]:

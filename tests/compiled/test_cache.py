@@ -278,6 +278,68 @@ def test_without_source_kernels_are_compiled_in_every_process_and_one_warning_sa
     assert not (tmp_path / "kept").exists()
 
 
+# Several processes
+
+SMALL = textwrap.dedent(
+    """
+    import json, warnings
+    import numpy as np
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from small_kernel import add_each, double
+        x = np.ones(3, np.float32)
+        double.at(x.dtype)(0, 3, x)
+        add_each.at(x.dtype)
+    print(json.dumps({"x": x.tolist(), "warnings": [[type(w.message).__name__, str(w.message)] for w in caught]}))
+    """
+)
+
+
+def started(home: Path, folder: Path = Path(__file__).parent, **environment: str) -> "subprocess.Popen[str]":
+    """A process that compiles the small kernels of a folder, or loads them."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    path = os.pathsep.join(map(str, (folder, PACKAGE.parent)))
+    settings = {**clean, "PYTHONPATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(home), **environment}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", SMALL], env=settings, stdout=pipe, stderr=pipe, text=True)
+
+
+def warned(process: "subprocess.Popen[str]") -> list[list[str]]:
+    """What it warned of, after a look at what it computed."""
+    out, problems = process.communicate(timeout=600)
+    assert process.returncode == 0, problems
+    found = json.loads(out)
+    assert found["x"] == [2.0, 2.0, 2.0]
+    return found["warnings"]
+
+
+def test_two_processes_compile_at_once(tmp_path: Path) -> None:
+    both = [started(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept")) for _ in range(2)]
+    assert [warned(process) for process in both] == [[], []]
+    assert len(list((tmp_path / "kept").rglob("*.nbi"))) == 2
+    assert not list((tmp_path / "kept").rglob("*.tmp*"))
+
+
+def test_nothing_is_compiled_again(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    assert warned(started(tmp_path, NUMBA_CACHE_DIR=str(kept))) == []
+    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
+    assert len(before) == 4
+    assert warned(started(tmp_path, NUMBA_CACHE_DIR=str(kept))) == []
+    assert before == {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
+
+
+def test_no_folder_to_write_in_warns_once_and_works(tmp_path: Path) -> None:
+    """A read-only home and a read-only installation: files stand where the folders would have to be made."""
+    (folder := tmp_path / "source").mkdir()
+    shutil.copy(small_kernel.__file__, folder)
+    (folder / "__pycache__").write_text("not a folder")
+    (home := tmp_path / "home").write_text("not a folder")
+    ((kind, text),) = warned(started(home, folder))
+    assert kind == "KernelCacheWarning"
+    assert "NUMBA_CACHE_DIR" in text
+
+
 # Damage
 
 

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.compiled.small_kernel import add_each, double
 
-from qkv.algorithms.additive.layout_kernel import lay_out
+import qkv
 from qkv.compiled import openmp, thread_pool
-from qkv.decode.top_tokens_kernel import BLOCK, best_tokens
 from qkv.errors import UnsupportedError
 
 ENOUGH = 2 * thread_pool.TEAM_BELOW
@@ -20,27 +21,21 @@ needs_team = pytest.mark.skipif(not openmp.available(), reason="PyTorch has no l
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("things", "chunks"), [(1, 1), (7, 3), (100, 100), (5, 8), (0, 1)])
 def test_every_thing_once_whoever_takes_it(things: int, chunks: int, dtype: type[np.floating]) -> None:
-    given = np.random.default_rng(0).normal(size=(things, 3, 2)).astype(dtype)
-    alone = np.full((things, 1, 4, 16), 9, dtype)
-    together = alone.copy()
-    lay_out.at(dtype)(0, things, given, alone)
+    given = np.random.default_rng(0).normal(size=things).astype(dtype)
     for threads in (1, 2, 3):
-        together.fill(9)
-        openmp.launcher(lay_out, dtype, 0)(threads, chunks, things, (given, together))
-        assert np.array_equal(alone, together)
+        doubled = given.copy()
+        openmp.launcher(double, dtype, 0)(threads, chunks, things, (doubled,))
+        assert np.array_equal(doubled, 2 * given)
 
 
 @needs_team
 def test_each_chunk_has_scratch_of_its_own() -> None:
-    scores = np.random.default_rng(1).normal(size=(64, 1000)).astype(np.float32)
-    none = np.empty(0, np.uint64)
-    found, gains = np.empty((64, 2), np.uint64), np.empty((64, 2), np.float32)
-    room = np.empty((8, -(-1000 // BLOCK)), np.float32)
-    packed = (1000, scores.reshape(-1), none, found, gains, room)
+    rows = np.random.default_rng(1).integers(0, 9, (64, 1000)).astype(np.float32)
+    sums, room = np.empty(64, np.float32), np.empty((8, 1, thread_pool.APART), np.float32)
     for _ in range(20):
-        openmp.launcher(best_tokens, np.float32, 1)(2, 8, 64, packed)
-        assert np.array_equal(found[:, 0], scores.argmax(1))
-        assert np.array_equal(found[:, 1], np.argsort(-scores, 1)[:, 1])
+        sums.fill(-1)
+        openmp.launcher(add_each, np.float32, 1)(2, 8, 64, (rows, sums, room))
+        assert np.array_equal(sums, rows.sum(1))
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -51,11 +46,10 @@ def test_work_is_shared_out_with_a_team_and_without(
 ) -> None:
     if not had:
         monkeypatch.setattr(openmp, "available", lambda: False)
-    given = np.arange(60.0).reshape(10, 3, 2)
-    tiles, expected = np.empty((10, 1, 4, 16)), np.empty((10, 1, 4, 16))
-    lay_out.at(np.float64)(0, 10, given, expected)
-    thread_pool.run_in_chunks(lay_out, given.dtype, 10, microseconds, (given, tiles))
-    assert np.array_equal(tiles, expected)
+    rows, sums = np.arange(60.0).reshape(10, 6), np.empty(10)
+    scratch = (((1, thread_pool.APART), rows.dtype),)
+    thread_pool.run_in_chunks(add_each, rows.dtype, 10, microseconds, (rows, sums), scratch)
+    assert np.array_equal(sums, rows.sum(1))
 
 
 def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +57,7 @@ def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(openmp, "_launchers", {})
     assert not openmp.available()
     with pytest.raises(UnsupportedError, match=r"team: expected GNU's OpenMP under PyTorch; got none\."):
-        openmp.launcher(lay_out, np.float32, 0)
+        openmp.launcher(double, np.float32, 0)
 
 
 @needs_team
@@ -74,17 +68,18 @@ def test_a_forked_child_asks_nothing_of_its_parents_threads() -> None:
 import os, numpy as np, torch
 torch.set_num_threads(2)
 from qkv.compiled import openmp, thread_pool
-from qkv.algorithms.additive.layout_kernel import lay_out
-given, tiles = np.ones((64, 3, 2)), np.empty((64, 1, 4, 16))
-thread_pool.run_in_chunks(lay_out, given.dtype, 64, 1e4, (given, tiles))
+from tests.compiled.small_kernel import double
+x = np.ones(64)
+thread_pool.run_in_chunks(double, x.dtype, 64, 1e4, (x,))
 assert openmp.available()
 child = os.fork()
 if child == 0:
-    tiles.fill(0)
-    thread_pool.run_in_chunks(lay_out, given.dtype, 64, 1e4, (given, tiles))
-    os._exit(0 if not openmp.available() and tiles.sum() == 384 else 1)
+    thread_pool.run_in_chunks(double, x.dtype, 64, 1e4, (x,))
+    os._exit(0 if not openmp.available() and x.sum() == 256 else 1)
 print(os.waitpid(child, 0)[1])
 """
     command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    path = os.pathsep.join((str(Path(qkv.__file__).parents[1]), str(Path(__file__).parents[2])))
+    settings = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")

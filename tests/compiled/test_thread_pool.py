@@ -11,37 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.additive.direct import case, ours
+from tests.compiled.small_kernel import add_each, double
 
 import qkv
-from qkv.algorithms.rowwise.entmax import project
-from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile, weigh
 from qkv.compiled import thread_pool
 
 LONG = 10 * thread_pool.ALONE_BELOW
-BIG = {"items": 2, "queries": 120, "keys": 160, "width": 64, "columns": 16}
 
 
 def answer() -> list[np.ndarray]:
-    c = case(1, **BIG)
-    grad = np.random.default_rng(0).normal(size=(2, 120, 16)).astype(np.float32)
-    return [*(x.numpy() for x in ours(c, grad).values()), *rows()]
-
-
-def rows() -> list[np.ndarray]:
-    """What the passes over rows give: a softmax with dropout, a kernel, a sparse row. PyTorch's own threads, which do
-    not survive a fork, have no part in it."""
-    products = np.random.default_rng(2).normal(size=(2, 100, 500)).astype(np.float32)
-    ends = np.zeros((2, 100), np.int32), np.full((2, 100), 500, np.int32)
-    none, numbers = np.zeros((0, 0, 0)), np.arange(2) * 100
-    tile = Tile(np.ones(2), np.full(2, -np.inf), *ends, none.astype(bool), none.astype("f4"), numbers, 0)
-    keep = np.array(1.25).view(np.uint64)
-    drop = np.array([7, 2**32 // 5, keep], np.uint64)
-    found = [np.empty_like(products), np.empty_like(products), products.copy()]
-    found.append(weigh(RowMechanism("Linear", 0.0, "softmax", drop), tile, products, found[0]))
-    found.append(weigh(RowMechanism("GaussianShape", 0.0, "sum", drop[:0]), tile, products, found[1]))
-    found.append(project(found[2], np.array([1.5, 1.3])))
-    return found
+    """What kernels give that PyTorch's threads share, or after a fork ours, and one that ours share."""
+    rows = np.random.default_rng(0).normal(size=(300, 500))
+    sums, doubled, by_ours = np.empty(300), rows.flatten(), rows.flatten()
+    scratch = (((1, thread_pool.APART), rows.dtype),)
+    thread_pool.run_in_chunks(add_each, rows.dtype, 300, LONG, (rows, sums), scratch)
+    thread_pool.run_in_chunks(double, rows.dtype, rows.size, LONG, (doubled,))
+    code = double.at(rows.dtype)
+    thread_pool.run(lambda chunk: code(*thread_pool.share(chunk, 50, rows.size), by_ours), 50, LONG)
+    return [sums, doubled, by_ours]
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:

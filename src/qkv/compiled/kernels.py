@@ -219,11 +219,13 @@ class Kernel:
         signature: Numba's signature, with `F` where the float type goes.
 
     Example:
-        >>> from qkv.algorithms.additive.layout_kernel import lay_out
-        >>> tiles = np.empty((1, 1, 4, 16))
-        >>> Kernel(lay_out.py_func, lay_out.signature).at(tiles.dtype)(0, 1, np.ones((1, 3, 2)), tiles)
-        >>> tiles.sum()
-        np.float64(6.0)
+        >>> def double(start, stop, x):
+        ...     for i in range(start, stop):
+        ...         x[i] *= 2
+        >>> x = np.ones(3)
+        >>> Kernel(double, "void(i8, i8, F[::1])").at(x.dtype)(0, 2, x)
+        >>> x
+        array([2., 2., 1.])
     """
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:

@@ -118,11 +118,13 @@ def run_in_chunks(
         each: chunks for each of PyTorch's threads; fewer where all things take as long.
 
     Example:
-        >>> from qkv.algorithms.additive.layout_kernel import lay_out
-        >>> tiles = np.empty((1, 1, 4, 16))
-        >>> run_in_chunks(lay_out, tiles.dtype, 1, 0.0, (np.ones((1, 3, 2)), tiles))
-        >>> tiles.sum()
-        np.float64(6.0)
+        >>> def double(start, stop, x):
+        ...     for i in range(start, stop):
+        ...         x[i] *= 2
+        >>> x = np.ones(3)
+        >>> run_in_chunks(Kernel(double, "void(i8, i8, F[::1])"), x.dtype, 3, 0.0, (x,))
+        >>> x
+        array([2., 2., 2.])
     """
     if openmp.available():
         members = thread_count() if microseconds >= TEAM_BELOW else 1

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numba.core import sigutils, types
 
+from qkv.compiled.cache import remember_sources
 from qkv.compiled.kernels import Kernel, compile_cached, part_of
 from qkv.compiled.parallel_region import run_parallel, set_entry_point
 from qkv.errors import UnsupportedError, error_message
@@ -96,6 +97,9 @@ def _region(kernel: Kernel, letter: str, scratch: int) -> tuple[Callable[..., No
     launch.__qualname__ = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}-team-{scratch}"
     packed = types.Tuple(given)  # type: ignore[no-untyped-call]
     return launch, types.void(types.uint64, types.uint64, types.uint64, packed)
+
+
+remember_sources(_region)
 
 
 def _longer(kind: Any) -> Any:

@@ -8,7 +8,8 @@ from numba.core import types
 from numba.extending import overload
 
 from qkv.compiled.exp import LOG2E, expm1_and_exp
-from qkv.compiled.kernels import helper, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, reduction
 
 # Exact in both float types; a Python number would lift float32 to float64.
 ONE, TWO, ZERO = np.float32(1), np.float32(2), np.float32(0)

@@ -6,7 +6,8 @@
 import numpy as np
 
 from qkv.compiled.exp import exp_single_or_zero
-from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import inlined, kernel, reduction
 
 BLOCK = 64
 """Scores per block. The search looks at the maxima of the blocks first."""

@@ -15,7 +15,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from qkv.compiled import kernels, registers
-from qkv.compiled.kernels import Kernel, helper, prefetch_at, reduction, wide_registers
+from qkv.compiled.hints import prefetch_at, wide_registers
+from qkv.compiled.kernels import Kernel, helper, reduction
 from qkv.compiled.registers import WORD
 
 ROUND = 16 if kernels.WIDE else 8

@@ -7,7 +7,8 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from qkv.compiled.kernels import helper, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper
 from qkv.linalg.small_matmul import LANES, N0, N1
 
 # Exact in float32; a Python number would lift float32 to float64.

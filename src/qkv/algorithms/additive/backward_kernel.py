@@ -14,7 +14,8 @@ from qkv.algorithms.additive.dropout_kernel import LOW32, mix, row_bits
 from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, hide, seen_range
 from qkv.algorithms.additive.row_weights_kernel import IDENTITY, SIGMOID, SOFTMAX, exponentials, logistic
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
-from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction
 from qkv.compiled.tanh import tanh_in_double
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 

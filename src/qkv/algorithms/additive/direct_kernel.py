@@ -21,7 +21,8 @@ from qkv.algorithms.additive.row_weights_kernel import (
     logistic,
     total_of,
 )
-from qkv.compiled.kernels import helper, inlined, kernel, prefetch, wide_registers
+from qkv.compiled.hints import prefetch, wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel
 from qkv.compiled.tanh import dot, features, score
 
 # Exact in both float types; a Python number would promote float32 to float64.

@@ -19,7 +19,8 @@ Features of the first three ways are grouped in fours, padded with features of w
 import numpy as np
 
 from qkv.compiled.exp import LN2_HIGH, LN2_LOW, LOG2E, exp_times_power
-from qkv.compiled.kernels import helper, kernel, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, kernel
 
 LN2 = LN2_HIGH + LN2_LOW
 CENTER_LIMIT = 131072.0

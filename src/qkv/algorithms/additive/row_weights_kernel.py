@@ -6,7 +6,8 @@
 import numpy as np
 
 from qkv.compiled.exp import expm1_and_exp
-from qkv.compiled.kernels import helper, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, reduction
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
 # Exact in both float types; a Python number would promote float32 to float64.

@@ -14,7 +14,8 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 
 from qkv.compiled import registers
-from qkv.compiled.kernels import WIDE, helper, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import WIDE, helper
 from qkv.compiled.tanh import tanh_in_double
 
 ROUND = 16

@@ -14,7 +14,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from qkv.compiled import registers
-from qkv.compiled.kernels import Kernel, helper, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import Kernel, helper
 from qkv.compiled.register_math import REGISTER, data, every, exp, fma
 from qkv.compiled.registers import ROUND
 from qkv.linalg.padded_rows import clear, load, store, whole

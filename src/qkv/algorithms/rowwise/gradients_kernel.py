@@ -12,7 +12,8 @@ from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
 from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide
 from qkv.algorithms.rowwise.weights_kernel import BELL, BOX, GAUSSIAN, HALF, LINEAR, MEAN, SOFTMAX, SUM
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
-from qkv.compiled.kernels import helper, inlined, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
 # Exact in both float types; a Python number would lift float32 to float64.
 ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)

@@ -5,7 +5,8 @@
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, reduction
 
 
 @helper

@@ -5,7 +5,8 @@
 
 import numpy as np
 
-from qkv.compiled.kernels import kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import kernel, reduction
 
 ZERO, ONE = np.float32(0), np.float32(1)
 

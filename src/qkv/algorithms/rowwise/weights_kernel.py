@@ -13,7 +13,8 @@ import numpy as np
 from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
 from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide, largest, sum_of
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
-from qkv.compiled.kernels import helper, inlined, kernel, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, inlined, kernel
 
 LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
 SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5

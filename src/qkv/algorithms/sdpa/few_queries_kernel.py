@@ -10,7 +10,8 @@ of one row each, which take several times as long as reading the cache.
 import numpy as np
 
 from qkv.compiled.exp import exp_single_or_zero
-from qkv.compiled.kernels import helper, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, kernel, reduction
 
 ROUND = 16
 """Floats in one vector register; the scores of a row are padded to a multiple of it."""

@@ -10,7 +10,8 @@ two factors of its own; a query multiplies the sums by factors of its own.
 
 import numpy as np
 
-from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import inlined, kernel, reduction
 
 # Unsigned: for signed indices Numba would check each time whether they count from the end.
 N0, N1, N2 = np.uint64(0), np.uint64(1), np.uint64(2)

@@ -12,7 +12,8 @@ What pointers hold at the beginning of each cell is kept for the few cells that 
 
 import numpy as np
 
-from qkv.compiled.kernels import inlined, kernel, reduction, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import inlined, kernel, reduction
 
 # Unsigned: for signed indices Numba would check each time whether they count from the end.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)

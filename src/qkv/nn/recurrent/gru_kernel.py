@@ -8,7 +8,8 @@ PyTorch takes eight operations for the step, and fourteen for its gradients, hal
 
 import numpy as np
 
-from qkv.compiled.kernels import helper, kernel, wide_registers
+from qkv.compiled.hints import wide_registers
+from qkv.compiled.kernels import helper, kernel
 from qkv.compiled.tanh import tanh_of
 
 # Exact in both float types; a Python number would lift float32 to float64.

@@ -1,1 +1,1 @@
-"""How Python becomes machine code, and the threads that run it."""
+"""Python functions as machine code, where that is stored, and the threads that run it."""

@@ -2,7 +2,7 @@
 
 
 def why_unavailable() -> str | None:
-    """Why the kernels cannot run here, or None."""
+    """Return why compiled kernels cannot run here, or None."""
     try:
         from qkv.compiled import kernels  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:
@@ -10,12 +10,12 @@ def why_unavailable() -> str | None:
     return None
 
 
-# What torch.compiler.assume_constant_result does, without the import of the whole compiler: 1.4 s of every start.
+# As torch.compiler.assume_constant_result does, but without importing PyTorch's compiler, which takes 1.4 s.
 why_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has_register_kernels() -> bool:
-    """Whether kernels written in LLVM's instructions run too: where Numba compiles, and not where it is told not to."""
+    """True if kernels written as LLVM instructions can run too, which have no form in plain Python."""
     if why_unavailable() is not None:
         return False
     from qkv.compiled.kernels import compiles

@@ -9,11 +9,11 @@ from numba.extending import intrinsic, overload
 
 
 def wide_registers() -> None:
-    """Ask, at the head of a compiled function, for loops that fill registers of 512 bits where there are any.
+    """Let the loops of a compiled function use registers of 512 bits, if the processor has them; called first in it.
 
-    LLVM takes 256 bits on most processors that have 512, because the first of them lowered their clock for the wide
-    ones. Measured (`docs/tuning.md`): loops of these kernels gain a tenth to two fifths where two programs share
-    a core's units, and lose nothing elsewhere. In plain Python nothing happens.
+    LLVM prefers 256 bits on most processors that have 512, because the first of them lowered their clock for wide
+    registers. Measured (`docs/tuning.md`): the loops of these kernels gain a tenth to two fifths if two programs share
+    a core, and lose nothing otherwise. In plain Python this does nothing.
 
     Example:
         >>> wide_registers()
@@ -31,7 +31,7 @@ def _wide_registers() -> Callable[[], None]:
 @intrinsic
 def _prefer_wide(_: Any) -> Any:
     def ask(context: Any, builder: Any, *_: Any) -> Any:
-        # An attribute that llvmlite writes down but does not have in its list of names.
+        # llvmlite writes this attribute, but its `add` refuses names that it does not list.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -39,13 +39,13 @@ def _prefer_wide(_: Any) -> Any:
 
 
 def prefetch(row: Any) -> None:
-    """Ask, in a compiled function, for a row of numbers to be brought into the caches while other work is done.
+    """Load a row of numbers into the caches while a compiled function does other work.
 
-    Cores fetch ahead what is read in order, but not while they compute: sixteen tanhs take as long as a line from the
-    outermost cache. In plain Python nothing happens.
+    Processors fetch what is read in order by themselves, but not during long computations: sixteen tanhs take as long
+    as loading a cache line from the outermost cache. In plain Python this does nothing.
 
     Args:
-        row: numbers beside each other; none is read.
+        row: a contiguous array; its numbers are not read.
 
     Example:
         >>> import numpy as np
@@ -75,11 +75,11 @@ def _prefetch(_: Any, row: Any, place: Any) -> Any:
 
 
 def prefetch_at(builder: Any, place: Any) -> None:
-    """Write down, as LLVM's instruction, that what lies at a place is wanted in the caches.
+    """Write LLVM's instruction that loads what a pointer points to into the caches.
 
     Args:
-        builder: where instructions are written.
-        place: a pointer.
+        builder: llvmlite's builder, which writes instructions.
+        place: the pointer.
     """
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])

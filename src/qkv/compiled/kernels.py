@@ -29,11 +29,11 @@ if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to 
 
 
 def _has_wide_registers() -> bool:
-    """Whether the machine code that Numba writes keeps 16 float32 numbers in one register.
+    """True if one register holds 16 float32 numbers in the machine code that Numba writes.
 
-    The processor at hand does not tell: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX` make Numba
-    compile for another one. So a sum of 16 numbers is compiled for the same processor and features. These are part of
-    the key under which machine code is stored: code with registers of another size is never loaded.
+    That need not be so for the processor that runs this: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX`
+    make Numba compile for another one. So this compiles a sum of 16 numbers for Numba's processor and features. They
+    are part of the names of stored files, so code with registers of another size is never loaded.
     """
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
     register, module = ir.VectorType(ir.FloatType(), 16), ir.Module()
@@ -46,7 +46,7 @@ def _has_wide_registers() -> bool:
 
 
 WIDE = _has_wide_registers()
-"""Whether registers hold 16 numbers, and there are 32 of them; else 8, and 16."""
+"""True: 32 registers of 16 float32 numbers; False: 16 registers of 8."""
 ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
 _njit: Any = numba.njit
 _LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}
@@ -55,7 +55,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiles() -> bool:
-    """Whether functions are compiled at all, and do not run as plain Python.
+    """True if Numba compiles functions; False if they run as plain Python (`NUMBA_DISABLE_JIT`).
 
     Example:
         >>> compiles()
@@ -65,7 +65,7 @@ def compiles() -> bool:
 
 
 def helper(function: _Function) -> _Function:
-    """Compile a function that kernels of the same file call, element by element: its operations keep their order.
+    """Compile a function that kernels call; floating-point operations keep their order.
 
     Args:
         function: plain Python that Numba understands.
@@ -81,10 +81,10 @@ def helper(function: _Function) -> _Function:
 
 
 def estimated(function: _Function) -> _Function:
-    """Compile a function of finite numbers, whose divisions in float32 may begin with an estimated reciprocal.
+    """Compile a function of finite numbers; float32 divisions may use an estimated reciprocal and one Newton step.
 
-    One step of Newton's leaves an error of a unit or two of the last place, in a quarter of the time. The estimate of
-    registers of fewer than 512 bits would need two steps; there divisions stay what they are.
+    That takes a quarter of the time, with an error of one or two units of the last place. Only registers of 512 bits
+    have an estimate that is good enough for one step; with smaller registers, nothing is estimated.
 
     Args:
         function: plain Python that Numba understands.
@@ -100,7 +100,7 @@ def estimated(function: _Function) -> _Function:
 
 
 def inlined(function: _Function) -> _Function:
-    """Compile a function as a part of each kernel that calls it, never alone: it takes too many arrays for a call.
+    """Insert a function into each kernel that calls it, for functions with too many arrays to pass in a call.
 
     Args:
         function: plain Python that Numba understands.
@@ -116,7 +116,7 @@ def inlined(function: _Function) -> _Function:
 
 
 def reduction(function: _Function) -> _Function:
-    """Compile a function that sums along a row: its additions may be reordered, or they could not fill a register.
+    """Compile a function that sums along a row; additions may be reordered, because otherwise they fill no register.
 
     Args:
         function: plain Python that Numba understands.
@@ -132,10 +132,10 @@ def reduction(function: _Function) -> _Function:
 
 
 class Kernel:
-    """A function over C-contiguous arrays, compiled for one float type when that type is first asked for.
+    """A function of C-contiguous arrays, compiled for float32 or float64 when it is first needed for that type.
 
     Args:
-        function: plain Python that Numba understands; `.py_func` keeps it.
+        function: plain Python that Numba understands; kept as `.py_func`.
         signature: Numba's signature, with `F` where the float type goes.
 
     Example:
@@ -152,52 +152,49 @@ class Kernel:
         """Remember what to compile; compile nothing yet."""
         self.py_func = function
         self.signature = signature
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._compiled: dict[np.dtype[Any], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         cache.remember_sources(function)
 
     def at(self, dtype: Any) -> Callable[..., Any]:
-        """Give the machine code for a float type.
+        """Return the compiled function for a float type.
 
         Args:
             dtype: float32 or float64.
 
         Returns:
-            The compiled function. It takes exactly the arrays that the signature names.
+            The compiled function; it takes exactly the arguments that the signature names.
 
         Raises:
-            DtypeError: for another type.
+            DtypeError: the type is another one.
 
         Example:
             >>> Kernel(lambda x: None, "void(F[::1])").at(np.float16)
             Traceback (most recent call last):
             qkv.errors.DtypeError: dtype: expected float32 or float64; got float16. Convert before the kernel is called.
         """
-        found = self._compiled.get(dtype)
-        return found if found is not None else self._compile(dtype)
-
-    def _compile(self, dtype: Any) -> Callable[..., Any]:
         key = np.dtype(dtype)
-        if key not in _LETTERS:
-            message = error_message("dtype", "float32 or float64", str(key), "Convert before the kernel is called.")
+        return self._compiled.get(key) or self._compile(key)
+
+    def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
+        if dtype not in _LETTERS:
+            message = error_message("dtype", "float32 or float64", str(dtype), "Convert before the kernel is called.")
             raise DtypeError(message)
         with self._lock:
             if dtype not in self._compiled:
-                self._compiled[dtype] = self._compiled.get(key) or compile_cached(
-                    self.py_func, self.signature.replace("F", _LETTERS[key])
-                )
-                self._compiled[key] = self._compiled[dtype]
+                signature = self.signature.replace("F", _LETTERS[dtype])
+                self._compiled[dtype] = compile_cached(self.py_func, signature)
             return self._compiled[dtype]
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Mark a function as a kernel that is compiled at its first use.
+    """Make a function a kernel, which is compiled when it is first used.
 
     Args:
         signature: Numba's signature, with `F` where the float type goes.
 
     Returns:
-        A decorator that makes a `Kernel`.
+        A decorator that returns a `Kernel`.
 
     Example:
         >>> @kernel("F(F[::1])")
@@ -210,23 +207,23 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:
-    """A kernel's function as a part of other compiled functions.
+    """Return a kernel's function for other compiled functions to call.
 
     Args:
-        kernel: whose.
+        kernel: the kernel.
 
     Returns:
-        The compiled function, which is kept with those that call it.
+        The compiled function; its machine code is stored with the functions that call it.
     """
     return helper(kernel.py_func)
 
 
 def compile_cached(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """Compile a function now, or load what an earlier process compiled and stored on disk.
+    """Compile a function now, or load the machine code that an earlier process stored.
 
     Args:
         function: plain Python that Numba understands.
-        signature: of its arguments.
+        signature: Numba's signature.
 
     Returns:
         The compiled function.

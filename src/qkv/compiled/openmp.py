@@ -1,9 +1,8 @@
-"""Compiled kernels on the threads that PyTorch's own operators run on.
+"""Run compiled kernels on the threads that PyTorch's own operators use.
 
-After an operator PyTorch's threads wait for the next one in a loop, each on a core. A worker of ours would be woken
-for a core that one of them holds: on two cores a pass of 0.2 ms gained nothing by it. Here a pass is a parallel region
-of the OpenMP that PyTorch runs on: its threads begin within a few microseconds, take chunks by counting, and need no
-Python.
+After an operator, PyTorch's threads spin on their cores while they wait for the next one. Threads of ours would compete
+with them: on two cores they made a pass of 0.2 ms no faster. So a pass is a parallel region of the OpenMP library that
+PyTorch uses. Its threads start within a few microseconds, take chunks from a counter, and do not need Python.
 """
 
 import ctypes
@@ -29,9 +28,9 @@ _launchers: dict[tuple[Kernel, Any, int], Callable[..., None]] = {}
 
 
 def available() -> bool:
-    """Say whether PyTorch's threads can be had: those of GNU's OpenMP, in a process that was not forked.
+    """True if kernels can run on PyTorch's threads: PyTorch uses GNU's OpenMP, and this process is not a forked child.
 
-    A forked child has none of its parent's threads, and OpenMP would wait for them.
+    A forked child has none of its parent's threads, but OpenMP would wait for them.
 
     Example:
         >>> available() in (True, False)
@@ -41,7 +40,7 @@ def available() -> bool:
 
 
 def linked() -> bool:
-    """Say whether regions can be compiled; where they are not `available`, one thread runs them.
+    """True if parallel regions can be compiled; if they are not `available`, a single thread runs them.
 
     Example:
         >>> linked() or not available()
@@ -51,29 +50,30 @@ def linked() -> bool:
 
 
 def link() -> None:
-    """Name OpenMP's entry to LLVM, which ends the process where it meets a call of something without a place.
+    """Tell LLVM the address of OpenMP's entry point; LLVM ends the process at a call whose address it does not know.
 
     Raises:
-        UnsupportedError: PyTorch's threads cannot be had.
+        UnsupportedError: PyTorch does not use GNU's OpenMP.
     """
     if not _found():
         raise UnsupportedError(error_message("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
 
 
 def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
-    """Give a kernel as a parallel region, compiled when it is first asked for and kept on disk as the kernel is.
+    """Return a kernel as a parallel region, compiled when first needed and stored on disk like the kernel.
 
     Args:
-        kernel: takes the range of its things first, then what it is given, its scratch at last.
+        kernel: its arguments are a range of items (start, stop), then inputs and outputs, then scratch.
         dtype: float32 or float64, for `F` in its signature.
         scratch: how many of its last arguments are scratch.
 
     Returns:
-        A function of the number of threads, of chunks and of things, and of a tuple of what the kernel is given, its
-        scratch with one dimension more, the chunks. The bits do not depend on who takes which chunk.
+        A function of the number of threads, of chunks and of items, and a tuple of the kernel's other arguments, in
+        which each scratch array has one more dimension, the chunks, in front. The result does not depend on which
+        thread takes which chunk.
 
     Raises:
-        UnsupportedError: PyTorch's threads cannot be had.
+        UnsupportedError: PyTorch does not use GNU's OpenMP.
     """
     key = kernel, dtype, scratch
     code = _launchers.get(key)
@@ -108,13 +108,13 @@ def _longer(kind: Any) -> Any:
 
 @lru_cache
 def _found() -> bool:
-    """Look for libgomp's entry for a parallel region, of the library that PyTorch runs on, and name it to LLVM."""
+    """Find the entry point of the OpenMP library that PyTorch loaded, and tell LLVM its address."""
     if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
         entry = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
     except (OSError, AttributeError):
-        # Another system, or another OpenMP.
+        # Another operating system, or another OpenMP library.
         return False
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None

@@ -1,7 +1,7 @@
-"""A parallel region of OpenMP within a compiled function, as LLVM is told: members take chunks until none is left."""
+"""OpenMP's parallel region as LLVM instructions inside a compiled function: threads take chunks until none is left."""
 
 # mypy: ignore-errors
-# llvmlite and Numba's code generation bear no types.
+# llvmlite and Numba's code generation have no types.
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,23 +20,22 @@ _MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
 
 
 def set_entry_point(address: int) -> bool:
-    """Tell LLVM where `GOMP_parallel` is; whether functions are compiled at all, so that it will call it."""
+    """Tell LLVM the address of `GOMP_parallel`; return whether functions are compiled, so that the address is used."""
     binding.add_symbol(_SYMBOL, address)
     return compiles()
 
 
 @lru_cache
 def run_parallel(count: types.Type, scratch: int):
-    """Make the call of a function for each chunk of some things, in a parallel region of OpenMP.
+    """Return an intrinsic that calls a function for each chunk of a range of items, in a parallel region of OpenMP.
 
     Args:
-        count: the type in which the function is told where a chunk starts and stops.
-        scratch: how many of the function's last arguments are memory that each chunk has for itself.
+        count: the type of the function's first two arguments, the start and stop of a chunk.
+        scratch: how many of the function's last arguments are scratch.
 
     Returns:
-        For compiled functions: `run_parallel(part, threads, chunks, things, packed)` calls
-        `part(start, stop, *packed)`;
-        of scratch, the chunk's row.
+        A function `call(part, threads, chunks, things, packed)` for compiled code. For each chunk it calls
+        `part(start, stop, *packed)`, with the chunk's row of each scratch array.
     """
 
     @intrinsic
@@ -48,7 +47,7 @@ def run_parallel(count: types.Type, scratch: int):
             _, threads, chunks, things, packed_value = values
             code = part.dispatcher.overloads[called.args]
             context.active_code_library.add_linking_library(code.library)
-            # What the members share: the next chunk, chunks, things, and what the kernel is given.
+            # What the threads share: the next chunk, the number of chunks and of items, and the packed arguments.
             shared = ir.LiteralStructType([_I64, _I64, _I64, context.get_value_type(packed)])
             state = cgutils.alloca_once(builder, shared)
             for place, value in enumerate((ir.Constant(_I64, 0), chunks, things, packed_value)):
@@ -63,7 +62,7 @@ def run_parallel(count: types.Type, scratch: int):
 
 
 class _Call(NamedTuple):
-    """A compiled function, how it is called, and how much of what is packed is scratch."""
+    """A compiled function, its signature, the type of the packed arguments, and how many of them are scratch."""
 
     described: Any
     signature: Any
@@ -72,7 +71,7 @@ class _Call(NamedTuple):
 
 
 def _member(context, builder, shared, call):
-    """A function for one thread: take chunks until none is left."""
+    """Write the function that each thread runs: it takes chunks until none is left."""
     name = builder.module.get_unique_name(f"{builder.function.name}.member")
     member = ir.Function(builder.module, _MEMBER, name)
     member.linkage = "internal"
@@ -98,7 +97,7 @@ def _member(context, builder, shared, call):
 
 
 def _row(context, builder, kind, value, place):
-    """One row of a C-contiguous array, as an array."""
+    """Return one row of a C-contiguous array, as an array."""
     whole, row = make_array(kind)(context, builder, value), make_array(_shorter(kind))(context, builder)
     shape, strides = (cgutils.unpack_tuple(builder, each, kind.ndim)[1:] for each in (whole.shape, whole.strides))
     first = cgutils.unpack_tuple(builder, whole.strides, kind.ndim)[0]

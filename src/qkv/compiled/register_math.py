@@ -1,4 +1,4 @@
-"""Exponentials and multiply-adds of whole registers, as LLVM's instructions."""
+"""Exponentials and multiply-adds of whole registers, as LLVM instructions."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -17,12 +17,12 @@ REGISTER, _INTS = ir.VectorType(_FLOAT, ROUND), ir.VectorType(_INT, ROUND)
 _LEAST, _LOG2E, _SHIFT, _EXPONENT = -87.0, 1.4426950408889634, 1.5 * 2**23, 127 << 23
 
 
-# 2^f = 1 + f (E1 + f (E2 + …)) within 2.2e-8 of itself for |f| ≤ ½, as in `qkv.compiled.tanh`.
+# 2^f = 1 + f (E1 + f (E2 + …)), relative error 2.2e-8 for |f| ≤ ½, as in `qkv.compiled.tanh`.
 _POWERS = (0.69314718, 0.24022649, 0.05550357, 0.0096182376, 0.0013390735, 0.00015403512)
 
 
 def every(number):
-    """A register of a number that is known before; rounded as LLVM wants it written."""
+    """Return a register full of a constant, rounded to float32 because LLVM accepts no other digits."""
     return ir.Constant(REGISTER, [float(np.float32(number))] * ROUND)
 
 
@@ -31,18 +31,18 @@ def _ints(number):
 
 
 def fma(builder, a, b, c):
-    """a·b + c."""
+    """Return a·b + c."""
     return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
 def exp(builder, x):
-    """e^x for x ≤ 0, within 1.5 units of the last place and |x|/16 more; exactly 0 below e^−87; NaN stays NaN.
+    """Return e^x for x ≤ 0, within 1.5 + |x|/16 units of the last place; exactly 0 below e^−87; NaN stays NaN.
 
     e^x = 2^n·2^f with n + f = x·log₂e, and a polynomial for 2^f.
     """
     low = builder.fcmp_ordered("<", x, every(_LEAST))
     y = builder.fmul(builder.select(low, every(_LEAST), x), every(_LOG2E))
-    # Its last bits are those of n: so large a number has no fraction.
+    # The last bits of `shifted` are n, because a number that large has no fraction.
     shifted = builder.fadd(y, every(_SHIFT))
     f = builder.fsub(y, builder.fsub(shifted, every(_SHIFT)))
     p = every(_POWERS[-1])
@@ -54,6 +54,6 @@ def exp(builder, x):
 
 
 def data(context, builder, signature, given, place):
-    """A pointer to where an array's numbers begin for a row."""
+    """Return a pointer to a row of an argument: `place` is the argument, the next one is where the row begins in it."""
     array = context.make_array(signature.args[place])(context, builder, given[place])
     return builder.gep(array.data, [given[place + 1]])

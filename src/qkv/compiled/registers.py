@@ -1,12 +1,12 @@
-"""Loops over registers as LLVM's instructions, and a tile of a product of matrices whose sums stay in them.
+"""Loops over registers as LLVM instructions, and a tile of a matrix product whose sums stay in registers.
 
-Numba's loops write sums back to memory after each term, eight times as slow, and take what does not fill four registers
-number by number. A term of a tile is a number of each row of the left side, spread over a register, by some registers
-of the right side's row.
+Numba's loops write sums back to memory after each term, which is eight times as slow, and process what does not fill
+four registers number by number. Each term of a tile takes one number of each row of the left matrix, broadcast to a
+register, and multiplies it with some registers of the right matrix's row.
 """
 
 # mypy: ignore-errors
-# llvmlite's values are the types here.
+# llvmlite's values have no types.
 
 from typing import NamedTuple
 
@@ -16,13 +16,13 @@ WORD, INDEX = ir.IntType(64), ir.IntType(32)
 
 
 class Sides(NamedTuple):
-    """Both sides of a tile.
+    """Both matrices of a tile's product.
 
     Attributes:
-        rows: the left side's rows, a pointer each.
-        by: from one term of a row to the next.
-        right: the right side's first row; the tile's columns lie together.
-        of_term: from one of its rows to the next.
+        rows: a pointer to each row of the left matrix.
+        by: the stride between the terms of such a row.
+        right: a pointer to the first row of the right matrix, whose columns are contiguous.
+        of_term: the stride between its rows.
     """
 
     rows: list[ir.Value]
@@ -32,18 +32,18 @@ class Sides(NamedTuple):
 
 
 def add_terms(builder, sums, sides, start, stop, unrolled, ahead=None):
-    """Add the terms start to stop to a tile's sums, some of them at each turn.
+    """Write a loop that adds the terms start to stop to a tile's sums.
 
     Args:
-        builder: where instructions are written.
-        sums: registers, the columns of a row beside each other.
-        sides: what is multiplied.
-        start, stop: of terms; their number is a multiple of `unrolled`.
-        unrolled: how many terms at each turn.
-        ahead: writes what is done besides at each turn; gets the builder and the term's number.
+        builder: llvmlite's builder, which writes instructions.
+        sums: the registers, row by row.
+        sides: both matrices.
+        start, stop: the range of terms; its length is a multiple of `unrolled`.
+        unrolled: how many terms each iteration adds.
+        ahead: writes more instructions for each iteration; called with the builder and the first term's number.
 
     Returns:
-        The sums with the terms added.
+        The new sums.
     """
 
     def turn(term, totals):
@@ -71,17 +71,16 @@ def _add_term(builder, sums, sides, term):
 
 
 def loop(builder, start, stop, step, carried, turn):
-    """Write a loop.
+    """Write a loop, `for count in range(start, stop, step)`.
 
     Args:
-        builder: where instructions are written.
-        start, stop: of the count, which may be equal.
-        step: by which it grows.
-        carried: values before the first turn.
-        turn: writes a turn; gets the count and the values, returns the values after it.
+        builder: llvmlite's builder, which writes instructions.
+        start, stop, step: as in `range`.
+        carried: values before the first iteration.
+        turn: writes one iteration; called with the count and the values, returns the values after it.
 
     Returns:
-        The values after the last turn.
+        The values after the last iteration; `carried` if there is none.
     """
     before, each, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.cbranch(builder.icmp_unsigned("<", start, stop), each, after)
@@ -103,24 +102,24 @@ def loop(builder, start, stop, step, carried, turn):
 
 
 def load(builder, place, register):
-    """A register of numbers from a pointer to the first."""
+    """Load a register from a pointer to its first number."""
     return builder.load(builder.bitcast(place, register.as_pointer()), align=4)
 
 
 def store(builder, value, place):
-    """Write a register of numbers from a pointer on."""
+    """Store a register at a pointer."""
     builder.store(value, builder.bitcast(place, value.type.as_pointer()), align=4)
 
 
 def spread(builder, number, register):
-    """A register full of one number."""
+    """Broadcast a number to a register."""
     none = ir.Constant(register, ir.Undefined)
     everywhere = ir.Constant(ir.VectorType(INDEX, register.count), [0] * register.count)
     return builder.shuffle_vector(builder.insert_element(none, number, INDEX(0)), none, everywhere)
 
 
 def together(builder, value, join):
-    """One number of a register's numbers: halves are joined, then halves of these."""
+    """Reduce a register to one number: `join` combines its halves, then the halves of the result, and so on."""
     apart = value.type.count // 2
     while apart:
         order = [(k + apart) % value.type.count for k in range(value.type.count)]
@@ -130,4 +129,4 @@ def together(builder, value, join):
 
 
 ROUND = 16
-"""Numbers of one register; rows and columns of tables fill whole ones."""
+"""Numbers in one register; rows and columns of tables are padded to a multiple of it."""

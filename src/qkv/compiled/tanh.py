@@ -1,4 +1,4 @@
-"""tanh(a + b) computed from the sum itself, and its sum over hidden features, for additive attention of few queries."""
+"""tanh(a + b) computed directly, and its weighted sum over hidden features, for additive attention of few queries."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -11,11 +11,11 @@ from qkv.compiled.exp import LOG2E, expm1_and_exp
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, reduction
 
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python number would promote float32 to float64.
 ONE, TWO, ZERO = np.float32(1), np.float32(2), np.float32(0)
 TWICE_LOG2E, LIMIT = np.float32(2 * LOG2E), np.float32(26)
 SHIFT, EXPONENT = np.float32(1.5 * 2**23), np.int32(127 << 23)
-# 2^f − 1 = T1 f + … + T6 f⁶ within 2.2e-8 of itself for |f| ≤ ½: least squares, weighted until the errors were even.
+# 2^f − 1 = T1 f + … + T6 f⁶, relative error 2.2e-8 for |f| ≤ ½: least squares, weighted until all errors were equal.
 T1, T2, T3 = np.float32(0.69314718), np.float32(0.24022649), np.float32(0.05550357)
 T4, T5, T6 = np.float32(0.0096182376), np.float32(0.0013390735), np.float32(0.00015403512)
 
@@ -39,7 +39,7 @@ def _short_tanh(x):
     y = x * TWICE_LOG2E
     y = LIMIT if y > LIMIT else y
     y = -LIMIT if y < -LIMIT else y
-    # Its last bits are those of n: so large a number has no fraction.
+    # The last bits of `shifted` are n, because a number that large has no fraction.
     shifted = y + SHIFT
     f = y - (shifted - SHIFT)
     p = f * (T1 + f * (T2 + f * (T3 + f * (T4 + f * (T5 + f * T6)))))
@@ -49,20 +49,20 @@ def _short_tanh(x):
 
 
 def tanh_of(x):
-    """Compute tanh in the type of x; in plain Python in float64."""
+    """Return tanh x in the type of x; in plain Python, as NumPy computes it."""
     return np.tanh(x)
 
 
 @overload(tanh_of, inline="always")
 def _tanh_of(x):
     if x == types.float32:
-        return lambda x: _short_tanh(x)  # noqa: PLW0108 - Numba wants a function of this module
+        return lambda x: _short_tanh(x)  # noqa: PLW0108 - Numba needs a Python function here
     return lambda x: tanh_in_double(x)  # noqa: PLW0108
 
 
 @helper
 def features(a, b, t):
-    """t = tanh(a + b) for each hidden feature."""
+    """t ← tanh(a + b) for each hidden feature."""
     wide_registers()
     if t.itemsize == 4:
         for c in range(t.size):
@@ -74,7 +74,7 @@ def features(a, b, t):
 
 @reduction
 def dot(x, y):
-    """Σ xy."""
+    """Return Σ xy."""
     wide_registers()
     total = ZERO * ONE
     for c in range(x.size):
@@ -84,7 +84,7 @@ def dot(x, y):
 
 @reduction
 def score(a, b, v):
-    """Σ v tanh(a + b)."""
+    """Return Σ v tanh(a + b)."""
     wide_registers()
     total = ZERO * v[0]
     if v.itemsize == 4:

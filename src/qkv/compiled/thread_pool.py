@@ -1,9 +1,9 @@
-"""The threads that run compiled kernels, `torch.get_num_threads()` with the caller: PyTorch's own, or workers of ours.
+"""The threads that run compiled kernels, `torch.get_num_threads()` including the caller: PyTorch's own, or workers.
 
-A kernel that takes a range of things goes to PyTorch's own threads (`run_in_chunks`). For other work, and where those
-cannot be had, there are workers, and a number of chunks that anyone may take. The caller takes chunks too, so it never
-waits for a worker that is busy with somebody else's work, and calls from many Python threads share the workers without
-being able to block each other. A forked child starts with no workers and makes its own when it first needs them.
+A kernel that takes a range of items runs on PyTorch's own threads (`run_in_chunks`). Other work is cut into chunks that
+any worker may take, and so is a kernel's if PyTorch's threads are not available. The caller takes chunks too. So it
+never waits for a worker that is busy with another call, and calls from many Python threads share the workers without
+blocking each other. A forked child has no workers and starts its own when it first needs them.
 """
 
 import itertools
@@ -21,19 +21,19 @@ from qkv.compiled import openmp
 from qkv.compiled.kernels import Kernel
 
 ALONE_BELOW = 200.0
-"""Microseconds of work below which the caller works alone: waking a worker costs about a tenth of that."""
+"""Microseconds of work below which the caller works alone: waking a worker takes about a tenth of that."""
 
 TEAM_BELOW = 20.0
-"""The same for PyTorch's own threads."""
+"""Microseconds of work below which the caller does not use PyTorch's threads."""
 
 APART = 32
-"""Numbers of the least scratch: lines of a cache that two threads write go to and fro between their cores."""
+"""The fewest numbers in a scratch array: two threads that write to one cache line slow each other down."""
 
 _KEPT = 1 << 23
-"""Bytes of scratch that a thread keeps."""
+"""The most bytes of scratch that a thread keeps."""
 
 _EACH = 4
-"""Chunks for each thread: whose work takes less takes more of them."""
+"""Chunks for each thread, so that one whose chunks take less time can take more of them."""
 
 _queue: "SimpleQueue[_Job]" = SimpleQueue()
 _workers = 0
@@ -41,7 +41,7 @@ _lock = threading.Lock()
 
 
 class _Job:
-    """Chunks of one call, taken by counting; the last to finish one wakes the caller."""
+    """The chunks of one call, taken from a counter; whoever finishes the last one wakes the caller."""
 
     def __init__(self, work: Callable[[int], None], chunks: int) -> None:
         self.work = work
@@ -52,7 +52,7 @@ class _Job:
         self.error: BaseException | None = None
 
     def help(self) -> None:
-        """Take chunks until none is left. Counting is atomic: `itertools.count` is one step of the interpreter."""
+        """Take chunks until none is left. `next` of `itertools.count` is atomic: one step of the interpreter."""
         while (chunk := next(self.next)) < self.chunks:
             try:
                 if self.error is None:
@@ -67,12 +67,12 @@ def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
     """Run `work(0)` to `work(chunks - 1)`, each once, on as many threads as PyTorch would use.
 
     Args:
-        work: does one chunk; called from several threads at once, and to be of use it lets go of Python's lock.
-        chunks: how many there are.
-        microseconds: how long all of them take one thread, roughly; below `ALONE_BELOW` no worker is woken.
+        work: does one chunk; called from several threads at once. It should release Python's lock (the GIL).
+        chunks: the number of chunks.
+        microseconds: roughly how long all chunks take one thread; below `ALONE_BELOW` no worker is woken.
 
     Raises:
-        BaseException: the first error that `work` raised; chunks not yet taken are left undone.
+        BaseException: an error that `work` raised; chunks that nobody had taken before it are not run.
 
     Example:
         >>> squares = [0] * 4
@@ -104,18 +104,16 @@ def run_in_chunks(
     scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
     each: int = _EACH,
 ) -> None:
-    """Run a kernel over a range of things, shared among as many threads as PyTorch would use: its own, where they can
-    be had.
+    """Run a kernel over a range of items, on as many threads as PyTorch would use: PyTorch's own if available.
 
     Args:
-        kernel: takes the range, what it is given, and its scratch.
-        dtype: of the kernel.
-        things: how many.
-        microseconds: how long all of them take one thread, roughly.
-        given: what the kernel is given after the range.
-        scratch: shape and type of the memory that each chunk has for itself, at least `APART` numbers; it may hold
-            anything.
-        each: chunks for each of PyTorch's threads; fewer where all things take as long.
+        kernel: its arguments are the range (start, stop), then `given`, then its scratch.
+        dtype: float32 or float64.
+        things: the number of items.
+        microseconds: roughly how long all items take one thread.
+        given: the kernel's arguments after the range.
+        scratch: shape and type of each scratch array of a chunk, at least `APART` numbers; not initialized.
+        each: chunks for each of PyTorch's threads; fewer will do if all items take equally long.
 
     Example:
         >>> def double(start, stop, x):
@@ -142,15 +140,15 @@ def run_in_chunks(
 
 @final
 class _Scratch(threading.local):
-    """Scratch of a thread's calls, kept for those that follow: glibc gives large blocks back, and touching pages anew
-    takes a fifth of a short pass."""
+    """Scratch arrays that a thread keeps for its next calls: glibc would return large blocks to the system, and the
+    first use of fresh pages takes a fifth of a short pass."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
         self._bytes = 0
 
     def of(self, wanted: Sequence[tuple[tuple[int, ...], Any]]) -> list[NDArray[Any]]:
-        """Arrays of these shapes and types, with whatever they held before."""
+        """Return arrays of these shapes and types, not initialized."""
         key = tuple(wanted)
         rooms = self._kept.get(key)
         if rooms is None:
@@ -169,10 +167,10 @@ _rooms = _Scratch()
 
 
 def thread_count() -> int:
-    """How many threads a call may use, its own included.
+    """Return how many threads a call may use, including its own.
 
     Returns:
-        What `torch.get_num_threads()` says in the calling thread.
+        `torch.get_num_threads()` of the calling thread.
 
     Example:
         >>> thread_count() >= 1
@@ -182,14 +180,14 @@ def thread_count() -> int:
 
 
 def chunks(microseconds: float, most: int) -> int:
-    """Say into how many chunks to cut work whose parts may take unequal time.
+    """Return into how many chunks to cut work whose parts may take different times.
 
     Args:
-        microseconds: how long all of it takes one thread, roughly.
-        most: the most chunks there can be.
+        microseconds: roughly how long all of it takes one thread.
+        most: the largest possible number of chunks.
 
     Returns:
-        1 for a caller alone, otherwise a few per thread.
+        1 if the caller works alone, otherwise a few per thread.
 
     Example:
         >>> chunks(0.0, 1000)
@@ -199,15 +197,15 @@ def chunks(microseconds: float, most: int) -> int:
 
 
 def share(chunk: int, chunks: int, count: int) -> tuple[int, int]:
-    """Give the range of `count` things that belongs to a chunk.
+    """Return the range of items that belongs to a chunk.
 
     Args:
-        chunk: its number.
-        chunks: how many there are.
-        count: what is shared out.
+        chunk: its index.
+        chunks: the number of chunks.
+        count: the number of items.
 
     Returns:
-        First, and one past the last.
+        The start and stop of the range.
 
     Example:
         >>> [share(chunk, 3, 10) for chunk in range(3)]
@@ -232,7 +230,7 @@ def _work(queue: "SimpleQueue[_Job]") -> None:
 
 
 def _after_fork() -> None:
-    """After a fork only the forking thread is left: start again with nobody hired, and a lock that nobody holds."""
+    """In a forked child only the forking thread is left: start again without workers, and with a free lock."""
     global _queue, _workers, _lock
     _queue, _workers, _lock = SimpleQueue(), 0, threading.Lock()
 

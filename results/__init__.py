@@ -1,1 +1,1 @@
-"""The result table: every row is a command that anyone can run again."""
+"""The result table: anyone can rerun every row with one command."""

@@ -2,9 +2,9 @@
 
     python -m results --data FOLDER                        every row, one after another
     python -m results --data FOLDER --row multi30k_gru     one row
-    python -m results                                      write the table from the figures kept
+    python -m results                                      write the table from the stored figures
 
-FOLDER holds a folder `multi30k` with train.de, train.en, val.de, ..., `tinyshakespeare` with input.txt,
+FOLDER contains the folders `multi30k` with train.de, train.en, val.de, ..., `tinyshakespeare` with input.txt,
 `g2p_sigmorphon2021` with hun_train.tsv, hun_dev.tsv, ..., `scan` with tasks_train_simple.txt, ..., `sst2` with
 train.tsv and dev.tsv, and `align_enfr_hansards` with train.en.gz, trial.en, gold_even.en, ...
 """
@@ -20,11 +20,11 @@ _FAMILIES = (translation, language, transduction, labels, alignment, regression,
 
 
 def main() -> None:
-    """Read the command line, run what it names, write the table."""
+    """Parse the command line, run the named rows, write the table."""
     parser = argparse.ArgumentParser(prog="python -m results", description=__doc__)
-    parser.add_argument("--data", type=Path, help="the folder of the data sets")
+    parser.add_argument("--data", type=Path, help="folder with the data sets")
     parser.add_argument("--row", choices=_names(), action="append", help="one row; all by default")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where run folders go")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where to create run folders")
     parser.add_argument("--score-only", action="store_true", help="score a finished run again")
     given = parser.parse_args()
     if given.data is not None:

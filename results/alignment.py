@@ -1,4 +1,5 @@
-"""The row of word alignment: two translators of opposite directions, read and joined, scored by links made by hand."""
+"""The word alignment row: two translation models of opposite directions, combined and scored against manual alignments.
+"""
 
 import json
 import os
@@ -36,12 +37,12 @@ class AlignmentRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        folder: of the data, below the folder that is given.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        folder: data folder, relative to the given one.
         languages: source and target.
-        published: the figures of others, in words.
-        asked: what is to be reached, in words.
+        published: published figures, as text.
+        asked: the target, as text.
     """
 
     name: str
@@ -58,12 +59,12 @@ class AlignmentRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
@@ -81,14 +82,14 @@ ROWS = (
 
 
 class Gold(NamedTuple):
-    """Sentences and the links that people made: `pairs[n]` belongs to `links[n]`."""
+    """Sentences with their manual alignments: `links[n]` belongs to `pairs[n]`."""
 
     pairs: list[Sentences]
     links: list[Links]
 
 
 class Found(NamedTuple):
-    """The links of each sentence, source word first: of one direction, of the other, and of both joined."""
+    """The links of each sentence, source word first, for each direction and for both combined."""
 
     forward: list[set[Link]]
     backward: list[set[Link]]
@@ -97,12 +98,12 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What is chosen on the validation sentences.
+    """What was chosen on the validation sentences.
 
     Args:
-        forward, backward: which weights of each direction are read.
-        how: the two directions become one.
-        errors: the alignment error rates there.
+        forward, backward: which weights of each direction are used.
+        how: how the two directions are combined.
+        errors: the alignment error rates on the validation sentences.
     """
 
     forward: Reading
@@ -112,13 +113,13 @@ class Choice:
 
 
 def run_row(row: AlignmentRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train both directions, choose how to read them, and score links.
+    """Train both directions, choose how to read alignments from them, and score the links.
 
     Args:
-        row: which.
-        data: the folder of the data sets.
-        run: the folder of the two run folders.
-        train: whether to train, or to score finished runs again.
+        row: the row to run.
+        data: folder with the data sets.
+        run: folder for the two run folders.
+        train: whether to train, or only score finished runs again.
     """
     folder, directions = data / row.folder, (row.languages, row.languages[::-1])
     if train and not run.exists():
@@ -161,11 +162,12 @@ def read_gold(stem: Path, languages: tuple[str, str]) -> Gold:
 
 
 def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
-    """Choose layer, head and step of each direction, and how they are joined, by the error on other sentences.
+    """Choose layer, head and step of each direction, and how to combine them, by the error rate on validation
+    sentences.
 
     Args:
         forward, backward: models of the two directions.
-        trial: the sentences to choose on.
+        trial: the validation sentences.
 
     Returns:
         The choice.
@@ -181,12 +183,12 @@ def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
 
 
 def read_both(forward: Aligner, backward: Aligner, pairs: list[Sentences], choice: Choice) -> Found:
-    """Align sentences by both models.
+    """Align sentences with both models.
 
     Args:
         forward, backward: models of the two directions.
         pairs: the sentences.
-        choice: what is read, and how it is joined.
+        choice: which weights to use and how to combine them.
 
     Returns:
         The links, source word first.
@@ -197,7 +199,7 @@ def read_both(forward: Aligner, backward: Aligner, pairs: list[Sentences], choic
 
 
 def figures(found: list[set[Link]], gold: list[Links]) -> dict[str, float]:
-    """Error rate, precision and recall in percent."""
+    """Return error rate, precision and recall in percent."""
     scores = (alignment_error_rate, alignment_precision, alignment_recall)
     return {
         name: score(found, gold).value for name, score in zip(("error", "precision", "recall"), scores, strict=True)
@@ -227,7 +229,7 @@ def _command(row: AlignmentRow, folder: Path, run: Path, source: str, target: st
 
 
 def _commands(row: AlignmentRow, how: str) -> list[str]:
-    """The commands as a reader would give them."""
+    """Return the equivalent command lines."""
     one, two = row.languages
     trainings = [
         f"qkv train translate --source {row.folder}/train.{source}.gz --target {row.folder}/train.{target}.gz "
@@ -245,7 +247,7 @@ def _commands(row: AlignmentRow, how: str) -> list[str]:
 
 
 def _picture(folder: Path, gold: Gold, found: list[set[Link]]) -> None:
-    """Links made by hand and found, of the longest two sentences that fit."""
+    """Draw manual and predicted links of the two longest sentences that fit."""
     sizes = [max(len(pair.source.split()), len(pair.target.split())) for pair in gold.pairs]
     fitting = [place for place, size in enumerate(sizes) if size <= _LONGEST_DRAWN]
     shown = sorted(fitting, key=lambda place: -sizes[place])[:2]
@@ -273,16 +275,16 @@ def _grid(axis: Axes, pair: Sentences, gold: Links, found: set[Link]) -> None:
 
 _HEAD = """## Word alignment
 
-Alignment error rate in percent on sentences aligned by hand. Both directions are forced to write the given
-translations; layer, head and step of each, and the way the two are joined, are chosen on 37 other sentences.
+Alignment error rate in percent on manually aligned sentences. Both models are forced to write the given translations.
+Layer, head and step of each model, and how the two are combined, were chosen on 37 other sentences.
 
-| row | published | both joined | En→Fr | Fr→En | asked | parameters | processor time | wall time (load) |
+| row | published | combined | En→Fr | Fr→En | target | parameters | processor time | wall time (load) |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
 def section() -> str:
-    """The part of the page about word alignment."""
+    """Return the section of the page on word alignment."""
     return f"{_HEAD}{''.join(map(_line, ROWS))}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
 
 
@@ -309,16 +311,16 @@ def _details(row: AlignmentRow) -> str:
     return f"""### {row.what}
 
 - published figures: {row.published}
-- precision {both["precision"]:.1f}, recall {both["recall"]:.1f} of both joined by {chosen["how"]}
+- precision {both["precision"]:.1f}, recall {both["recall"]:.1f}, combined by {chosen["how"]}
 - read from {chosen["forward"]}; the other direction from {chosen["backward"]}
-- error on the 37 sentences of the choice: {errors}
-- command: `python -m results --data FOLDER --row {row.name}`, which does what these do
+- error on the 37 validation sentences: {errors}
+- command: `python -m results --data FOLDER --row {row.name}`, equivalent to
 {commands}- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0
 - machine: {record["machine"]}, {record["usage"]["threads"]} thread
 - logs: [{there}]({folder}/metrics-{there}.jsonl), [{back}]({folder}/metrics-{back}.jsonl)
 
 ![Loss of training and validation, {there}]({folder}/loss-{there}.png)
 
-![Links made by hand and found, of two sentences]({folder}/links.svg)
+![Manual and predicted links of two sentences]({folder}/links.svg)
 
 """

@@ -1,6 +1,6 @@
-"""Models that write from left to right and models that write from right to left: each side proposes, both judge.
+"""Combine models that write left to right with models that write right to left: each side proposes, both score.
 
-A wrong beginning leads the one side astray, a wrong end the other; what both hold likely is wrong less often.
+An early mistake misleads one side, a late mistake the other; what both find likely is wrong less often.
 
 Source: Liu et al. 2016, "Agreement on Target-Bidirectional Neural Machine Translation", section 3.2.
 """
@@ -20,7 +20,7 @@ _TEXTS = 500
 
 
 def turn(text: str) -> str:
-    """Words from the last to the first.
+    """Reverse the words of a text.
 
     Example:
         >>> turn("a b c")
@@ -30,21 +30,21 @@ def turn(text: str) -> str:
 
 
 def turned(pairs: Sequence[Pair]) -> list[Pair]:
-    """Pairs whose targets are written from the end."""
+    """Return pairs with reversed targets."""
     return [Pair(pair.source, turn(pair.target), pair.line) for pair in pairs]
 
 
 def translate(ahead: Translator, back: Translator, lines: Sequence[str], beam: int) -> list[Translation]:
-    """Translate lines by both sides.
+    """Translate lines with both sides.
 
     Args:
-        ahead: one or more models that write words in their order.
-        back: one or more that write them from the last to the first.
+        ahead: one or more models that write left to right.
+        back: one or more models that write right to left.
         lines: sources.
-        beam: how many translations each side proposes.
+        beam: number of translations that each side proposes.
 
     Returns:
-        For each line the proposal with the largest sum of both sides' log-probabilities, words in their order.
+        For each line the proposal with the largest sum of both sides' log-probabilities, words in normal order.
     """
     how = Decoding(beam, length_penalty=0.0, n_best=beam, mean=_MEAN)
     found = zip(ahead.translate_best(lines, how), back.translate_best(lines, how), strict=True)
@@ -58,14 +58,14 @@ def translate(ahead: Translator, back: Translator, lines: Sequence[str], beam: i
 
 
 def log_probabilities(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-    """How likely models hold targets that are given, the end mark included.
+    """Return the log-probabilities of given targets, end token included.
 
     Args:
-        translator: one or more models; several are joined by their geometric mean.
+        translator: one or more models; several are combined by their geometric mean.
         sources, targets: texts, one target for each source.
 
     Returns:
-        Their log-probabilities in nats.
+        Log-probabilities in nats.
     """
     model, marks = Ensemble(translator.models, _MEAN), translator.tokenizer
     found: list[float] = []

@@ -1,4 +1,4 @@
-"""The row of copying: sentences with names that no training text has, by models that copy and models that do not."""
+"""The copying row: sentences with names that no training text has, for models with and without copying."""
 
 import json
 import os
@@ -28,8 +28,8 @@ class CopyingRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
     """
 
     name: str
@@ -42,26 +42,26 @@ class CopyingRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
-ROWS = (CopyingRow("copying", "Copying names never seen"),)
+ROWS = (CopyingRow("copying", "Copying unseen names"),)
 
 
 def run_row(row: CopyingRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train each model, score it on new names, and keep figures and a picture in the repository.
+    """Train each model, score it on new names, and store figures and a picture in the repository.
 
     Args:
-        row: which.
-        data: as of every row; the sentences are made here.
-        run: where the run folders go.
-        train: whether to train, or to score finished runs again.
+        row: the row to run.
+        data: unused; the sentences are generated here.
+        run: where to create the run folders.
+        train: whether to train, or only score finished runs again.
     """
     settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
     sizes = settings["data"]
@@ -91,18 +91,19 @@ def _file(path: Path, pairs: Sequence[Pair]) -> Path:
 def one_model(
     name: str, settings: dict[str, Any], files: dict[str, Path], run: Path, test: Sequence[Pair], again: bool
 ) -> dict[str, float]:
-    """Train one of the models, and score it.
+    """Train and score one of the models.
 
     Args:
-        name: of the model.
-        settings: of the row.
-        files: what it is trained and validated on.
-        run: the folder of the row's runs.
+        name: name of the model.
+        settings: settings of the row.
+        files: training and validation files.
+        run: folder for the row's runs.
         test: sentences with new names.
         again: whether to train it first.
 
     Returns:
-        In percent: exact sentences greedily and by a beam; the rate of wrong words greedily; and the parameters.
+        In percent: exact sentences with greedy decoding and with a beam, and the greedy word error rate; and the number
+        of parameters.
     """
     own = settings["models"][name]
     training = {**settings["training"], "steps": own["steps"], "learning_rate": own["learning_rate"]}
@@ -120,7 +121,7 @@ def one_model(
 
 
 def section() -> str:
-    """The part of the page about copying."""
+    """Return the section of the page on copying."""
     return "".join(_part(row) for row in ROWS)
 
 
@@ -131,10 +132,10 @@ def _part(row: CopyingRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
     sizes = record["sentences"]
     lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
-    return f"""{head}Introductions, such as "hello , my name is … ." to be answered by "hello … !":
-{sizes["train"]:,} to train on, and {sizes["test"]:,} to score whose names no other part has
-(`qkv.data.introductions`). A sentence counts if every word is right. At least 98 % are asked with copying, and nearly
-none without.
+    return f"""{head}Introductions such as "hello , my name is … .", to be answered by "hello … !":
+{sizes["train"]:,} for training, and {sizes["test"]:,} for testing with names that occur nowhere else
+(`qkv.data.introductions`). A sentence counts if every word is right. The target is at least 98 % with copying;
+without copying, nearly none can be right.
 
 | model | `--copy` | exact, greedy | exact, beam of {_BEAM} | parameters |
 |---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Convex hulls of points: the right answer, and how much of it a polygon covers."""
+"""Convex hulls of points: the correct hull, and how much of it a polygon covers."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,14 @@ Point = tuple[float, float]
 
 
 def hull(points: Sequence[Point]) -> list[int]:
-    """The corners of the convex hull, counter-clockwise, from the one that comes first among the points.
+    """Return the corners of the convex hull, counter-clockwise, starting at the corner that comes first among the
+    points.
 
     Args:
-        points: three or more, no two alike, not all on a line.
+        points: three or more distinct points, not all on one line.
 
     Returns:
-        Their places, from 0.
+        Indices of the corners, from 0.
 
     Source: Andrew 1979, "Another efficient algorithm for convex hulls in two dimensions"; the order: Vinyals et al.
         2015, section 3.1.
@@ -27,7 +28,7 @@ def hull(points: Sequence[Point]) -> list[int]:
 
 
 def _chain(points: Sequence[Point], order: Sequence[int]) -> list[int]:
-    """The lower half of the hull, from left to right; the upper half if the order is turned."""
+    """Return the lower half of the hull, from left to right; the upper half for reversed order."""
     chain: list[int] = []
     for place in order:
         while len(chain) > 1 and _turn(points[chain[-2]], points[chain[-1]], points[place]) <= 0:
@@ -37,12 +38,12 @@ def _chain(points: Sequence[Point], order: Sequence[int]) -> list[int]:
 
 
 def _turn(a: Point, b: Point, c: Point) -> float:
-    """Positive where the way from a over b to c turns left."""
+    """Return a positive number if the path from a over b to c turns left."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 def from_first(corners: Sequence[int]) -> list[int]:
-    """The same round, from the least place on.
+    """Rotate a cycle to start at its smallest index.
 
     Example:
         >>> from_first([4, 1, 3])
@@ -53,7 +54,7 @@ def from_first(corners: Sequence[int]) -> list[int]:
 
 
 def area(points: Sequence[Point], corners: Sequence[int]) -> float:
-    """The area of a polygon, negative where it is passed clockwise.
+    """Return the signed area of a polygon, negative if it is clockwise.
 
     Example:
         >>> area([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)], [0, 1, 2])
@@ -64,7 +65,7 @@ def area(points: Sequence[Point], corners: Sequence[int]) -> float:
 
 
 def simple(points: Sequence[Point], corners: Sequence[int]) -> bool:
-    """Whether a polygon has three corners or more and no two of its sides cross.
+    """Return whether a polygon has at least three corners and no two of its sides cross.
 
     Example:
         >>> square = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]

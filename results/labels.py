@@ -1,4 +1,4 @@
-"""Rows of labeled texts: trained from several seeds by `qkv train classify`, scored by accuracy."""
+"""Text classification rows: trained from several seeds by `qkv train classify`, scored by accuracy."""
 
 import json
 import os
@@ -27,15 +27,15 @@ class LabelRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        train, test: files below the folder of the data sets, label<TAB>text on each line.
-        published: the figures of others, in words.
-        source: where they are from.
-        asked: what is to be reached, in words.
-        seeds: of the trainings.
-        held_out: how many training texts each seed holds out, others each.
-        note: what else a reader should know.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        train, test: files below the data folder, label<TAB>text on each line.
+        published: published figures, as text.
+        source: where the published figures are from.
+        asked: the target, as text.
+        seeds: seeds of the trainings.
+        held_out: how many training texts each seed holds out, different ones for each seed.
+        note: further notes for the reader.
     """
 
     name: str
@@ -56,12 +56,12 @@ class LabelRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
@@ -73,36 +73,36 @@ ROWS = (
         Path("sst2", "dev.tsv"),
         "74.5 to 81.5 %",
         "Doragd/Text-Classification-PyTorch (74.5) and peithous/pytorch-BinClass-intro (77 to 81.5): models trained on "
-        "the 6,920 sentences alone, without phrases or vectors learnt elsewhere, on the test part",
+        "the 6,920 sentences only, without phrases or pretrained vectors, scored on the test part",
         "80 (aim 82)",
         (0, 1, 2),
         200,
-        "Settings were chosen with a tenth of the training sentences held out. Then each seed holds out 200 others, "
-        "only to watch the training by: the weights after the last update are scored, once, on the 872 development "
-        "sentences.\n"
-        "- tried on the tenth of seed 0 (accuracy, loss of the best checkpoint): width 128, dropout 0.5, word dropout "
-        "0.3 79.9, 0.439; the same lower-cased 79.5, 0.448, or with an LSTM 80.5, 0.443; width 256, dropout 0.6, word "
-        "dropout 0.4 81.1, 0.428; the same with the embeddings added to the states 81.6, 0.427 (taken). One such "
-        "accuracy is uncertain by 1.5 points.\n"
-        "- tried on three tenths, another seed each (mean accuracy and loss after the last update): that network 78.4, "
-        "0.458; runs of 3 to 6 characters (30,000 buckets) added to its embeddings 78.5, 0.458; **a wide part beside "
-        "it**, a linear model of words, pairs of words and runs that learns with it, 79.4, 0.430. Without an encoder "
-        "75.4, 0.508, with runs added 77.4, 0.487, with pairs 76.2, 0.505. Linear models alone: words 78.0, 0.462, "
-        "with runs 79.3, 0.463, with pairs 77.9, 0.468. On two of the tenths: the network 76.8, with R-Drop 77.2, with "
-        "runs of unseen words too 77.0; with the wide part 78.2, 0.446, and with a weight decay of 1 instead of 0.1 "
-        "78.5, 0.444 (taken).",
+        "Settings were chosen with a tenth of the training sentences held out. For the final runs each seed holds out "
+        "200 different sentences, only to monitor training. The weights after the last step are scored once, on the "
+        "872 development sentences.\n"
+        "- tried on the tenth of seed 0 (accuracy; loss of the best checkpoint): width 128, dropout 0.5, word dropout "
+        "0.3: 79.9; 0.439. The same lower-cased: 79.5; 0.448. With an LSTM: 80.5; 0.443. Width 256, dropout 0.6, word "
+        "dropout 0.4: 81.1; 0.428. The same with the embeddings added to the states: 81.6; 0.427 (chosen). The "
+        "standard error of one such accuracy is 1.5 points.\n"
+        "- tried on three tenths, each with another seed (mean accuracy; loss after the last step): the chosen network "
+        "78.4; 0.458. With character n-grams of 3 to 6 characters (30,000 buckets) added to its embeddings: 78.5; "
+        "0.458. **With a wide part**, a jointly trained linear model of words, word pairs and n-grams: 79.4; 0.430. "
+        "Without an encoder: 75.4; 0.508, with n-grams 77.4; 0.487, with word pairs 76.2; 0.505. Linear models alone: "
+        "words 78.0; 0.462, with n-grams 79.3; 0.463, with word pairs 77.9; 0.468. On two of the tenths: the network "
+        "76.8, with R-Drop 77.2, with n-grams of unseen words too 77.0; with the wide part 78.2; 0.446, and with a "
+        "weight decay of 1 instead of 0.1 78.5; 0.444 (chosen).",
     ),
 )
 
 
 def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train a row from each seed, score all, and keep figures, logs and a picture in the repository.
+    """Train a row from each seed, score all, and store figures, logs and a picture in the repository.
 
     Args:
-        row: which.
-        data: the folder of the data sets.
-        run: the folder of the run folders.
-        train: whether to train, or to score finished runs again.
+        row: the row to run.
+        data: folder with the data sets.
+        run: where to create the run folders.
+        train: whether to train, or only score finished runs again.
     """
     if train and not run.exists():
         (row.kept / "usage.json").unlink(missing_ok=True)
@@ -131,13 +131,13 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
 
 
 def divide(whole: Path, parts: tuple[Path, Path], count: int, seed: int) -> None:
-    """Write the texts to train on and those held out.
+    """Write training and held-out texts to two files.
 
     Args:
         whole: label<TAB>text on each line.
         parts: the two files to write.
-        count: how many to hold out.
-        seed: decides which.
+        count: how many texts to hold out.
+        seed: seed of the random split.
     """
     for texts, path in zip(hold_out_some(read_labeled(whole), count, seed), parts, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def judge(classifiers: list[Classifier], test: Path) -> dict[str, Any]:
 
     Args:
         classifiers: the models.
-        test: a file of labeled texts.
+        test: file of labeled texts.
 
     Returns:
         The accuracy of each in percent, their mean and standard deviation.
@@ -181,7 +181,7 @@ def _command(row: LabelRow, run: Path, seed: int) -> list[str]:
 
 
 def _shown(part: str, data: Path) -> str:
-    """Names without this machine's folders."""
+    """Strip this machine's folders from file names."""
     path = Path(part)
     if path == QKV:
         return "qkv"
@@ -193,15 +193,15 @@ def _shown(part: str, data: Path) -> str:
 
 _HEAD = """## Labels
 
-Accuracy in percent, mean ± standard deviation over seeds. Processor time is that of all trainings together.
+Accuracy in percent, mean ± standard deviation over seeds. Processor time is the total of all trainings.
 
-| row | published | accuracy | asked | parameters | processor time | wall time (load) |
+| row | published | accuracy | target | parameters | processor time | wall time (load) |
 |---|---|---|---|---|---|---|
 """
 
 
 def section() -> str:
-    """The part of the page about labeled texts."""
+    """Return the section of the page on labeled texts."""
     return f"{_HEAD}{''.join(map(_line, ROWS))}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
 
 

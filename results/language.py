@@ -1,4 +1,4 @@
-"""Rows of language models: trained on tiny Shakespeare, timed, and shown writing."""
+"""Language model rows: trained on tiny Shakespeare, timed, with a sample of generated text."""
 
 import json
 import os
@@ -25,11 +25,11 @@ class TextRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        published: the figure of others, in words.
-        asked: the validation loss to reach.
-        against: whether nanoGPT's training is timed beside it.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        published: the published figure, as text.
+        asked: the target validation loss.
+        against: whether nanoGPT's training is timed in the same run.
     """
 
     name: str
@@ -40,12 +40,12 @@ class TextRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
@@ -68,11 +68,11 @@ ROWS = (
 
 
 def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train a row, score it on the text held out, and keep figures, logs and a sample in the repository."""
+    """Train a row, score it on the held-out text, and store figures, logs and a sample in the repository."""
     text = data / "tinyshakespeare" / "input.txt"
     config = ROOT / "results" / f"{row.name}.toml"
     if train:
-        # Side by side, so that whoever else uses the machine meets both.
+        # At the same time, so that other load on the machine affects both.
         rival = [sys.executable, "-m", "results.nanogpt", str(text), str(row.kept / "nanogpt.json")]
         beside = subprocess.Popen(rival) if row.against else None
         command = [str(QKV), "train", "generate", "--text", str(text), "--config", str(config), "--out", str(run)]
@@ -100,19 +100,18 @@ def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
 
 
 def section() -> str:
-    """The part of the page about language models."""
+    """Return the section of the page on language models."""
     lines = "".join(_line(row) for row in ROWS)
     return f"{_HEAD}{lines}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
 
 
 _HEAD = """## Language models
 
-Loss is in nats per character over the whole held-out tenth of tiny Shakespeare (nanoGPT's split), each character
-predicted once in windows of the model's context that stand beside each other. Processor time is that of the whole
-command on one thread, starting and validating included; wall time depends on who else used the machine, so its load is
-beside it.
+Loss is in nats per character over the whole held-out tenth of tiny Shakespeare (nanoGPT's split). Each character is
+predicted once, in adjacent windows of the model's context length. Processor time is that of the whole command on one
+thread, including startup and validation. Wall time depends on the load of the shared machine, given in parentheses.
 
-| row | published | loss | asked | parameters | processor time | wall time (load) |
+| row | published | loss | target | parameters | processor time | wall time (load) |
 |---|---|---|---|---|---|---|
 """
 
@@ -131,7 +130,7 @@ def _line(row: TextRow) -> str:
         return line
     other = record["nanogpt"]
     wall = f"{other['wall_seconds']:.0f} s"
-    theirs = f"| nanoGPT's training, beside it | | {other['loss']:.3f} | | 0.8 M | {other['processor_seconds']:.0f} s "
+    theirs = f"| nanoGPT, same machine | | {other['loss']:.3f} | | 0.8 M | {other['processor_seconds']:.0f} s "
     return line + f"{theirs}| {wall} |\n"
 
 
@@ -143,7 +142,7 @@ def _details(row: TextRow) -> str:
     if "nanogpt" in record:
         share = record["usage"]["processor_seconds"] / record["nanogpt"]["processor_seconds"]
         compared = (
-            f"\n- processor time: {share:.2f} of that of nanoGPT's 2,000 updates (its starting and judging left out)"
+            f"\n- processor time: {share:.2f} of that of nanoGPT's 2,000 updates (excluding its startup and validation)"
         )
     return f"""### {row.what}
 

@@ -1,10 +1,10 @@
-"""nanoGPT's training on a CPU, written again: what the race for a validation loss of 1.88 is run against.
+"""nanoGPT's training on a CPU, reimplemented: the rival in the race for a validation loss of 1.88.
 
     python -m results.nanogpt FILE OUT.json [STEPS]
 
 Model and settings of karpathy/nanoGPT: 4 layers, 4 heads, width 128, context 64, batches of 12, no dropout, AdamW with
-betas 0.9 and 0.99, learning rate 1e-3 falling to 1e-4 along a cosine after 100 updates, decay 0.1, clipping at 1.
-Only the updates are timed; the loss is that of the whole held-out text, in windows beside each other.
+betas 0.9 and 0.99, learning rate 1e-3 with cosine decay to 1e-4 after 100 warm-up steps, weight decay 0.1, clipping at
+1. Only the training steps are timed; the loss is that of the whole held-out text, in adjacent windows.
 """
 
 import json
@@ -31,7 +31,7 @@ def learning_rate(step: int, steps: int) -> float:
 
 @torch.no_grad()
 def held_out_loss(model: NanoGPT, ids: Tensor) -> float:
-    """Nats per character."""
+    """Return the loss in nats per character."""
     rows = (len(ids) - 1) // CONTEXT
     inputs, targets = ids[: rows * CONTEXT].view(rows, -1), ids[1 : rows * CONTEXT + 1].view(rows, -1)
     parts = zip(inputs.split(128), targets.split(128), strict=True)
@@ -40,7 +40,7 @@ def held_out_loss(model: NanoGPT, ids: Tensor) -> float:
 
 
 def main() -> None:
-    """Train, judge, write the figures."""
+    """Train, validate, write the figures."""
     file, out, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else STEPS
     torch.manual_seed(1337)
     text = file.read_text(encoding="utf-8")

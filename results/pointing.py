@@ -1,4 +1,4 @@
-"""The rows of the pointer network: sorting numbers, and the convex hull of points in the plane."""
+"""The pointer network rows: sorting numbers, and the convex hull of points in the plane."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from results.hulls import area, from_first, hull, simple
 
 ROOT = Path(__file__).parent.parent
 _LARGEST = 100
-"""Numbers to sort are whole ones below it."""
+"""Numbers to sort are integers below this."""
 _LOGGED = 500
 
 Answers = list[list[int]]
@@ -31,9 +31,9 @@ class PointingRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        asked: the figures that were asked or published, in words.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        asked: target or published figures, as text.
     """
 
     name: str
@@ -47,12 +47,12 @@ class PointingRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
@@ -68,11 +68,11 @@ ROWS = (
 
 
 def run_row(row: PointingRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train a pointer network, score it on elements never seen, and keep figures and picture in the repository.
+    """Train a pointer network, score it on unseen elements, and store figures and picture in the repository.
 
     Args:
-        row: which.
-        data, run, train: as of every row; the elements are drawn here, and there is no run folder.
+        row: the row to run.
+        data, run, train: unused; the elements are generated here, and there is no run folder.
     """
     settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
     start, task = time.process_time(), settings["data"]["task"]
@@ -97,16 +97,17 @@ def run_row(row: PointingRow, data: Path, run: Path, *, train: bool) -> None:
 
 
 def draw(task: str, count: int, size: int) -> tuple[Tensor, Answers]:
-    """Draw elements, and what is to be pointed at.
+    """Generate elements and the positions to point to.
 
     Args:
-        task: "sort": whole numbers, as shares of the largest; "hull": points of the unit square.
-        count: how many sets.
-        size: elements in each.
+        task: "sort": integers, divided by the largest possible one; "hull": points of the unit square.
+        count: number of sets.
+        size: elements in each set.
 
     Returns:
-        Elements (count, size, 1 or 2), and for each set positions from 1 on: in increasing order, equal numbers as they
-        come; or the hull's corners.
+        Elements (count, size, 1 or 2), and for each set positions from 1 on: in increasing order, ties in input order;
+            or
+        the hull's corners.
     """
     if task == "sort":
         numbers = torch.randint(0, _LARGEST, (count, size))
@@ -116,7 +117,7 @@ def draw(task: str, count: int, size: int) -> tuple[Tensor, Answers]:
 
 
 def learn(settings: dict[str, Any]) -> tuple[PointerNetwork, dict[int, float]]:
-    """Train on new elements at every step, the learning rate falling to zero.
+    """Train on new elements at every step, with the learning rate decaying to zero.
 
     Args:
         settings: tables `data`, `model`, `training`.
@@ -145,7 +146,7 @@ def learn(settings: dict[str, Any]) -> tuple[PointerNetwork, dict[int, float]]:
 
 
 def objective(model: PointerNetwork, elements: Tensor, answers: Answers, lengths: Tensor) -> Tensor:
-    """The mean cross entropy of each next position and of the end."""
+    """Return the mean cross entropy of each next position and of the end."""
     longest = max(map(len, answers)) + 1
     target = torch.tensor([[*each, END] + [-1] * (longest - len(each) - 1) for each in answers])
     given = torch.cat([torch.full((len(answers), 1), END), target[:, :-1].clamp(min=END)], 1)
@@ -154,14 +155,14 @@ def objective(model: PointerNetwork, elements: Tensor, answers: Answers, lengths
 
 
 def point(model: PointerNetwork, elements: Tensor, width: int) -> Answers:
-    """What a trained model points at, by a beam of some width."""
+    """Return the positions a trained model points to, by beam search."""
     lengths = torch.full(elements.shape[:1], elements.shape[1])
     found = beam(model, elements, lengths, bos=END, eos=END, limit=elements.shape[1] + 1, search=Beam(width))
     return [list(best.ids) for best, *_ in found]
 
 
 def sorted_figures(found: Answers, answers: Answers) -> dict[str, float]:
-    """In percent: right positions, and rows that are right as a whole.
+    """Return percentages of correct positions and of completely correct rows.
 
     Example:
         >>> sorted_figures([[1, 2], [2, 1]], [[1, 2], [2, 3]])
@@ -174,9 +175,9 @@ def sorted_figures(found: Answers, answers: Answers) -> dict[str, float]:
 
 
 def hull_figures(elements: Tensor, found: Answers, answers: Answers) -> dict[str, float]:
-    """In percent: hulls that are exact, polygons without crossing sides, and the share of the area that they cover.
+    """Return percentages of exact hulls, of polygons without crossing sides, and of the hull area that they cover.
 
-    A round from another corner is the same hull. Polygons with crossing sides cover nothing.
+    The same polygon from another starting corner is the same hull. Polygons with crossing sides cover nothing.
     """
     exact, sound, covered = 0, 0, 0.0
     for points, one, other in zip(elements.tolist(), found, answers, strict=True):
@@ -190,7 +191,7 @@ def hull_figures(elements: Tensor, found: Answers, answers: Answers) -> dict[str
 
 
 def _picture(folder: Path, elements: Tensor, found: Answers, answers: Answers) -> None:
-    """Two hulls that are right and two that are not, where there are as many."""
+    """Pick two correct and two wrong hulls, if there are that many."""
     pairs = enumerate(zip(found, answers, strict=True))
     wrong = [place for place, (one, other) in pairs if from_first(one) != other]
     right = [place for place in range(len(answers)) if place not in wrong]
@@ -211,20 +212,20 @@ def _round(points: Sequence[Sequence[float]], corners: Sequence[int]) -> tuple[l
 
 _HEAD = """## Pointer networks
 
-`qkv.models.PointerNetwork`, trained on elements that are drawn anew at every step, scored on 2,000 sets never seen.
-Integers are from 0 to 99; a hull counts as exact if its corners are all right and in order, wherever the round begins.
+`qkv.models.PointerNetwork`, trained on elements generated anew at every step, scored on 2,000 unseen sets. Integers
+are from 0 to 99. A hull is exact if all its corners are right and in order, whatever the starting corner.
 
-| task | asked or published | ours | parameters | processor time |
+| task | target or published | ours | parameters | processor time |
 |---|---|---|---|---|
 """
 _TOLD = {"position": "per position", "exact": "exact", "simple": "without crossing sides", "area": "of the area"}
 
 
 def section() -> str:
-    """The part of the page about pointer networks."""
+    """Return the section of the page on pointer networks."""
     lines = "".join(_line(row) for row in ROWS)
     hulls = next(row for row in ROWS if row.name == "pointer_hull")
-    picture = "![Hulls that are right and hulls that are not](../results/runs/pointer_hull/hulls.svg)\n\n"
+    picture = "![Correct and wrong hulls](../results/runs/pointer_hull/hulls.svg)\n\n"
     command = "- command: `python -m results --data FOLDER --row pointer_hull` (nothing is read from FOLDER)\n"
     settings = "".join(f"- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)\n" for row in ROWS)
     return f"{_HEAD}{lines}\n{command}{settings}\n{picture if hulls.record.exists() else ''}"

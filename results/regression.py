@@ -1,4 +1,4 @@
-"""The row of Nadaraya-Watson regression: how wrong each kernel is against its bandwidth, and what is chosen."""
+"""The Nadaraya-Watson regression row: the error of each kernel against its bandwidth, and the bandwidth chosen."""
 
 import json
 import os
@@ -28,8 +28,8 @@ class RegressionRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
     """
 
     name: str
@@ -42,12 +42,12 @@ class RegressionRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
@@ -56,12 +56,12 @@ ROWS = (RegressionRow("nadaraya_watson", "Nadaraya-Watson regression, four kerne
 
 @dataclass(frozen=True)
 class Draw:
-    """What one draw of noisy points gives.
+    """The results for one sample of noisy points.
 
     Args:
         errors: kernel to the squared error at each bandwidth, against the truth.
-        chosen: kernel to the bandwidth that leave-one-out chooses.
-        reached: kernel to the squared error there.
+        chosen: kernel to the bandwidth chosen by leave-one-out.
+        reached: kernel to the squared error at that bandwidth.
     """
 
     errors: dict[str, list[float]]
@@ -70,16 +70,16 @@ class Draw:
 
 
 def truth(x: Array) -> Array:
-    """What the points are drawn around: 2 sin x + x^0.8, the function of the lectures."""
+    """The true function of the lectures: 2 sin x + x^0.8."""
     return np.asarray(2 * np.sin(x) + x**0.8)
 
 
 def run_row(row: RegressionRow, data: Path, run: Path, *, train: bool) -> None:
-    """Fit every kernel at every bandwidth to every draw, and keep figures and picture in the repository.
+    """Fit every kernel at every bandwidth to every sample, and store figures and picture in the repository.
 
     Args:
-        row: which.
-        data, run, train: as of every row; the points are drawn here, and there is no run folder.
+        row: the row to run.
+        data, run, train: unused; the points are generated here, and there is no run folder.
     """
     settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
     grid = settings["bandwidths"]
@@ -101,12 +101,12 @@ def run_row(row: RegressionRow, data: Path, run: Path, *, train: bool) -> None:
 
 
 def one_draw(seed: int, data: dict[str, Any], bandwidths: list[float]) -> Draw:
-    """Draw points, and fit every kernel to them.
+    """Sample points, and fit every kernel to them.
 
     Args:
-        seed: of the draw.
-        data: how many points, from where to where, and how much noise.
-        bandwidths: to try.
+        seed: seed of the sample.
+        data: number of points, their range and noise.
+        bandwidths: the bandwidths to try.
 
     Returns:
         Errors, choices, and the errors of the choices.
@@ -125,12 +125,12 @@ def one_draw(seed: int, data: dict[str, Any], bandwidths: list[float]) -> Draw:
 
 
 def mistake(model: NadarayaWatson, places: Array) -> float:
-    """The mean squared difference from the truth."""
+    """Return the mean squared difference from the truth."""
     return float(np.square(model.predict(places[:, None]) - truth(places)).mean())
 
 
 def summary(name: str, draws: list[Draw]) -> dict[str, float]:
-    """Mean and spread over draws of what leave-one-out chooses, and the least error that any bandwidth has."""
+    """Return mean and spread over samples of the leave-one-out choice, and the least error of any bandwidth."""
     chosen = [draw.chosen[name] for draw in draws]
     reached = [draw.reached[name] for draw in draws]
     return {
@@ -158,14 +158,14 @@ def _picture(folder: Path, draws: list[Draw], bandwidths: list[float]) -> None:
 
 
 def _curve(axis: Axes, bandwidths: list[float], draws: list[Draw], name: str, color: str) -> None:
-    """Error against bandwidth; the dot is what leave-one-out chooses, averaged like the curve."""
+    """Draw error against bandwidth; the dot is the leave-one-out choice, averaged like the curve."""
     axis.loglog(bandwidths, np.mean([draw.errors[name] for draw in draws], 0), color=color, label=name, lw=1.3)
     bandwidth = np.exp(np.mean([np.log(draw.chosen[name]) for draw in draws]))
     axis.plot(bandwidth, np.mean([draw.reached[name] for draw in draws]), "o", color=color, ms=5)
 
 
 def section() -> str:
-    """The part of the page about kernel regression."""
+    """Return the section of the page on kernel regression."""
     return "".join(_part(row) for row in ROWS)
 
 
@@ -194,10 +194,10 @@ def _part(row: RegressionRow) -> str:
 def _text(record: dict[str, Any]) -> str:
     data, count = record["settings"], len(record["bandwidths"])
     return f"""`qkv.models.NadarayaWatson` fitted to {data["points"]} points of 2 sin x + x^0.8 with noise of
-{data["noise"]}: the mean squared error against the function itself, mean ± standard deviation of {data["draws"]} draws.
-Leave-one-out chooses from the noisy points alone; the least error is that of the best of {count} bandwidths for each
-draw, known only because the function is. There is no published figure. The triangular kernel is the one the lectures
-call Epanechnikov's."""
+{data["noise"]}: the mean squared error against the true function, mean ± standard deviation over {data["draws"]}
+samples. Leave-one-out chooses the bandwidth from the noisy points alone. The least error is that of the best of
+{count} bandwidths for each sample, which takes the true function to find. There is no published figure. The
+triangular kernel is what the lectures call Epanechnikov's."""
 
 
 def _line(name: str, figures: dict[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""The rows of the result table: each a training from a settings file kept here, and how it is scored."""
+"""The translation rows: each is a training from a settings file in this folder, and how it is scored."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +13,20 @@ class Row:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        folder: of the data, below the folder that is given.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        folder: data folder, relative to the given one.
         source, target: the two languages.
-        test: the name of the test files.
-        published: the figure of others.
-        asked: the least that ours should reach.
-        measured: how they measured it.
-        by: who.
-        words: what the rival's words are, see `results.scoring`.
-        beam: how many hypotheses the rival's decoding keeps.
-        length_penalty: of that beam, chosen on validation data.
-        either_way: whether the first of two trainings learns to translate in both directions, by one model.
-        note: what else a reader should know.
+        test: name of the test files.
+        published: the published figure.
+        asked: the target for our figure.
+        measured: how the published figure was measured.
+        by: who published it.
+        words: the rival's tokenization, see `results.scoring`.
+        beam: the rival's beam width.
+        length_penalty: length penalty of that beam, chosen on validation data.
+        either_way: whether the first of two trainings learns both directions with one model.
+        note: further notes for the reader.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Row:
 
     @property
     def configs(self) -> tuple[Path, ...]:
-        """The settings of the training, and those of a second one that goes on from its weights, where there is one."""
+        """The settings of the training, and of a second one that starts from its weights, if any."""
         both = HERE / f"{self.name}.toml", HERE / f"{self.name}_then.toml"
         return tuple(path for path in both if path.exists())
 
     @property
     def record(self) -> Path:
-        """Where the figures are kept."""
+        """The file with the stored figures."""
         return HERE / "runs" / self.name / "figures.json"
 
 
@@ -101,9 +101,10 @@ ROWS = (
         length_penalty=1.4,
         either_way=True,
         note='the first training learns both directions with one model (Ding et al. 2021, "Improving neural machine '
-        'translation by bidirectional training"), the second this one from its weights. After the first validation '
-        "BLEU of German, greedy, was 36.9, after the second 39.9, by a beam of five with length penalties 1, 1.2 and "
-        "1.4 41.05, 41.21 and 41.32; validation loss 1.463. Without the other direction two trainings of 5,200 and "
-        "2,400 updates came to 40.5 there (validation loss 1.53), one of 7,000 with dropout 0.2 to 40.3 (1.547)",
+        'translation by bidirectional training"); the second continues from its weights with this direction only. '
+        "Greedy validation BLEU of German was 36.9 after the first training and 39.9 after the second; with a beam of "
+        "five and length penalties 1, 1.2 and 1.4 it was 41.05, 41.21 and 41.32, with validation loss 1.463. Without "
+        "the other direction, two trainings of 5,200 and 2,400 updates reached 40.5 there (validation loss 1.53), and "
+        "one of 7,000 updates with dropout 0.2 reached 40.3 (1.547)",
     ),
 )

@@ -1,4 +1,4 @@
-"""BLEU as each rival measured it, beside detokenized cased sacreBLEU."""
+"""BLEU as each rival measured it, and detokenized cased sacreBLEU."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,10 +14,10 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, k
     """Score translations in two ways.
 
     Args:
-        hypotheses: what the model wrote.
-        references: what people wrote.
-        language: of both, for the tokenizer.
-        kind: whose words: "spacy" as in bentrevett/pytorch-seq2seq, "moses" as in LividWo/Revisit-MMT.
+        hypotheses: model outputs.
+        references: human translations.
+        language: language of both, for the tokenizer.
+        kind: the rival's tokenizer: "spacy" as in bentrevett/pytorch-seq2seq, "moses" as in LividWo/Revisit-MMT.
 
     Returns:
         Lower-cased BLEU over these words without smoothing; cased sacreBLEU with its signature.
@@ -27,14 +27,14 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, k
 
 
 def words(lines: Sequence[str], language: str, kind: Words = "spacy") -> list[list[str]]:
-    """Lower-cased words.
+    """Split lines into lower-cased words.
 
     Args:
-        lines: as people write.
-        language: theirs.
+        lines: raw text.
+        language: its language.
         kind: "spacy" for the blank tokenizer of a language; "moses" for Moses' tokenizer after its normalization of
-            punctuation. The references of Multi30k's test of 2016 then have 12,103 German words, as many as
-            Revisit-MMT's log counts.
+            punctuation. The references of Multi30k's test of 2016 then have 12,103 German words, the same number as in
+            Revisit-MMT's log.
 
     Returns:
         The words of each line.

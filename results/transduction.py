@@ -33,19 +33,19 @@ class ShortRow:
     """One line of the table.
 
     Args:
-        name: what `python -m results` takes.
-        what: for the reader.
-        published: the figure of others, in words.
-        source: where it is from.
-        asked: what is to be reached, in words.
-        parts: makes the pairs from the folder of the data sets.
-        symbols: divides a target.
-        errors: whether the share of wrong texts is the figure, instead of that of right ones.
-        beam: how many hypotheses are kept.
-        average: of how many of the last checkpoints the weights are the mean; 1 takes the best one.
-        seeds: of the trainings; several models decode together.
-        backward: of trainings on targets written from the last symbol to the first; both sides decide together.
-        note: what else a reader should know.
+        name: the row's name for `python -m results`.
+        what: title shown to the reader.
+        published: the published figure, as text.
+        source: where the published figure is from.
+        asked: the target, as text.
+        parts: makes the pairs from the data folder.
+        symbols: splits a target into symbols.
+        errors: whether to report the share of wrong texts instead of right ones.
+        beam: beam width.
+        average: number of last checkpoints whose weights are averaged; 1 takes the best checkpoint.
+        seeds: seeds of the trainings; several models decode as an ensemble.
+        backward: seeds of trainings on reversed targets; both directions decide together.
+        note: further notes for the reader.
     """
 
     name: str
@@ -69,44 +69,44 @@ class ShortRow:
 
     @property
     def kept(self) -> Path:
-        """Where the figures are kept."""
+        """The folder with the stored figures."""
         return ROOT / "results" / "runs" / self.name
 
     @property
     def record(self) -> Path:
-        """The figures themselves."""
+        """The file with the stored figures."""
         return self.kept / "figures.json"
 
 
 _SIGMORPHON = "SIGMORPHON 2021 task 1, medium, baseline: an ensemble of neural transducers"
 _WORDS = "The 1,000 development words are scored; the checkpoint is chosen on words held out from training."
 _SIDES = (
-    "Half of the models write from left to right and half from right to left: each side proposes its six best, and the "
-    "one with the largest sum of both sides' log-probabilities is taken (`results/both_ways.py`)."
+    "Half of the models write left to right and half right to left: each side proposes its six best, and the one with "
+    "the largest sum of both sides' log-probabilities wins (`results/both_ways.py`)."
 )
 _FRENCH = (
-    "Development words share their first five letters with training words less often than training words held out at "
-    "random do (46 against 56 in 100; in Hungarian the first six 44 against 54): families of words were kept together. "
-    "So variants were tried on 1,000 training words whose first five letters no word to train on has, one model each "
-    "after its last update: "
-    "scaled dot, hidden 128, dropout 0.4, 2,400 updates of 512 tokens 11.8 % wrong; the same **without label smoothing "
-    "10.0**; the same with smoothing but Muon 13.8, weight decay of 0.5 12.7, 15 % of the phones read as unknown 13.0, "
-    "the embeddings (256) added to the encoder's states 10.3, from right to left 11.7, 3,600 updates 11.1 and with an "
-    "additive score 9.7; 900 updates of 2,048 tokens, hidden 192, dropout 0.3, 10.4. Without smoothing, additive, "
-    "2,400 updates 9.3; scaled dot, hidden 192, 1,500 updates of 1,024 tokens, from right to left 8.4. 55 words "
-    "were wrong alike in three smoothed models that differ in score and size: two from left to right together make 9.3 "
-    "to 10.6 % wrong, but the last two, one in each direction, 7.3 %. Writing one piece for each letter (up to three "
-    "phones, aligned by expectation and maximization), tried before, was worse by 1.6 points than writing phones."
+    "Development words share their first five letters with training words less often than randomly held-out training "
+    "words do (46 against 56 in 100; in Hungarian the first six, 44 against 54), because the data set keeps word "
+    "families together. So variants were compared on 1,000 training words whose first five letters occur in no other "
+    "training word, one model each, after its last update, in percent wrong. "
+    "Baseline (scaled dot, hidden 128, dropout 0.4, 2,400 updates of 512 tokens): 11.8; **without label smoothing: "
+    "10.0**. With smoothing: Muon 13.8; weight decay of 0.5 12.7; 15 % of the phones replaced by unknown 13.0; the "
+    "embeddings (256) added to the encoder's states 10.3; right to left 11.7; 3,600 updates 11.1, and with an additive "
+    "score 9.7; 900 updates of 2,048 tokens, hidden 192, dropout 0.3: 10.4. Without smoothing: additive, 2,400 updates "
+    "9.3; scaled dot, hidden 192, 1,500 updates of 1,024 tokens, right to left 8.4. Three smoothed models of different "
+    "score and size made the same mistake in 55 words: two left-to-right models together get 9.3 to 10.6 % wrong, but "
+    "the last two above, one in each direction, 7.3 %. Writing one token per letter (up to three phones, aligned by "
+    "expectation maximization), tried earlier, was 1.6 points worse than writing phones."
 )
 _LAKE = "Lake and Baroni 2018, the best model of the experiment"
 _CORNERS = (
-    "A turn and the action after it are one word of the target (`I_TURN_LEFT I_WALK` is `LW`), so that an action "
-    "around a corner is as long as turning around it."
+    "A turn and the following action form one target word (`I_TURN_LEFT I_WALK` is `LW`), so an action around a corner "
+    "is as long as the turn alone."
 )
 
 _UNSEARCHED = (
     "The 1,000 development words are scored with the weights after the last update; 100 training words are held out "
-    f"only to watch the training by. {_SIDES} The settings are those found on French words."
+    f"only to monitor training. {_SIDES} The settings are those found on French words."
 )
 
 ROWS = (
@@ -190,20 +190,20 @@ ROWS = (
         lambda data: scan_parts(data / "scan", "length"),
         symbols=str.split,
         average=2,
-        note=f"{_CORNERS} Four of five test commands hold an action around a corner thrice, which no training command "
-        "does: counting has to be carried over from `turn around left thrice`, which training has.",
+        note=f"{_CORNERS} Four of five test commands contain an action around a corner three times, which no training "
+        "command does: the model must transfer the counting from `turn around left thrice`, which training has.",
     ),
 )
 
 
 def run_row(row: ShortRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train a row, score it on its test pairs, and keep figures, logs and a map in the repository.
+    """Train a row, score it on its test pairs, and store figures, logs and a map in the repository.
 
     Args:
-        row: which.
-        data: the folder of the data sets.
-        run: the folder of its files and run folders.
-        train: whether to train, or to score a finished run again.
+        row: the row to run.
+        data: folder with the data sets.
+        run: folder for its files and run folders.
+        train: whether to train, or only score a finished run again.
     """
     parts = row.parts(data)
     for name, pairs in parts._asdict().items():
@@ -257,13 +257,13 @@ def judge(
     """Score texts.
 
     Args:
-        found: what the model wrote.
-        pairs: the sources, and what is right.
-        symbols: divides a target.
+        found: model outputs.
+        pairs: sources and correct targets.
+        symbols: splits a target into symbols.
 
     Returns:
-        In percent: exact texts; wrong ones; symbols at their places and symbol errors; BLEU over symbols; and how many
-        texts the model had not ended at the limit of its length.
+        In percent: exact texts; wrong ones; correct symbols by position and symbol errors; BLEU over symbols; and the
+        number of texts that were cut at the length limit.
     """
     hypotheses, references = [each.text for each in found], [pair.target for pair in pairs]
     ours, theirs = [symbols(text) for text in hypotheses], [symbols(text) for text in references]
@@ -307,7 +307,7 @@ def _command(row: ShortRow, run: Path, seed: int) -> list[str]:
 def _decoding(row: ShortRow) -> list[str]:
     average = f" --average {row.average}" if row.average > 1 else ""
     beam = f" --beam {row.beam}" if row.beam > 1 else ""
-    # Two sides propose as many translations as a beam holds, which both then judge.
+    # Each side proposes a beam of translations; both then score them.
     most = f" --n-best {row.beam} --length-penalty 0 --mean log_probability" if row.backward else ""
     return [
         f"cut -f 1 runs/{row.name}/test.tsv | qkv translate {runs}{beam}{average}{most}"
@@ -318,11 +318,11 @@ def _decoding(row: ShortRow) -> list[str]:
 
 
 def _shown(part: str) -> str:
-    """Names without this machine's folders."""
+    """Strip this machine's folders from file names."""
     path = Path(part)
     if path == QKV:
         return "qkv"
     if not path.is_absolute():
         return part
-    # Runs may lie anywhere: they are named as if they lay here.
+    # Runs can be anywhere; the page names them as if they were here.
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"runs/{path.parent.name}/{path.name}"

@@ -1,4 +1,4 @@
-"""The files that rows of short texts are trained, validated and tested on: pairs `source<TAB>target`, one a line."""
+"""Training, validation and test files of the rows of short texts: one pair `source<TAB>target` per line."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ class Parts(NamedTuple):
     """Pairs of one row.
 
     Attributes:
-        train: to train on.
-        valid: to watch the training by.
-        test: to score.
+        train: for training.
+        valid: for monitoring the training.
+        test: for scoring.
     """
 
     train: Sequence[Pair]
@@ -29,12 +29,12 @@ class Parts(NamedTuple):
 
 
 def date_parts() -> Parts:
-    """20,000 dates to learn from; 1,000 and 10,000 of days that do not occur among them."""
+    """Return 20,000 training dates, and 1,000 and 10,000 dates of days that do not occur among them."""
     return Parts(*(getattr(dates.splits(20_000, 1_000, 10_000, 0), name) for name in ("train", "validation", "test")))
 
 
 def reverse_parts() -> Parts:
-    """Joey NMT's task: 50 symbols, up to 25 in training and up to 30 after it; no source is in two parts.
+    """Joey NMT's task: 50 symbols, up to 25 in training and up to 30 otherwise; no source occurs in two parts.
 
     Source: joeynmt, scripts/generate_reverse_task.py.
     """
@@ -45,12 +45,12 @@ def reverse_parts() -> Parts:
 
 
 def pronunciation_parts(folder: Path, language: str, held_out: int = 400) -> Parts:
-    """Letters and phones, divided by spaces; training is watched by training words held out, development words score.
+    """Letters and phones, separated by spaces; held-out training words for monitoring, development words for scoring.
 
     Args:
-        folder: of the files of SIGMORPHON 2021.
-        language: as in their names: "hun".
-        held_out: how many training words.
+        folder: folder with the files of SIGMORPHON 2021.
+        language: as in the file names: "hun".
+        held_out: number of held-out training words.
     """
     train, dev = (
         [Pair(" ".join(pair.source), pair.target, pair.line) for pair in read_tsv(folder / f"{language}_{part}.tsv")]
@@ -60,13 +60,14 @@ def pronunciation_parts(folder: Path, language: str, held_out: int = 400) -> Par
 
 
 def scan_parts(folder: Path, split: str) -> Parts:
-    """Commands and actions, a letter for each action, a turn and what is done after it one word; 500 are held out.
+    """Commands and actions: one letter per action, a turn and the following action as one word; 500 are held out.
 
-    "I_TURN_LEFT I_WALK I_JUMP" is written "LW J", which says the same. Then what is done around a corner thrice has as
-    many words as turning around thrice, which is short enough to be among the training commands.
+    "I_TURN_LEFT I_WALK I_JUMP" is written "LW J", which is equivalent. An action around a corner three times then has
+    as
+    many words as turning around three times, which is short enough to occur in training commands.
 
     Args:
-        folder: of the files of SCAN.
+        folder: folder with the files of SCAN.
         split: "simple" or "length".
     """
     train, test = (list(_scan(folder / f"tasks_{part}_{split}.txt")) for part in ("train", "test"))

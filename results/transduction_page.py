@@ -1,4 +1,4 @@
-"""The part of `docs/results.md` about short texts that are right or wrong as a whole."""
+"""The section of `docs/results.md` on short texts that are right or wrong as a whole."""
 
 import json
 import math
@@ -11,17 +11,17 @@ from results.transduction import ROWS, ShortRow
 
 _HEAD = """## Short texts, right or wrong as a whole
 
-Every figure is in percent of whole texts of the test part, scored once with settings chosen on pairs held out from
-training. *Wrong* is the word error of pronunciations. Processor time is that of the whole training on one thread (of
-all models where several decode together); wall time depends on who else used the machine, so its load is beside it.
+Every figure is a percentage of whole test texts, scored once with settings chosen on pairs held out from training.
+*Wrong* is the word error rate of pronunciations. Processor time is that of the whole training on one thread (of all
+models of an ensemble together). Wall time depends on the load of the shared machine, given in parentheses.
 
-| row | published | ours | asked | also | parameters | processor time | wall time (load) |
+| row | published | ours | target | also | parameters | processor time | wall time (load) |
 |---|---|---|---|---|---|---|---|
 """
 
 
 def section() -> str:
-    """The table, then what belongs to each row."""
+    """Return the table and the details of each row."""
     lines = "".join(_line(row) for row in ROWS)
     return f"{_HEAD}{lines}\n{''.join(_details(row) for row in ROWS if row.record.exists())}"
 
@@ -42,7 +42,7 @@ def _line(row: ShortRow) -> str:
 def _also(row: ShortRow, figures: dict[str, Any]) -> str:
     if row.errors:
         return f"{figures['symbol_errors']:.2f} % of phones"
-    shown = f"{figures['symbols_in_place']:.2f} % of symbols in place, BLEU {figures['symbol_bleu']:.2f}"
+    shown = f"{figures['symbols_in_place']:.2f} % of symbols correct by position, BLEU {figures['symbol_bleu']:.2f}"
     return shown + (f", {figures['unfinished']} unfinished" if figures["unfinished"] else "")
 
 
@@ -68,7 +68,7 @@ def _details(row: ShortRow) -> str:
 
 
 def _resumed(row: ShortRow) -> list[str]:
-    """That a run began as a longer one, where its log says so: the command alone then gives another run."""
+    """Say that a run began as a longer one, if its log shows so: the command alone then gives a different run."""
     training = load_settings(read_toml(row.config)).training
     lines = [json.loads(line) for line in (row.kept / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [(line["step"], line["learning_rate"]) for line in lines if line["kind"] == "train"]
@@ -77,5 +77,5 @@ def _resumed(row: ShortRow) -> list[str]:
         return []
     return [
         f"up to update {max(others)} the learning rate was that of a longer run, which was then shortened to "
-        f"{training.steps:,} updates: begun anew, the command gives slightly other figures"
+        f"{training.steps:,} updates: from scratch, the command gives slightly different figures"
     ]

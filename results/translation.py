@@ -1,4 +1,4 @@
-"""Rows of translation: trained by `qkv train translate`, decoded greedily and by a beam, scored in two ways."""
+"""Translation rows: trained by `qkv train translate`, decoded greedily and with a beam, scored in two ways."""
 
 import json
 import os
@@ -30,13 +30,13 @@ __all__ = ["ROWS", "decoded", "run_row"]
 
 
 def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
-    """Train a row, score it on its test set, and keep figures and logs in the repository.
+    """Train a row, score it on its test set, and store figures and logs in the repository.
 
     Args:
-        row: which.
-        data: the folder of the data sets.
+        row: the row to run.
+        data: folder with the data sets.
         run: the run folder.
-        train: whether to train, or to score a finished run again.
+        train: whether to train, or only score a finished run again.
     """
     folder, kept = data / row.folder, row.record.parent
     runs = [run, *(run.with_name(f"{run.name}_then") for _ in row.configs[1:])]
@@ -78,12 +78,12 @@ def decoded(translator: Translator, pairs: Sequence[Pair], row: Row, beam: int) 
 
     Args:
         translator: a trained model.
-        pairs: sources, and what people wrote.
-        row: says what words are.
-        beam: how many hypotheses are kept.
+        pairs: sources and human translations.
+        row: defines the tokenization.
+        beam: beam width.
 
     Returns:
-        The figures, and the seconds that decoding took.
+        The figures, and the decoding time in seconds.
     """
     start = time.perf_counter()
     how = Decoding(beam, length_penalty=row.length_penalty if beam > 1 else 1.0)
@@ -119,12 +119,12 @@ def _commands(row: Row, folder: Path, runs: Sequence[Path]) -> list[list[str]]:
 
 
 def _either_way(run: Path) -> tuple[Path, Path]:
-    """Sources and targets of all pairs in both directions."""
+    """Return sources and targets of all pairs in both directions."""
     return run.with_name(f"{run.name}.source"), run.with_name(f"{run.name}.target")
 
 
 def _joined(row: Row, folder: Path, run: Path) -> list[tuple[Path, Path, Path]]:
-    """What is joined, and in which file."""
+    """List which files are concatenated, and into which file."""
     first, second = (folder / f"train.{language}" for language in (row.source, row.target))
     source, target = _either_way(run)
     return [(first, second, source), (second, first, target)]
@@ -137,13 +137,13 @@ def _write_either_way(row: Row, folder: Path, run: Path) -> None:
 
 
 def _joining(row: Row, folder: Path, run: Path) -> list[list[str]]:
-    """The same as commands, for the reader."""
+    """Return the equivalent command lines."""
     parts = _joined(row, folder, run) if row.either_way else []
     return [["cat", str(first), str(second), ">", str(joined)] for first, second, joined in parts]
 
 
 def _shown(part: str, runs: Sequence[Path]) -> str:
-    """Names without this machine's folders."""
+    """Strip this machine's folders from file names."""
     path = Path(part)
     if path == QKV:
         return "qkv"

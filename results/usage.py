@@ -1,8 +1,8 @@
-"""Run a command and keep what it took: wall time, processor time, and how busy the machine was.
+"""Run a command and record wall time, processor time and the load of the machine.
 
     python -m results.usage FILE.json COMMAND ...
 
-On a machine that others use too, processor time tells what the wall time would be on one that is free.
+On a shared machine, processor time shows what the wall time would be on a free one.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def run(command: list[str], kept: Path) -> None:
-    """Run a command, and write `kept`; the seconds of a command that is gone on with add up."""
+    """Run a command and write its usage to `kept`; the times of a resumed command add up."""
     before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     start, used = time.monotonic(), _processor_seconds()
     done = subprocess.run(command, check=False)
@@ -30,7 +30,7 @@ def run(command: list[str], kept: Path) -> None:
 
 
 def _processor_seconds() -> float:
-    """Of all children that have ended: those of earlier commands too."""
+    """Usage of all finished child processes, including those of earlier commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -73,7 +73,7 @@ def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monke
     table.write_table(tmp_path / "results.md")
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert "| **31.25** | 37 | 30.50 | 3.5 M | 10 min | 2.0 s |" in page
-    assert "- by a beam of 5: 32.25, sacreBLEU 31.50\n" in page
+    assert "- with a beam of 5: 32.25, sacreBLEU 31.50\n" in page
     assert "20 min of processor time on 2 threads" in page
     assert "| Multi30k En→De, Transformer, beam of 5 | 41.02" in page
 

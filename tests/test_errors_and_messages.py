@@ -166,7 +166,7 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         attend({"mask": masks.lengths(torch.tensor([1, 2, 3]))}),
         ShapeError,
         "keys",
-        ("begins (2, 2) from the left", "(3,)", "(B,)"),
+        ("a prefix of (2, 2)", "(3,)", "(B,)"),
     ),
     "fractional lengths": (
         lambda: masks.lengths(torch.tensor([1.0])),
@@ -321,7 +321,7 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         attend({"score": scores.Bilinear(zeros(4))}),
         ShapeError,
         "Bilinear(weight)",
-        ("2 own dimension(s)", "(4,)"),
+        ("2 dimension(s) of its own", "(4,)"),
     ),
     "additive without projection": (
         attend({"score": scores.Additive(zeros(5))}),
@@ -345,7 +345,7 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         attend({"score": scores.Additive(zeros(()))}),
         ShapeError,
         "Additive(vector)",
-        ("1 own dimension(s)", "()"),
+        ("1 dimension(s) of its own", "()"),
     ),
     "concat of another width": (
         attend({"score": scores.Concat(zeros(4), zeros(7))}),

@@ -1,4 +1,4 @@
-"""Public names that are imported when first used, so that `import qkv` stays light."""
+"""Lazy imports of public names, so that `import qkv` is fast."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
 
     Args:
         package: the package's `__name__`.
-        homes: for each public name the module that defines it; `"numpy": "numpy"` stands for the module itself.
+        homes: maps each public name to the module that defines it; `"numpy": "numpy"` means the module itself.
 
     Returns:
         The function to bind to `__getattr__`.
@@ -26,7 +26,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(home)
         found = module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
-        # The next use finds it at once: this function is asked only for names that the package lacks.
+        # Cache the name in the package, so that the next lookup does not call this function.
         setattr(sys.modules[package], name, found)
         return found
 

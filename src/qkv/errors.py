@@ -1,36 +1,36 @@
-"""What can go wrong, and how it is said.
+"""The exception types, and the format of their messages.
 
-Every error that qkv raises on purpose is a `QkvError`. Its message names the argument, what was expected, what came,
-and how to hint it; `error_message` builds it in that order.
+Every error that qkv raises deliberately is a `QkvError`. Its message names the argument, what was expected, what was
+given, and how to fix it; `error_message` builds it in that order.
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# All that a terminal obeys, but tabs and line feeds: C0, DEL, C1, and what turns the direction of writing.
+# Everything a terminal interprets except tabs and line feeds: C0, DEL, C1, and Unicode direction controls.
 _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
 _SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 
 
 class QkvError(Exception):
-    """The root of every error that qkv raises on purpose."""
+    """The base class of every error that qkv raises deliberately."""
 
 
 class ShapeError(QkvError, ValueError):
-    """Sizes that do not fit together."""
+    """Sizes that do not match."""
 
 
 class DtypeError(QkvError, TypeError):
-    """Element types, or devices, that do not fit together."""
+    """Dtypes or devices that do not match."""
 
 
 class MaskError(QkvError, ValueError, TypeError):
-    """Something given as a mask that is not one, or a mask that does not fit."""
+    """A mask argument that is not a mask, or does not fit."""
 
 
 class UnsupportedError(QkvError, ValueError, NotImplementedError):
-    """A combination that the chosen backend, or mathematics, cannot serve."""
+    """A combination that the chosen backend does not support, or that is mathematically undefined."""
 
 
 class ConfigError(QkvError, ValueError):
@@ -38,29 +38,29 @@ class ConfigError(QkvError, ValueError):
 
 
 class DataError(QkvError, ValueError):
-    """A data file that cannot be used as it is; names file and line."""
+    """An invalid data file; the message names file and line."""
 
 
 class CheckpointError(QkvError, ValueError):
-    """A checkpoint that is missing, incomplete, altered or of another kind."""
+    """A checkpoint that is missing, incomplete, corrupted or of another kind."""
 
 
 class TrainingError(QkvError, ArithmeticError):
-    """A training that cannot go on: its loss is no number any more, or the machine has no room for a step."""
+    """A training that cannot continue: its loss is not finite, or a step does not fit in memory."""
 
 
 class OutOfMemoryError(QkvError, MemoryError):
-    """No memory is left for what was asked; says what would lower the need."""
+    """Memory ran out; the message says how to reduce the need."""
 
 
 def out_of_memory_text(error: BaseException) -> str | None:
-    """Tell an exhausted memory from other faults, whoever reports it: Python, PyTorch, a GPU.
+    """Recognize out-of-memory errors from Python, PyTorch or a GPU.
 
     Args:
-        error: what was raised.
+        error: the exception.
 
     Returns:
-        What it says, in one line; None where it is about something else.
+        Its message on one line; None for any other error.
 
     Example:
         >>> out_of_memory_text(MemoryError()), out_of_memory_text(ValueError("size")) is None
@@ -70,18 +70,18 @@ def out_of_memory_text(error: BaseException) -> str | None:
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if not known and not any(words in text for words in _NO_MEMORY):
         return None
-    # PyTorch puts its own source line before what it has to say.
+    # PyTorch puts a line of its own source code first.
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
 
 
 def harmless(text: str) -> str:
-    """Show what a terminal would obey: names and texts of files must not color, erase or retitle it.
+    """Escape control characters, so that names and texts from files cannot control the terminal.
 
     Args:
-        text: any; tabs and line feeds stay.
+        text: any text; tabs and line feeds are kept.
 
     Returns:
-        It, with every control character written out.
+        The text with every control character escaped.
 
     Example:
         >>> print(harmless("\\x1b[31mred\\ttoo"))
@@ -91,16 +91,16 @@ def harmless(text: str) -> str:
 
 
 def error_message(argument: str, expected: str, got: str, hint: str) -> str:
-    """Build the one form of message that all errors have.
+    """Build an error message in the standard format.
 
     Args:
-        argument: the name that the caller wrote.
-        expected: what would have been right.
-        got: what came.
-        hint: one sentence that says what to do.
+        argument: the argument, as the caller wrote it.
+        expected: what it should be.
+        got: what was given.
+        hint: one sentence that says how to fix it.
 
     Returns:
-        The message, in characters that no terminal obeys.
+        The message, with control characters escaped.
 
     Example:
         >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
@@ -110,14 +110,14 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Say which valid name an unknown one probably means.
+    """Suggest the valid name closest to an unknown one.
 
     Args:
-        name: what was written.
-        valid: the names that exist.
+        name: the unknown name.
+        valid: the valid names.
 
     Returns:
-        A sentence with the nearest valid name, or with all of them where none is near.
+        A sentence with the closest valid name, or with all of them if none is close.
 
     Example:
         >>> nearest("adam", ["adamw", "sgd"])

@@ -1,4 +1,4 @@
-"""The legend of sizes, and the checks that shapes fit.
+"""The legend of sizes, and checks that shapes match.
 
 | letter | size of |
 |---|---|
@@ -10,8 +10,8 @@
 | M | model width |
 | T, S | target length, source length |
 
-A tensor's name carries its shape where the mathematics is: `s_BHQK` are scores of shape (B, H, Q, K). F stands for the
-width that a score's prepared operands share.
+In mathematical code a tensor's name carries its shape: `s_BHQK` are scores of shape (B, H, Q, K). F is the common width
+of a score's prepared operands.
 """
 
 from torch import Tensor
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 def show(shape: Shape) -> str:
-    """Write a shape as a reader would.
+    """Format a shape for a message.
 
     Example:
         >>> show((2, 8, 16))
@@ -32,7 +32,7 @@ def show(shape: Shape) -> str:
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that all broadcast to, or None where they do not fit.
+    """Return the shape to which all broadcast, or None if they do not match.
 
     Example:
         >>> broadcast((2, 1), (8,)), broadcast((2,), (3,))
@@ -53,7 +53,7 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
     """Align per-item data with the leading dimensions, from the left.
 
     Args:
-        item: one entry per item; its shape is a prefix of `leading` (sizes of 1 broadcast).
+        item: one entry per item; its shape must be a prefix of `leading` (sizes of 1 broadcast).
         leading: the leading shape of the problem.
         argument: the name to use in an error.
 
@@ -61,7 +61,7 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
         A view with as many dimensions as `leading`.
 
     Raises:
-        ShapeError: the shape is no prefix.
+        ShapeError: the shape is not a prefix.
 
     Example:
         >>> import torch
@@ -73,25 +73,25 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
         raise ShapeError(
             error_message(
                 argument,
-                f"one entry per item: a shape that begins {show(leading)} from the left",
+                f"one entry per item: a shape that is a prefix of {show(leading)}",
                 f"shape {show(tuple(item.shape))}",
-                "Per-item data such as lengths has the shape (B,), or (B, H) where it differs by head.",
+                "Per-item data such as lengths has the shape (B,), or (B, H) if it differs per head.",
             )
         )
     return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim)))
 
 
 def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> Tensor:
-    """Align a parameter's head dimensions with the leading dimensions, from the right, checking that they fit.
+    """Align a parameter's head dimensions with the leading dimensions, from the right.
 
     Args:
-        parameter: shape (..., *own dimensions), the rest per head.
+        parameter: shape (..., *own dimensions); the dimensions before its own are heads.
         own: how many trailing dimensions belong to the parameter itself.
         leading: the leading shape of the problem.
         argument: the name to use in an error.
 
     Returns:
-        The parameter itself.
+        The parameter, unchanged.
 
     Raises:
         ShapeError: its head dimensions do not broadcast to `leading`.
@@ -101,9 +101,9 @@ def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> T
         raise ShapeError(
             error_message(
                 argument,
-                f"{own} own dimension(s), before them none or the heads of {show(leading)} from the right",
+                f"{own} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",
                 f"shape {show(tuple(parameter.shape))}",
-                "A parameter that differs by head has the shape (H, ...).",
+                "A per-head parameter has the shape (H, ...).",
             )
         )
     return parameter

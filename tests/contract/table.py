@@ -120,11 +120,11 @@ gradients, where ε is relative to the largest gradient.
 `output`, `gradient` (4,096 numbers or more) and `small gradient` (fewer) are multiples of this basic limit. The share \
 is a fraction of the allowed error, which is larger than the basic limit in three cases:
 
-- **float32 gradients of `sdpa`, and of the distances that `rowwise` passes to the same kernel: twice the limit.** They \
-come from PyTorch's own kernel. Its backward pass recomputes the weights as exp(s − lse), so the rounding error of \
-lse enters the largest weights; the literal softmax has no such error. Over 360 draws of 4,096 numbers its rms error was \
-1.4 to 1.6 times that of the reference, and exceeded the limit in 7% of draws, by a factor of 1.89 at most. Outputs, \
-and gradients in float64, bfloat16 and float16, never exceeded it.
+- **float32 gradients of `sdpa`, and of the distances that `rowwise` passes to the same kernel: twice the limit.** \
+They come from PyTorch's own kernel. Its backward pass recomputes the weights as exp(s − lse), so the rounding error \
+of lse enters the largest weights; the literal softmax has no such error. Over 360 draws of 4,096 numbers its rms \
+error was 1.4 to 1.6 times that of the reference, and exceeded the limit in 7% of draws, by a factor of 1.89 at most. \
+Outputs, and gradients in float64, bfloat16 and float16, never exceeded it.
 - **float64: five times the errors of the equation in float32**, scaled by the ratio of the two roundoffs, because no \
 wider type is available as a judge. The judge itself rounds, by up to 20 roundoffs, and the rounding errors of two \
 types are two independent draws. The float64 reference itself is checked against a second implementation in extended \

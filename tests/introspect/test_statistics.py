@@ -157,7 +157,7 @@ def test_a_state_of_other_rows_is_found_out() -> None:
     query, other, key = torch.randn(3, 40, 8).unbind()
     state = qkv.attention_with_state(3 * other, key, key)[1]
     amap = attention_map(query, key, state=state)
-    with pytest.raises(ShapeError, match="rows whose weights sum to what the normalizer promises"):
+    with pytest.raises(ShapeError, match="expected the state of these rows"):
         amap.error()
     with pytest.raises(ShapeError, match="Pass the state that attention_with_state returned"):
         amap.received()

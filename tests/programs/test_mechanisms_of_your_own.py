@@ -93,7 +93,7 @@ def test_a_map_makes_whole_rows() -> None:
     amap = qkv.attention_map(query, key, **call)  # type: ignore[arg-type]
     torch.testing.assert_close(amap[..., 3:7, 2:9], weights[..., 3:7, 2:9])
     torch.testing.assert_close(amap.received(), weights.sum(-2).double())
-    with pytest.raises(UnsupportedError, match="got Softmax of yours"):
+    with pytest.raises(UnsupportedError, match="got user-defined Softmax"):
         _ = amap.state
     with pytest.raises(UnsupportedError, match="attention_with_weights gives the weights"):
         qkv.attention_with_state(query, key, key, normalizer=Softmax())
@@ -145,7 +145,11 @@ class Wide(Bias):
 @pytest.mark.parametrize(
     ("argument", "error", "message"),
     [
-        ({"mask": Number()}, MaskError, r"mask: expected bool that .* from visible\(\); got torch.float32 of shape"),
+        (
+            {"mask": Number()},
+            MaskError,
+            r"mask: expected visible\(\) .* a bool .*; got torch.float32 of shape",
+        ),
         (
             {"mask": Three()},
             MaskError,

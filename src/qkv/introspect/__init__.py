@@ -1,4 +1,4 @@
-"""Looking at the weights of any mechanism without holding the matrix."""
+"""Inspecting the weights of any mechanism without storing the matrix."""
 
 from typing import TYPE_CHECKING
 

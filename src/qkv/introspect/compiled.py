@@ -1,4 +1,4 @@
-"""The one pass over softmax weights of dot products in compiled code: products, then everything in one sweep."""
+"""Statistics of softmax weights over dot products in one compiled pass."""
 
 from math import prod
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _HEIGHT, _WIDTH = 256, 2048
 
 
 class Sums(NamedTuple):
-    """What one pass gives, leading dimensions as the call has them.
+    """The results of one pass, with the leading dimensions of the call.
 
     Attributes:
         received: (..., K), float64.
@@ -32,12 +32,12 @@ class Sums(NamedTuple):
 
 
 def serves(call: Call, kind: str, count: int) -> bool:
-    """Whether the pass can be made: dot products under softmax in float32 or less, a mask of intervals, no bias.
+    """Return whether the pass supports a call: dot products under softmax, at most float32, an interval mask, no bias.
 
     Args:
         call: the tensors of the problem.
         kind: the normalizer.
-        count: how many of the largest weights of a row are asked for.
+        count: number of largest weights per row.
     """
     plain = call.score.core == "dot" and isinstance(call.score.pointwise, Linear) and kind == "softmax"
     intervals = call.visibility.kind in ("all", "causal", "keys", "bounds")
@@ -47,13 +47,13 @@ def serves(call: Call, kind: str, count: int) -> bool:
 
 @torch.no_grad()
 def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
-    """Make the pass.
+    """Run the pass.
 
     Args:
-        call: the tensors of the problem, as `serves` wants them.
+        call: the tensors of the problem, supported by `serves`.
         state: lse of all rows, (..., Q).
-        shape: (..., Q, K), leading dimensions as the call has them.
-        count: n, how many of the largest weights of a row to keep.
+        shape: (..., Q, K), leading dimensions of the call.
+        count: n, number of largest weights per row.
 
     Returns:
         The sums.
@@ -64,7 +64,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     query = operands.query if factor is None else operands.query * factor.float()
     flat_query, flat_key = (_flat(x, leading) for x in (query, operands.key))
     bounds = [_flat_rows(bound, leading, queries) for bound in _bounds(call, keys)]
-    lse = state.detach().float().reshape(-1, queries).contiguous()  # PyTorch's own may be strided
+    lse = state.detach().float().reshape(-1, queries).contiguous()  # PyTorch's own can be strided
     items = prod(leading)
     out = Sums(
         torch.zeros(items, keys, dtype=torch.float64, device="cpu"),
@@ -77,7 +77,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     for item in range(items):
         own = Sums(*(x[item] for x in out))
         _item(flat_query[item], flat_key[item], scale, lse[item], [x[item] for x in bounds], own)
-    # Where a row sees fewer keys than were asked for, the rest have weight 0.
+    # If a row sees fewer keys than requested, the rest have weight 0.
     return Sums(*(x.reshape(*leading, *x.shape[1:]) for x in out._replace(weights=out.weights.exp())))
 
 

@@ -1,4 +1,4 @@
-"""Statistics that gradients pass through: stripes of whole rows, each made again in the backward pass."""
+"""Differentiable statistics: stripes of whole rows, recomputed in the backward pass."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from qkv.introspect.tiles import whole_rows
 
 
 def wanted(call: Call) -> list[Tensor]:
-    """The tensors of a call that a gradient is wanted of, where gradients are on; empty for none."""
+    """Return the tensors of a call that need a gradient, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return []
     owners = ((call.score, call.score.parameters), (call.normalizer, call.normalizer.parameters))
@@ -24,22 +24,22 @@ def wanted(call: Call) -> list[Tensor]:
 
 
 def possible(call: Call) -> bool:
-    """Whether a gradient may be wanted: what a function of the caller's own closes over cannot be seen from here."""
+    """Return whether a gradient could be needed; the variables that a user-defined function closes over are unknown."""
     return torch.is_grad_enabled() and (call.score.core == "tile" or bool(wanted(call)))
 
 
 def received(whole: Whole) -> Tensor:
-    """Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
+    """Compute Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
     return torch.stack(_made_again(_received, whole)).sum(0)
 
 
 def entropy(whole: Whole) -> Tensor:
-    """−Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
+    """Compute −Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
     return torch.cat(_made_again(_entropy, whole), -1)
 
 
 def _made_again(function: Callable[[Whole, slice], Tensor], whole: Whole) -> list[Tensor]:
-    """The stripes, which the backward pass makes again, unless what they are made of has changed by then."""
+    """Iterate over stripes that the backward pass recomputes; raises there if their inputs have changed."""
     reads = Reads(tensors_of(whole.call))
 
     def made(rows: slice) -> Tensor:
@@ -57,13 +57,13 @@ def _received(whole: Whole, rows: slice) -> Tensor:
 
 def _entropy(whole: Whole, rows: slice) -> Tensor:
     w = _weights(whole, rows)
-    # The slope of −w log w is infinite at 0; a weight that is 0 stays there.
+    # The slope of −w log w is infinite at 0; a weight that is 0 stays 0.
     inside = torch.where(w > 0, w, torch.ones_like(w))
     return -(inside * inside.log()).sum(-1, dtype=torch.float64)
 
 
 def _weights(whole: Whole, rows: slice) -> Tensor:
-    """Whole rows of weights, by the normalizer itself: the derivative of a row state is in them."""
+    """Compute whole rows of weights with the normalizer itself, which includes the derivative of the row state."""
     w = whole_rows(whole.call, rows)
     return w.expand(*whole.shape[:-2], *w.shape[-2:])
 

@@ -1,4 +1,4 @@
-"""The lazy map: the weights as a matrix of which only what is looked at is ever computed."""
+"""The lazy map: the weight matrix, of which only the requested parts are computed."""
 
 from collections.abc import Sequence
 from math import prod
@@ -26,7 +26,7 @@ from qkv.shapes import Shape, show
 from qkv.values.positions import DIGITS, read, spell
 
 DENSE_LIMIT = 1 << 26
-"""The most weights that `dense()` makes without being told to: 256 MiB of float32."""
+"""The most weights that `dense()` computes by default: 256 MiB of float32."""
 
 _SCALED_DOT = ScaledDot()
 Index = int | slice
@@ -34,10 +34,10 @@ Index = int | slice
 
 @final
 class AttentionMap:
-    """A lazy (..., Q, K) matrix of weights, made by `attention_map`.
+    """A lazy (..., Q, K) matrix of weights, returned by `attention_map`.
 
-    `amap[..., 10:20, 0:64]` is an exact tile; the last two places index queries and keys, those before the leading
-    dimensions. Memory grows with what is asked for, never with Q·K.
+    `amap[..., 10:20, 0:64]` is an exact tile; the last two indices select queries and keys, the others the leading
+    dimensions. Memory grows with the requested part, never with Q·K.
 
     Attributes:
         shape: (..., Q, K).
@@ -58,19 +58,19 @@ class AttentionMap:
         """The row state of all rows, as `attention_with_state` returns it.
 
         Raises:
-            UnsupportedError: the normalizer is `Hard`, whose map keeps the winning key of each row instead; or one of
-                the caller's own, of whose rows nothing is kept.
+            UnsupportedError: the normalizer is `Hard`, whose map stores the winning key of each row instead; or
+                user-defined, for which no row state is stored.
         """
         if self._kind == "hard":
             hint = "attention_with_state gives the largest score of each row."
             raise UnsupportedError(error_message("state", "a normalizer other than Hard", "Hard", hint))
         if self._kind not in KNOWN:
-            hint = "Its rows are made whole whenever they are looked at."
+            hint = "Its rows are recomputed in full whenever they are needed."
             raise UnsupportedError(error_message("state", "a value of qkv.normalizers", self._kind, hint))
         return RowState(self._kind, self._state.reshape(self.shape[:-1]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
-        """An exact part of the matrix; integers drop a dimension, slices keep it (steps are not taken here)."""
+        """Return an exact part of the matrix; integers drop a dimension, slices keep it (steps are not supported)."""
         places = self._places(index if isinstance(index, tuple) else (index,))
         rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))
         weights = tile(self._call, self._kind, self._state, rows, columns)
@@ -79,7 +79,7 @@ class AttentionMap:
         return weights[taken]
 
     def row(self, query: int) -> Tensor:
-        """What one query attends to.
+        """Return the weights of one query.
 
         Args:
             query: its position; negative counts from the end.
@@ -90,7 +90,7 @@ class AttentionMap:
         return self[..., query, :]
 
     def column(self, key: int) -> Tensor:
-        """Who attends to one key.
+        """Return the weights that all queries give to one key.
 
         Args:
             key: its position; negative counts from the end.
@@ -101,25 +101,25 @@ class AttentionMap:
         return self[..., :, key]
 
     def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
-        """The whole matrix.
+        """Return the whole matrix.
 
         Args:
-            limit: the most weights to make; None for any number.
+            limit: maximum number of weights; None for no limit.
 
         Returns:
             (..., Q, K).
 
         Raises:
-            UnsupportedError: there would be more.
+            UnsupportedError: the matrix has more weights.
         """
         size = prod(self.shape)
         if limit is not None and size > limit:
-            hint = "Look at tiles, or pass limit=None if there is memory for all of it."
+            hint = "Read tiles instead, or pass limit=None if the whole matrix fits in memory."
             raise UnsupportedError(error_message("dense(limit)", f"at most {limit:,} weights", f"{size:,}", hint))
         return self[..., :, :]
 
     def received(self) -> Tensor:
-        """How much each key receives: Σ_i w_ij, added up in float64; gradients pass through it.
+        """Return the weight each key receives: Σ_i w_ij, summed in float64; differentiable.
 
         Returns:
             (..., K), float64.
@@ -136,13 +136,13 @@ class AttentionMap:
         return found
 
     def entropy(self) -> Tensor:
-        """How spread out each row is: −Σ_j w_ij log w_ij in nats, 0 for a single key; gradients pass through it.
+        """Return the entropy of each row: −Σ_j w_ij log w_ij in nats, 0 for a single key; differentiable.
 
         Returns:
             (..., Q), float64.
 
         Raises:
-            UnsupportedError: weights that may be negative.
+            UnsupportedError: weights can be negative.
         """
         if gradients.possible(self._call):
             check_entropy(self._whole)
@@ -152,25 +152,27 @@ class AttentionMap:
         return found
 
     def topk(self, count: int) -> tuple[Tensor, Tensor]:
-        """The largest weights of each row.
+        """Return the largest weights of each row.
 
         Args:
-            count: n, how many.
+            count: n, number of weights.
 
         Returns:
-            Weights (..., Q, n) in falling order, and their keys (..., Q, n), int64; of equal weights the earlier keys
-            (weights of 0 may name any). They have no gradient.
+            Weights (..., Q, n) in descending order, and their keys (..., Q, n), int64; ties go to earlier keys
+            (the keys of zero weights are arbitrary). They have no gradient.
 
         Raises:
             ConfigError: more than there are keys.
         """
         found = self.statistics(topk=count)
         if found.weights is None or found.keys is None:
-            raise ConfigError(error_message("count", "1 or more", str(count), "The largest weight alone is peak()."))
+            raise ConfigError(
+                error_message("count", "1 or more", str(count), "For the largest weight alone use peak().")
+            )
         return found.weights, found.keys
 
     def peak(self) -> Tensor:
-        """The largest weight of each row.
+        """Return the largest weight of each row.
 
         Returns:
             (..., Q). It has no gradient.
@@ -180,11 +182,11 @@ class AttentionMap:
         return found
 
     def pooled(self, height: int, width: int, how: Literal["mean", "max"] = "mean") -> Tensor:
-        """The matrix seen from afar, every weight taken.
+        """Return a downsampled matrix that covers every weight.
 
         Args:
-            height, width: how many blocks; block a of rows begins at row ⌈a·Q/height⌉, and so for keys.
-            how: their means, in float64, or their largest weights.
+            height, width: number of blocks; block a of rows begins at row ⌈a·Q/height⌉, likewise for keys.
+            how: "mean", in float64, or "max".
 
         Returns:
             (..., height, width). It has no gradient.
@@ -196,19 +198,19 @@ class AttentionMap:
         return without_gradient("pooled", cells, gradients.wanted(self._call))
 
     def statistics(self, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0) -> Statistics:
-        """Several statistics in one pass over the weights; the matrix is never held.
+        """Compute several statistics in one pass over the weights, without storing the matrix.
 
         Args:
-            names: which.
-            topk: how many of the largest weights of each row; 0 for none.
+            names: the statistics.
+            topk: number of largest weights per row; 0 for none.
 
         Returns:
             A value with one attribute for each; they have no gradient (see `received`, `entropy`).
 
         Raises:
-            ConfigError: an unknown name, or more keys than there are.
-            UnsupportedError: the entropy of weights that may be negative.
-            ShapeError: the state given is not of these rows: their weights do not sum to what the normalizer promises.
+            ConfigError: a name is unknown, or `topk` exceeds the number of keys.
+            UnsupportedError: entropy of weights that can be negative.
+            ShapeError: the given state belongs to other rows: their weights do not sum to what the normalizer promises.
 
         Example:
             >>> query, key = torch.randn(2, 1, 1000, 16).unbind()
@@ -228,16 +230,16 @@ class AttentionMap:
         return Statistics(**kept, keys=keys, error=found.error)
 
     def error(self, rows: int = 32) -> float | None:
-        """How far the sums of sampled rows are from what the normalizer promises: 1, or 0 where nothing is seen.
+        """Check the sums of sampled rows against what the normalizer promises: 1, or 0 for a fully masked row.
 
         Args:
-            rows: how many, spread evenly from the first to the last.
+            rows: number of rows, evenly spaced from the first to the last.
 
         Returns:
-            The largest error; None where the normalizer promises nothing.
+            The largest error; None if the normalizer promises nothing.
 
         Raises:
-            ShapeError: it is far more than rounding: the state given is of other rows.
+            ShapeError: the error is far more than rounding: the given state belongs to other rows.
         """
         places = _spread_evenly(self.shape[-2], rows)
         with torch.no_grad():
@@ -255,7 +257,7 @@ class AttentionMap:
         return x.reshape(*self.shape[:-2], self.shape[-1])
 
     def _places(self, index: Sequence[Index | EllipsisType]) -> list[Index]:
-        """One place for each dimension; what is not named is taken whole."""
+        """Return one index per dimension, filling up with full slices."""
         gap = next((at for at, place in enumerate(index) if place is Ellipsis), len(index))
         before = [place for place in index[:gap] if not isinstance(place, EllipsisType)]
         after = [place for place in index[gap + 1 :] if not isinstance(place, EllipsisType)]
@@ -270,7 +272,7 @@ class AttentionMap:
 
 
 def _spread_evenly(size: int, count: int) -> Tensor:
-    """At most so many places from the first to the last."""
+    """Return at most so many positions from the first to the last."""
     return torch.linspace(0, max(size - 1, 0), min(count, size), dtype=torch.float64, device="cpu").long()
 
 
@@ -298,19 +300,19 @@ def attention_map(
     enable_gqa: bool = False,
     state: RowState | None = None,
 ) -> AttentionMap:
-    """The weights of attention as a lazy matrix: any tile is exact, at any length, with the fast kernels left on.
+    """Return the attention weights as a lazy matrix: any tile is exact, at any length, with the fast kernels left on.
 
     Args:
         query: (..., Q, D).
         key: (..., K, E).
-        score, normalizer, mask, bias, enable_gqa: as `qkv.attention`.
-        state: of a forward pass over the same queries and keys; None to compute it (one pass, linear memory).
+        score, normalizer, mask, bias, enable_gqa: as for `qkv.attention`.
+        state: row state of a forward pass over the same queries and keys; None to compute it (one pass, linear memory).
 
     Returns:
         The map.
 
     Raises:
-        QkvError: as `qkv.attention`; ShapeError too where the state is not of these rows.
+        QkvError: as for `qkv.attention`; also ShapeError if the state belongs to other rows.
 
     Example:
         >>> import qkv
@@ -340,10 +342,10 @@ def attention_map(
 
 
 def _positions(key: Tensor) -> Tensor:
-    """Values that spell each key's position, and a 1 that tells whether a row saw any, (..., K, 5)."""
+    """Return values that encode each key's position, and a 1 that shows whether a row saw any key, (..., K, 5)."""
     return torch.cat([spell(key), key.new_ones(1).expand(*key.shape[:-1], 1)], -1)
 
 
 def _winners(digits: Tensor) -> Tensor:
-    """The winning key of each row, −1 where a row sees nothing, NaN where its scores are."""
+    """Return the winning key of each row, −1 for a fully masked row, NaN where its scores are."""
     return read(digits[..., :DIGITS].nan_to_num()) + digits[..., DIGITS].double() - 1

@@ -1,4 +1,4 @@
-"""Attention rollout: what positions of the input reach a position through several layers."""
+"""Attention rollout: how much each input position contributes to a position several layers above."""
 
 from collections.abc import Sequence
 
@@ -14,23 +14,23 @@ from qkv.shapes import show
 def rollout(
     maps: Sequence[AttentionMap], queries: Sequence[int], *, residual: float = 0.5, stripe: int = 256
 ) -> Tensor:
-    """Follow positions of the last layer down to the input, attention and residual stream mixed in each layer.
+    """Trace positions of the last layer down to the input, mixing attention and residual stream in each layer.
 
-    With A the mean over heads, each layer passes on r·I + (1 − r)·A. Only the rows asked for are followed, stripe by
-    stripe, so that memory grows with them and with the sequence, never with its square.
+    With A the mean over heads, each layer multiplies by r·I + (1 − r)·A. Only the requested rows are computed, stripe
+    by stripe, so memory grows with their number and the sequence length, never with its square.
 
     Args:
-        maps: of self-attention, from the first layer to the last; each (H, N, N) or (N, N).
-        queries: positions of the last layer.
+        maps: self-attention maps from the first layer to the last; each (H, N, N) or (N, N).
+        queries: positions in the last layer.
         residual: r, the share of the residual stream.
-        stripe: how many rows of a layer are made at a time.
+        stripe: number of rows of a layer computed at a time.
 
     Returns:
         (len(queries), N), float64: how much of each input position is in each query.
 
     Raises:
-        ShapeError: a map that is not square, or not of one item.
-        ConfigError: a share outside [0, 1], or no map.
+        ShapeError: a map is not square, or not of one item.
+        ConfigError: the share is outside [0, 1], or there is no map.
 
     Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
 
@@ -47,7 +47,7 @@ def rollout(
     size = maps[-1].shape[-1]
     for amap in maps:
         if len(amap.shape) not in (2, 3) or amap.shape[-2:] != (size, size):
-            hint = "Rollout follows one sequence through layers of self-attention."
+            hint = "Rollout traces one sequence through layers of self-attention."
             raise ShapeError(error_message("maps", f"(H, {size}, {size})", show(amap.shape), hint))
     reached = torch.zeros(len(queries), size, dtype=torch.float64, device="cpu")
     places = torch.tensor(list(queries), dtype=torch.int64, device="cpu")

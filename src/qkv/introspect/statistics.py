@@ -1,4 +1,4 @@
-"""Statistics of a map's rows and keys: one pass for all that are asked for."""
+"""Statistics of a map's rows and keys, all computed in one pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ NAMES = ("received", "entropy", "peak", "total")
 
 
 class Whole(NamedTuple):
-    """A matrix of weights before anything of it is made.
+    """A lazy matrix of weights and what computes it.
 
     Attributes:
         call: the tensors of the problem.
         kind: the normalizer.
-        state: of all rows, (..., Q); for `hard` the winning key of each row.
-        shape: (..., Q, K), leading dimensions as the call has them.
+        state: row state of all rows, (..., Q); for `hard` the winning key of each row.
+        shape: (..., Q, K), leading dimensions of the call.
     """
 
     call: Call
@@ -37,16 +37,16 @@ class Whole(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What one pass over a map gave; None for what was not asked for.
+    """The results of one pass over a map; None for statistics that were not requested.
 
     Attributes:
         received: Σ_i w_ij of each key, (..., K), float64.
         entropy: −Σ_j w_ij log w_ij of each row in nats, (..., Q), float64.
         peak: the largest weight of each row, (..., Q).
         total: Σ_j w_ij of each row, (..., Q), float64.
-        weights, keys: the n largest weights of each row in falling order, and their keys, (..., Q, n); of equal ones
-            the earlier keys. Weights of 0 may name any key.
-        error: the largest |Σ_j w_ij − what the normalizer promises| over all rows; None where it promises nothing.
+        weights, keys: the n largest weights of each row in descending order, and their keys, (..., Q, n); ties go to
+            earlier keys. The keys of zero weights are arbitrary.
+        error: the largest |Σ_j w_ij − what the normalizer promises| over all rows; None if it promises nothing.
     """
 
     received: Tensor | None = None
@@ -59,20 +59,20 @@ class Statistics:
 
 
 def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
-    """Make one pass for several statistics.
+    """Compute several statistics in one pass.
 
     Args:
         whole: the matrix.
-        names: of `NAMES`.
-        count: n, how many of the largest weights of each row; 0 for none.
+        names: some of `NAMES`.
+        count: n, number of largest weights per row; 0 for none.
 
     Returns:
-        The statistics, leading dimensions as the call has them.
+        The statistics, with the leading dimensions of the call.
 
     Raises:
-        ConfigError: an unknown name, or more keys than there are.
-        UnsupportedError: the entropy of weights that may be negative.
-        ShapeError: rows whose weights do not sum to what the normalizer promises: the state is of other rows.
+        ConfigError: a name is unknown, or `count` exceeds the number of keys.
+        UnsupportedError: entropy of weights that can be negative.
+        ShapeError: rows do not sum to what the normalizer promises: the state belongs to other rows.
     """
     _check(whole, names, count)
     kept = max(count, int("peak" in names))
@@ -93,17 +93,17 @@ def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
 
 
 def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
-    """The matrix seen from afar, (..., height, width).
+    """Return the downsampled matrix, (..., height, width).
 
     Raises:
-        ConfigError: more blocks than rows or keys, or another way to pool.
+        ConfigError: there are more blocks than rows or keys, or `how` is unknown.
     """
     if how not in ("mean", "max"):
         raise ConfigError(error_message("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max"))))
     if not all(1 <= blocks <= count for blocks, count in zip(size, whole.shape[-2:], strict=True)):
         got, most = show(size), show(whole.shape[-2:])
         raise ConfigError(
-            error_message("height, width", f"from 1 up to {most}", got, "A block holds at least one weight.")
+            error_message("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
         )
     tally = Pooled(whole.shape, whole.call.query.device, size, how, whole.state.dtype)
     with torch.no_grad():
@@ -112,18 +112,18 @@ def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Te
 
 
 def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | None:
-    """How far the sums of rows are from what the normalizer promises.
+    """Compare the sums of rows with what the normalizer promises.
 
     Args:
         whole: the matrix.
         total: Σ w of rows.
-        rows: which they are; None for all.
+        rows: the indices of these rows; None for all.
 
     Returns:
-        The largest error; None where nothing is promised.
+        The largest error; None if nothing is promised.
 
     Raises:
-        ShapeError: it is far more than rounding.
+        ShapeError: the error is far more than rounding.
     """
     whole = whole._replace(state=whole.state.detach())
     promised = _promised(whole)
@@ -138,13 +138,17 @@ def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | 
     if error > bound:
         hint = "Pass the state that attention_with_state returned for this query, key and mechanism."
         got = f"sums that are off by {error:.3g}"
-        raise ShapeError(error_message("state", "rows whose weights sum to what the normalizer promises", got, hint))
+        raise ShapeError(
+            error_message(
+                "state", "the state of these rows, under which their weights have the expected sums", got, hint
+            )
+        )
     return error
 
 
 @torch.no_grad()
 def _promised(whole: Whole) -> Tensor | None:
-    """What the weights of each row sum to."""
+    """Return the expected sum of the weights of each row."""
     normalizer, state = whole.call.normalizer, whole.state.double()
     if not normalizer.convex:
         return None
@@ -184,23 +188,23 @@ def _check(whole: Whole, names: Sequence[str], count: int) -> None:
         if name not in NAMES:
             raise ConfigError(error_message("statistics", "names of statistics", repr(name), nearest(name, NAMES)))
     if not 0 <= count <= whole.shape[-1]:
-        hint = "A row has no more weights than there are keys."
+        hint = "A row has only as many weights as there are keys."
         raise ConfigError(error_message("topk", f"from 0 to {whole.shape[-1]} keys", str(count), hint))
     if "entropy" in names:
         check_entropy(whole)
 
 
 def check_entropy(whole: Whole) -> None:
-    """Raise UnsupportedError where weights may be negative."""
+    """Raise UnsupportedError if weights can be negative."""
     normalizer = whole.call.normalizer
     if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):
         got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
-        hint = "Negative weights have no logarithm; received() and topk() take them."
+        hint = "Negative weights have no logarithm; received() and topk() accept them."
         raise UnsupportedError(error_message("entropy", "weights that are never negative", got, hint))
 
 
 class _Refused(torch.autograd.Function):
-    """A result whose derivative says that there is none."""
+    """Returns its input; its backward pass raises, saying that there is no gradient."""
 
     @staticmethod
     def forward(ctx: Any, name: str, result: Tensor, *anchors: Tensor) -> Tensor:
@@ -214,5 +218,5 @@ class _Refused(torch.autograd.Function):
 
 
 def without_gradient(name: str, result: Tensor, anchors: Sequence[Tensor]) -> Tensor:
-    """Make a derivative of a result an error that says where to have one."""
+    """Make differentiating a result an error that names the differentiable alternatives."""
     return _Refused.apply(name, result, *anchors) if anchors else result  # type: ignore[no-untyped-call]

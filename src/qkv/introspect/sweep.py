@@ -13,20 +13,20 @@ from qkv.introspect.tiles import tile
 from qkv.shapes import Shape
 
 WEIGHTS = 1 << 20
-"""How many weights are made at a time."""
+"""Number of weights computed at a time."""
 _WIDTH = 1 << 12
 
 
 class Tally(ABC):
-    """A statistic that is added up tile by tile, each row from its first key to its last."""
+    """A statistic accumulated tile by tile, each row from its first key to its last."""
 
     @abstractmethod
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
-        """Take note of the weights (..., rows, columns)."""
+        """Accumulate the weights (..., rows, columns)."""
 
     @abstractmethod
     def result(self) -> Tensor:
-        """What it came to."""
+        """Return the result."""
 
 
 @final
@@ -37,11 +37,11 @@ class Received(Tally):
         self.sums = torch.zeros(*shape[:-2], shape[-1], dtype=torch.float64, device=device)
 
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
-        """Add the columns' sums."""
+        """Add the sums over columns."""
         self.sums[..., columns] += w.sum(-2, dtype=torch.float64)
 
     def result(self) -> Tensor:
-        """The sums."""
+        """Return the sums."""
         return self.sums
 
 
@@ -53,11 +53,11 @@ class Total(Tally):
         self.sums = torch.zeros(shape[:-1], dtype=torch.float64, device=device)
 
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
-        """Add the rows' sums."""
+        """Add the sums over rows."""
         self.sums[..., rows] += w.sum(-1, dtype=torch.float64)
 
     def result(self) -> Tensor:
-        """The sums."""
+        """Return the sums."""
         return self.sums
 
 
@@ -73,16 +73,16 @@ class Entropy(Tally):
         self.sums[..., rows] += torch.special.entr(w).sum(-1, dtype=torch.float64)
 
     def result(self) -> Tensor:
-        """The sums."""
+        """Return the sums."""
         return self.sums
 
 
 @final
 class Largest(Tally):
-    """The n largest weights of each row and their keys; of equal ones the earlier keys.
+    """The n largest weights of each row and their keys; ties go to earlier keys.
 
     Attributes:
-        weights: (..., Q, n), falling.
+        weights: (..., Q, n), descending.
         keys: (..., Q, n), int64.
     """
 
@@ -91,7 +91,7 @@ class Largest(Tally):
         self.keys = torch.zeros((*shape[:-1], count), dtype=torch.int64, device=device)
 
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
-        """Merge the tile's largest behind those so far, which come from earlier keys."""
+        """Merge the tile's largest after those so far, which come from earlier keys."""
         count = self.weights.shape[-1]
         found, places = _first_of_largest(w, min(count, w.shape[-1]))
         weights = torch.cat([self.weights[..., rows, :], found], -1)
@@ -101,12 +101,12 @@ class Largest(Tally):
         self.keys[..., rows, :] = keys.gather(-1, order)[..., :count]
 
     def result(self) -> Tensor:
-        """The weights."""
+        """Return the weights."""
         return self.weights
 
 
 def _first_of_largest(w: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest in falling order; `topk` alone takes any of equal ones."""
+    """Return the largest in descending order with stable ties, which `topk` alone does not guarantee."""
     weights, places = w.topk(count, -1)
     least = weights[..., -1:]
     if bool(((w == least).sum(-1) > (weights == least).sum(-1)).any()):
@@ -119,7 +119,7 @@ def _first_of_largest(w: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @final
 class Pooled(Tally):
-    """The matrix seen from afar: the mean or maximum of height × width blocks.
+    """The matrix downsampled to height × width blocks, by mean or maximum.
 
     Block a holds the rows from ⌈a·Q/height⌉ up to ⌈(a + 1)·Q/height⌉, likewise for keys.
     """
@@ -136,7 +136,7 @@ class Pooled(Tally):
         ]
 
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
-        """Pool the rows of each block first, then the few that are left."""
+        """Pool the rows of each block first, then the columns of the result."""
         downward, across = self.places[0][rows], self.places[1][columns]
         for block in range(int(downward[0]), int(downward[-1]) + 1):
             inside = w[..., downward == block, :]
@@ -146,7 +146,7 @@ class Pooled(Tally):
             cells.scatter_reduce_(-1, index, line.to(cells.dtype), "sum" if self.how == "mean" else "amax")
 
     def result(self) -> Tensor:
-        """(..., height, width)."""
+        """Return the blocks, (..., height, width)."""
         if self.how == "max":
             return self.cells
         counts = [place.bincount(minlength=blocks) for place, blocks in zip(self.places, self.size, strict=True)]
@@ -154,12 +154,12 @@ class Pooled(Tally):
 
 
 def sweep(call: Call, kind: str, state: Tensor, shape: Shape, tallies: Sequence[Tally]) -> None:
-    """Make every weight once, in tiles, and show it to each tally.
+    """Compute every weight once, in tiles, and pass it to each tally.
 
     Args:
-        call, kind, state: as `tile` takes them.
-        shape: (..., Q, K), leading dimensions as the call has them.
-        tallies: what to add up.
+        call, kind, state: as for `tile`.
+        shape: (..., Q, K), leading dimensions of the call.
+        tallies: the statistics to accumulate.
     """
     for rows, columns in _tiles(shape):
         w = tile(call, kind, state, rows, columns)

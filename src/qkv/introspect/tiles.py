@@ -17,17 +17,17 @@ from qkv.normalizers.steep import steep
 from qkv.values.parameters import spread
 
 LARGEST = 1 << 24
-"""The most numbers that a tile's scores may take while they are made (a hidden layer counts for each pair)."""
+"""The most numbers that a tile's scores can take during computation (a hidden layer counts per pair)."""
 
 
 def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
-    """The weights of some queries on some keys, exactly.
+    """Compute the weights of some queries on some keys, exactly.
 
     Args:
         call: the tensors of the problem.
         kind: the normalizer.
-        state: of all rows, (..., Q); for `hard` the winning key of each row.
-        rows, columns: which part.
+        state: row state of all rows, (..., Q); for `hard` the winning key of each row.
+        rows, columns: the part to compute.
 
     Returns:
         (..., rows, columns).
@@ -49,7 +49,7 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
         return whole_rows(call, rows)[..., columns].to(state.dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
-        visible = None  # filling in what is hidden takes longer than the weights
+        visible = None  # filling masked entries takes longer than the weights
     if divides_exponentials(call) and _faint(state[..., rows]):
         return whole_rows(call, rows)[..., columns].to(state.dtype)
     bias = None if call.bias is None else part(call.bias, rows, columns)
@@ -63,12 +63,12 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
 
 
 def _by_rows(call: Call, kind: str) -> bool:
-    """Whether the row state does not give the weights, so that whole rows are made."""
+    """Return whether the row state does not determine the weights, so that whole rows must be computed."""
     return kind not in KNOWN or (isinstance(call.normalizer, Entmax) and steep(call.normalizer.alpha))
 
 
 def whole_rows(call: Call, rows: slice) -> Tensor:
-    """Some rows of weights on all keys, (..., rows, K), by the normalizer itself."""
+    """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself."""
     bias = None if call.bias is None else part(call.bias, rows, slice(None))
     piece = call._replace(query=call.query[..., rows, :], bias=bias)
     if divides_exponentials(call):
@@ -77,12 +77,12 @@ def whole_rows(call: Call, rows: slice) -> Tensor:
 
 
 def _faint(total: Tensor) -> bool:
-    """Whether a sum is so small that it has lost digits: below the least normal number."""
+    """Return whether a sum is subnormal and has lost digits."""
     return bool(((total > 0) & (total < torch.finfo(total.dtype).tiny)).any())
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:
-    # A row that sees nothing: e^(s − ∞) = 0.
+    # A fully masked row: e^(s − ∞) = 0.
     return torch.exp(s - torch.where(lse == -torch.inf, torch.inf, lse))
 
 
@@ -106,7 +106,7 @@ def _sigmoid(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
 def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
     """max(0, (α−1)s − τ)^(1/(α−1)); sparsemax is α = 2."""
     alpha = spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0
-    # An exponent that half precision rounds moves every weight.
+    # Rounding the exponent to half precision would change every weight.
     alpha = torch.as_tensor(alpha, dtype=torch.float64, device=s.device)
     return clamped_power(s * (alpha - 1) - threshold, 1 / (alpha - 1)).to(s.dtype)
 

@@ -1,4 +1,4 @@
-"""Statistics of softmax weights, tile by tile of products: what introspection calls between two products."""
+"""Statistics of softmax weights over tiles of products, called between two matrix products."""
 
 from dataclasses import dataclass
 from typing import final
@@ -16,14 +16,14 @@ Doubles = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Rows:
-    """What is known of the rows of a tile, and what has been added up of them.
+    """The rows of a tile and their accumulated statistics.
 
     Attributes:
         lse: (R,), float32.
         first, last: int32 (R,): the keys that each row may see.
-        total: Σ w, (R,), in place.
-        entropy: −Σ w·log w, (R,), in place.
-        best, keys: logarithms of the n largest weights in falling order, and their keys, (R, n), in place.
+        total: Σ w, (R,), updated in place.
+        entropy: −Σ w·log w, (R,), updated in place.
+        best, keys: logarithms of the n largest weights in descending order, and their keys, (R, n), updated in place.
     """
 
     lse: Floats
@@ -42,8 +42,8 @@ def add_tile(products: Floats, scale: float, column: int, rows: Rows, received: 
         products: q·k, (R, C), C-contiguous; overwritten.
         scale: multiplies them.
         column: the first key of the tile.
-        rows: of the tile.
-        received: Σ w over rows, (C,), in place.
+        rows: the rows of the tile.
+        received: Σ w over rows, (C,), updated in place.
 
     Example:
         >>> rows = Rows(

@@ -18,7 +18,7 @@ from qkv.values.pytree import value
 
 
 class Grid(NamedTuple):
-    """The (..., Q, K) pairs that a mask is asked about."""
+    """The sizes (..., Q, K) of the whole matrix that a mask applies to."""
 
     leading: Shape
     queries: int
@@ -29,7 +29,7 @@ class Grid(NamedTuple):
 class Bounds(NamedTuple):
     """Query i sees the keys first[i] ≤ j < last[i].
 
-    Both are int32, of a shape that broadcasts to (..., Q); None stands for 0 and for K.
+    Both are int32 tensors that broadcast to (..., Q); None means 0 and K, respectively.
     """
 
     first: Tensor | None
@@ -45,15 +45,15 @@ class Mask(ABC):
 
         Args:
             grid: the sizes of the whole problem.
-            rows_Q1: positions of the queries asked about, int64, shape (Q, 1).
-            columns_K: positions of the keys asked about, int64, shape (K,).
+            rows_Q1: positions of the queries, int64, shape (Q, 1).
+            columns_K: positions of the keys, int64, shape (K,).
 
         Returns:
             A bool tensor that broadcasts to (..., Q, K).
         """
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """The same as an interval of keys per query, or None where it is not one."""
+        """Return the mask as an interval of keys per query, or None if it is not one."""
         return None
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
@@ -70,10 +70,10 @@ class Mask(ABC):
 
 
 def as_mask(mask: object) -> Mask:
-    """Take a bool tensor for a mask, refuse anything else that is none.
+    """Accept a mask or a bool tensor.
 
     Raises:
-        MaskError: a float tensor (it is a bias), or something that is no mask.
+        MaskError: a float tensor (which would be a bias), or anything else.
 
     Example:
         >>> as_mask(torch.ones(2, 3, dtype=torch.bool)).tensor.shape
@@ -101,12 +101,12 @@ def as_mask(mask: object) -> Mask:
 @value
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """Any pattern, written out: a bool tensor that broadcasts to (..., Q, K)."""
+    """Any pattern, as a bool tensor that broadcasts to (..., Q, K)."""
 
     tensor: Tensor
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Read the entries asked about."""
+        """Read the requested entries."""
         table = self.tensor if self.tensor.ndim >= 2 else self.tensor.reshape(1, -1)
         if table.shape[-2] != 1:
             table = table.index_select(-2, rows_Q1[:, 0])
@@ -117,17 +117,17 @@ class Dense(Mask):
 @value
 @dataclass(frozen=True, eq=False)
 class Both(Mask):
-    """What two masks both allow."""
+    """The intersection of two masks."""
 
     left: Mask
     right: Mask
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Both allow the pair."""
+        """Return whether both allow the pair."""
         return self.left.visible(grid, rows_Q1, columns_K) & self.right.visible(grid, rows_Q1, columns_K)
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """The intersection of two intervals."""
+        """Return the intersection of two intervals."""
         left, right = self.left.bounds(grid), self.right.bounds(grid)
         if left is None or right is None:
             return None
@@ -144,13 +144,13 @@ def _meet(choose: Callable[[Tensor, Tensor], Tensor], one: Tensor | None, other:
 @value
 @dataclass(frozen=True, eq=False)
 class Either(Mask):
-    """What at least one of two masks allows."""
+    """The union of two masks."""
 
     left: Mask
     right: Mask
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """One of the two allows the pair."""
+        """Return whether one of the two allows the pair."""
         return self.left.visible(grid, rows_Q1, columns_K) | self.right.visible(grid, rows_Q1, columns_K)
 
 
@@ -158,10 +158,10 @@ class Either(Mask):
 @value
 @dataclass(frozen=True, eq=False)
 class Inverse(Mask):
-    """What a mask forbids."""
+    """The complement of a mask."""
 
     inner: Mask
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The mask forbids the pair."""
+        """Return whether the mask forbids the pair."""
         return ~self.inner.visible(grid, rows_Q1, columns_K)

@@ -1,4 +1,6 @@
-"""What backends get of a mask: bounds per row wherever it is an interval, a bool matrix or tiles of it elsewhere."""
+"""Lowered masks, the form that backends receive: bounds per row if every row is an interval, else a bool matrix or
+tiles.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
 
 
 STRIPE = 1 << 21
-"""How many pairs of a mask are looked at at a time."""
+"""How many pairs of a mask are evaluated at a time."""
 
 
 @final
@@ -29,13 +31,13 @@ class Visibility:
     """A lowered mask.
 
     Attributes:
-        kind: `all`; `causal` (exactly j ≤ i); `keys` (bounds that are the same for every query); `bounds`; `dense` (a
-            matrix the caller gave, perhaps with bounds); `predicate` (asked tile by tile).
+        kind: `all`; `causal` (exactly j ≤ i); `keys` (the same bounds for every query); `bounds`; `dense` (a matrix
+            given by the caller, optionally with bounds); `predicate` (evaluated tile by tile).
         grid: the sizes.
-        bounds: per row (one for all rows: keys), for the kinds causal, keys and bounds, perhaps for dense.
+        bounds: per row (for keys: one for all rows), for the kinds causal, keys and bounds, optionally for dense.
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
-        groups: (G, H/G), where the head dimension of what comes out is split so; `grid` keeps H.
+        groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
     """
 
     kind: Kind
@@ -46,19 +48,21 @@ class Visibility:
     groups: tuple[int, int] | None = None
 
     def group(self, groups: int, repeats: int) -> "Visibility":
-        """The same for query heads laid out as (groups, repeats)."""
+        """Return the same mask for query heads arranged as (groups, repeats)."""
         pair = (groups, repeats)
         bounds = None if self.bounds is None else Bounds(*(_regrouped(x, 1, pair) for x in self.bounds))
         return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair)
 
     def tensors(self) -> list[Tensor]:
-        """What a backward pass that asks again must find as it was; what inference mode made cannot be saved."""
+        """The tensors that must not change before a backward pass re-evaluates the mask; inference tensors cannot be
+        saved.
+        """
         own = [x for x in (*(self.bounds or ()), self.dense) if x is not None]
         read = own if self.mask is None else [*own, *tensors_in(self.mask)]
         return [x for x in read if not x.is_inference()]
 
     def tile(self, rows: slice, columns: slice) -> Tensor | None:
-        """The part of the matrix asked for: bool, broadcasts to (..., rows, columns); None where all is seen."""
+        """Return a part of the matrix: bool, broadcasts to (..., rows, columns); None if all is visible."""
         if self.kind == "all":
             return None
         grid = self.grid
@@ -77,11 +81,11 @@ class Visibility:
         return inside
 
     def matrix(self) -> Tensor | None:
-        """The whole matrix, broadcasting to (..., Q, K); None where all is seen."""
+        """Return the whole matrix, broadcasting to (..., Q, K); None if all is visible."""
         return self.tile(slice(None), slice(None))
 
     def rows_with_keys(self) -> Tensor | None:
-        """Whether a query sees any key: bool, broadcasts to (..., Q); None where every query does."""
+        """Return whether each query sees any key: bool, broadcasts to (..., Q); None if every query does."""
         if self.kind == "all":
             return None if self.grid.keys else torch.zeros(1, dtype=torch.bool, device=self.grid.device)
         if self.dense is None and self.bounds is not None:
@@ -90,11 +94,11 @@ class Visibility:
         return self._any_over_keys()
 
     def keys_with_queries(self) -> Tensor | None:
-        """Whether any query sees a key: bool, broadcasts to (..., K); None where every key is seen."""
+        """Return whether each key is seen by any query: bool, broadcasts to (..., K); None if every key is."""
         grid = self.grid
         if self.kind == "all":
             return None
-        # Which of two varying lengths is longer would be settled for good where a program is exported.
+        # Comparing two varying lengths would fix the outcome when a program is exported.
         if self.kind == "causal" and not torch.compiler.is_compiling() and grid.keys <= grid.queries:
             return None
         if self.kind == "keys" and grid.queries:
@@ -106,7 +110,7 @@ class Visibility:
         return self._any_over_queries()
 
     def count(self) -> Tensor:
-        """How many keys each query sees: int64, broadcasts to (..., Q)."""
+        """Return how many keys each query sees: int64, broadcasts to (..., Q)."""
         if self.kind == "all":
             return torch.full((1,), self.grid.keys, device=self.grid.device)
         if self.dense is None and self.bounds is not None:
@@ -122,7 +126,7 @@ class Visibility:
         )
 
     def _stripes(self) -> Iterator[Tensor]:
-        """The matrix by stripes of rows, one at a time; whole under tracing, where sizes are symbols."""
+        """Iterate over the matrix in stripes of rows; whole under tracing, where sizes are symbolic."""
         queries = max(self.grid.queries, 1)
         if torch.compiler.is_compiling():
             return iter([self._tile_of_rows(0, queries)])
@@ -148,17 +152,17 @@ class Visibility:
 
 
 def _table(seen: Tensor, whole: Shape) -> Tensor:
-    """What a mask of the caller's own says, if it may be said."""
+    """Evaluate a user-defined mask and check its result."""
     shape = tuple(seen.shape)
     if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, whole) != whole):
-        hint = "visible(grid, rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
-        expected = f"bool that broadcasts to (..., Q, K) = {show(whole)} from visible()"
+        hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
+        expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(whole)}"
         raise MaskError(error_message("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint))
     return seen
 
 
 def _positions(part: slice, size: int, device: torch.device) -> Tensor:
-    # Not slice.indices: it would make a constant of a size that varies under tracing.
+    # Not slice.indices, which would make a constant of a size that varies under tracing.
     start, stop = part.start or 0, size if part.stop is None else min(part.stop, size)
     return torch.arange(start, stop, device=device)
 
@@ -168,7 +172,7 @@ def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tenso
 
 
 def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Slice the last two dimensions, leaving those of size 1 to broadcast."""
+    """Slice the last two dimensions; those of size 1 keep broadcasting."""
     if table.ndim < 2:
         return table if table.numel() == 1 else table[columns]
     rows = slice(None) if table.shape[-2] == 1 else rows
@@ -177,7 +181,7 @@ def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
 
 
 def _covered(first: Tensor, last: Tensor, grid: Grid) -> Tensor:
-    """The union of intervals over the last dimension: each opens with +1 and closes with −1."""
+    """Compute the union of intervals over the last dimension: each adds +1 at its start and −1 at its end."""
     first, last = first + torch.zeros_like(last), last + torch.zeros_like(first)
     open_ = (first < last).long()
     edges = open_.new_zeros(*first.shape[:-1], grid.keys + 1)
@@ -187,10 +191,10 @@ def _covered(first: Tensor, last: Tensor, grid: Grid) -> Tensor:
 
 
 def lower(mask: Mask | None, grid: Grid) -> Visibility:
-    """Bring a mask into the form that backends work with; exact for every mask.
+    """Convert a mask to the form that backends use; exact for every mask.
 
     Args:
-        mask: any composition, or None.
+        mask: any combination of masks, or None.
         grid: the sizes of the problem.
 
     Returns:
@@ -220,7 +224,7 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
 
 
 def _savable(mask: Mask) -> Mask:
-    """The same mask without tensors that inference mode made: these could change unseen, and no graph may save them."""
+    """Return the mask without inference tensors, which could change unnoticed and cannot be saved for backward."""
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return mask
     if not any(x.is_inference() for x in tensors_in(mask)):
@@ -261,20 +265,20 @@ def _fitting(table: Tensor, grid: Grid) -> Tensor:
                 "mask",
                 f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
                 f"shape {show(tuple(table.shape))}",
-                "For lengths per item use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
+                "For per-item lengths use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
             )
         )
     return table if table.ndim else table.reshape(1)
 
 
 def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) -> Tensor:
-    """Write a mask out as a bool tensor, for looking at it.
+    """Expand a mask to a bool tensor, for inspection.
 
     Args:
         mask: any mask.
         queries: the number of queries, Q.
         keys: the number of keys, K.
-        leading: the leading shape, where the mask has data per item.
+        leading: the leading shape, if the mask has per-item data.
 
     Returns:
         A bool tensor (*leading, Q, K): True where the query may see the key.

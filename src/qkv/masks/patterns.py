@@ -1,4 +1,4 @@
-"""The masks that follow from positions: causal, lengths, window, documents."""
+"""The masks computed from positions: causal, lengths, window, documents."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -12,7 +12,7 @@ from qkv.shapes import align_left, show
 from qkv.values.pytree import value
 
 FAR = 1 << 62
-"""Farther than any position, and so near that a position can be added in int64."""
+"""Beyond any position, but small enough to add to a position in int64."""
 _END = 1 << 63
 """One past the largest int64."""
 
@@ -27,11 +27,11 @@ class Causal(Mask):
     align: Literal["start", "end"] = "start"
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The key is not ahead of the query."""
+        """Return whether the key is not ahead of the query."""
         return columns_K <= rows_Q1 + _column(self._shift(grid), grid, "offset")
 
     def bounds(self, grid: Grid) -> Bounds:
-        """Everything up to the query's own position."""
+        """Return everything up to the query's own position."""
         return Bounds(None, _clamp(_rows(grid) + _row(self._shift(grid), grid, "offset") + 1, grid))
 
     def _shift(self, grid: Grid) -> int | Tensor:
@@ -43,13 +43,13 @@ class Causal(Mask):
 @value
 @dataclass(frozen=True, eq=False)
 class Lengths(Mask):
-    """The first `keys` keys are real, and the first `queries` queries."""
+    """The first `keys` keys and the first `queries` queries are real, the rest padding."""
 
     keys: int | Tensor | None
     queries: int | Tensor | None = None
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Both positions are within their lengths."""
+        """Return whether both positions are within their lengths."""
         real = torch.ones((), dtype=torch.bool, device=grid.device)
         if self.keys is not None:
             real = real & (columns_K < _column(_length(self.keys), grid, "keys"))
@@ -58,7 +58,7 @@ class Lengths(Mask):
         return real
 
     def bounds(self, grid: Grid) -> Bounds:
-        """The real keys, for the real queries."""
+        """Return the real keys for the real queries."""
         last = grid.keys if self.keys is None else _row(_length(self.keys), grid, "keys")
         if self.queries is not None:
             last = torch.where(_rows(grid) < _row(_length(self.queries), grid, "queries"), last, 0)
@@ -76,7 +76,7 @@ class Window(Mask):
     offset: int | Tensor = 0
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The key is near enough on its side."""
+        """Return whether the key is within the window."""
         distance = columns_K - rows_Q1
         near = torch.ones((), dtype=torch.bool, device=grid.device)
         if self.left is not None:
@@ -86,7 +86,7 @@ class Window(Mask):
         return near
 
     def bounds(self, grid: Grid) -> Bounds:
-        """The window around the query's own position."""
+        """Return the window around the query's own position."""
         rows = _rows(grid)
         return Bounds(
             None if self.left is None else _clamp(rows + _row(_moved(self.offset, -self.left), grid, "offset"), grid),
@@ -100,18 +100,18 @@ class Window(Mask):
 @value
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """A query sees the keys that carry the same document id."""
+    """A query sees the keys with its own document id."""
 
     queries: Tensor
     keys: Tensor | None = None
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Query and key carry one id."""
+        """Return whether query and key have the same id."""
         queries, keys = self._ids(grid)
         return queries.index_select(-1, rows_Q1[:, 0])[..., :, None] == keys.index_select(-1, columns_K)[..., None, :]
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """The run of keys with the query's id, where each id is one run; decided on the values, so only eagerly."""
+        """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
         hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
         if hidden or self.keys is not None or self.queries.numel() == 0:
             return None
@@ -129,7 +129,7 @@ class Documents(Mask):
 
     def _ids(self, grid: Grid) -> tuple[Tensor, Tensor]:
         keys = self.queries if self.keys is None else self.keys
-        # PyTorch neither sorts nor compares every pair of unsigned types.
+        # PyTorch cannot sort or compare all unsigned types.
         queries, keys = self.queries.long(), keys.long()
         return _aligned_ids(queries, grid.queries, grid, "ids"), _aligned_ids(keys, grid.keys, grid, "key_ids")
 
@@ -141,7 +141,7 @@ def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
                 f"documents({argument})",
                 f"one id per position, {count} in the last dimension",
                 f"shape {show(tuple(ids.shape))}",
-                "Where queries and keys are different sequences, give both: documents(ids, key_ids).",
+                "If queries and keys are different sequences, pass both: documents(ids, key_ids).",
             )
         )
     lead = ids.shape[:-1]
@@ -153,7 +153,7 @@ def _rows(grid: Grid) -> Tensor:
 
 
 def clamped(number: int) -> int:
-    """A number within ±`FAR`; one that varies under tracing may go on varying.
+    """Clamp a number to ±`FAR`; under tracing, a varying one keeps varying.
 
     Example:
         >>> clamped(7), clamped(10**30) == FAR
@@ -164,16 +164,17 @@ def clamped(number: int) -> int:
 
 
 def _moved(item: int | Tensor, by: int) -> int | Tensor:
-    """item + by, exact within ±`FAR` and that limit beyond, in int64: a tensor may be of any integer type, uint8 too.
+    """Return item + by in int64, exact within ±`FAR` and clamped beyond; the tensor can have any integer type, uint8
+    included.
 
-    The sum itself may leave int64, so what is added to is clamped first.
+    The sum itself could overflow int64, so the operands are clamped first.
     """
     if not isinstance(item, Tensor):
         return clamped(item + by)
     if item.dtype == torch.uint64:
-        # The same bits with the first one flipped are the number less 2⁶³.
+        # Reinterpreted with the first bit flipped, the number is 2⁶³ less.
         return _moved(item.view(torch.int64) ^ -_END, by + _END)
-    # Twice the range of int64 reaches beyond it from anywhere.
+    # Twice the range of int64 goes beyond it from any number.
     by = max(-2 * _END, min(2 * _END, by))
     step = max(1 - _END, min(_END - 1, by))
     moved = item.long().clamp(max(-_END, -FAR - step), min(_END - 1, FAR - step))
@@ -182,17 +183,17 @@ def _moved(item: int | Tensor, by: int) -> int | Tensor:
 
 
 def _length(item: int | Tensor) -> int | Tensor:
-    """A length in a type that holds the number of keys as well; nothing is added to it."""
+    """Convert a length to a type that also holds the number of keys; nothing is added to it."""
     return item if isinstance(item, Tensor) and item.dtype in (torch.int64, torch.int32) else _moved(item, 0)
 
 
 def _row(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
-    """Per-item data beside a (..., Q) tensor."""
+    """Add dimensions to per-item data for a (..., Q) tensor."""
     return align_left(item, grid.leading, argument).unsqueeze(-1) if isinstance(item, Tensor) else item
 
 
 def _column(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
-    """Per-item data beside a (..., Q, K) tensor."""
+    """Add dimensions to per-item data for a (..., Q, K) tensor."""
     return align_left(item, grid.leading, argument)[..., None, None] if isinstance(item, Tensor) else item
 
 
@@ -207,7 +208,7 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
 
     Args:
         offset: how far ahead a query may look; an int, or an integer tensor per item. With a cache: the number of
-            keys already there.
+            cached keys.
         align: `"start"` counts queries and keys from their beginnings, as PyTorch's `is_causal` does; `"end"` lets
             the last query see the last key when there are more keys than queries.
 
@@ -215,7 +216,7 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
         The mask.
 
     Raises:
-        MaskError: the offset is no integer, or `align` is unknown.
+        MaskError: the offset is not an integer, or `align` is unknown.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.3.
 
@@ -234,17 +235,17 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
 
 
 def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> Lengths:
-    """Hide padding: only the first `keys` keys are seen, and queries from `queries` on see nothing.
+    """Mask padding: only the first `keys` keys are visible, and queries from `queries` on see nothing.
 
     Args:
-        keys: how many keys are real; an int, or an integer tensor per item: shape (B,), aligned from the left.
+        keys: number of real keys; an int, or an integer tensor per item: shape (B,), aligned from the left.
         queries: likewise for queries; rows beyond give output 0.
 
     Returns:
         The mask.
 
     Raises:
-        MaskError: a length is no integer.
+        MaskError: a length is not an integer.
 
     Source: the masked softmax of Zhang et al., "Dive into Deep Learning", section 11.3.2.
 
@@ -264,15 +265,15 @@ def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> 
     """Let query i see the keys i − left ≤ j ≤ i + right.
 
     Args:
-        left: how many keys before its own position; None for all.
-        right: how many after; None for all.
-        offset: the position of the first query among the keys: with a cache, the number of keys already there.
+        left: number of keys before its own position; None for all.
+        right: number of keys after it; None for all.
+        offset: the position of the first query among the keys: with a cache, the number of cached keys.
 
     Returns:
         The mask.
 
     Raises:
-        MaskError: a width is negative or no integer.
+        MaskError: a width is negative or not an integer.
 
     Source: Beltagy et al. 2020, "Longformer", section 3.1.
 
@@ -292,17 +293,17 @@ def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> 
 
 
 def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
-    """Let a query see only the keys of its own document, where several are packed into one sequence.
+    """Let a query see only the keys of its own document, for several documents packed into one sequence.
 
     Args:
         ids: the document of each position, integers of shape (N,) or (B, N).
-        key_ids: the documents of the keys, where queries and keys are different sequences.
+        key_ids: the documents of the keys, if queries and keys are different sequences.
 
     Returns:
         The mask.
 
     Raises:
-        MaskError: the ids are no integers.
+        MaskError: the ids are not integers.
 
     Example:
         >>> from qkv.masks.lower import matrix
@@ -320,7 +321,7 @@ def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
 
 
 def dense(tensor: Tensor) -> Dense:
-    """Take a bool tensor that broadcasts to (..., Q, K) as it is.
+    """Use a bool tensor that broadcasts to (..., Q, K) as a mask.
 
     Args:
         tensor: True where the query may see the key.

@@ -1,4 +1,4 @@
-"""Normalizers: the step from the scores of a row to its weights."""
+"""Normalizers: from the scores of a row to its weights."""
 
 from typing import TYPE_CHECKING
 

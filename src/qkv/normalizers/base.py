@@ -1,4 +1,4 @@
-"""What a normalizer is: the step from the scores of a row to its weights."""
+"""What a normalizer is: a function from the scores of a row to its weights."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -10,12 +10,12 @@ from qkv.values.parameters import Parameter, readable
 
 
 class Normalizer(ABC):
-    """From scores to weights, row by row: a small frozen value.
+    """Maps scores to weights, row by row: a small frozen value.
 
     Attributes:
-        parameters: the fields that may be tensors, per head aligned from the right.
-        convex: whether the weights of a row that sees a key are non-negative and sum to one.
-        needs_non_negative: whether only non-negative scores may be normalized.
+        parameters: the fields that can be tensors; per-head ones align from the right.
+        convex: whether the weights of a row are non-negative and sum to one, unless all its keys are masked.
+        needs_non_negative: whether the scores must be non-negative.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
@@ -24,26 +24,26 @@ class Normalizer(ABC):
 
     @abstractmethod
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The equation, literally.
+        """Compute the weights literally by the equation.
 
         Args:
             scores: s, (..., Q, K).
-            visible: which keys each row may see: bool, broadcasts to (..., Q, K); None where it may see all.
+            visible: the keys each row may see: bool, broadcasts to (..., Q, K); None for all.
 
         Returns:
-            The weights w, (..., Q, K): 0 where hidden, and all 0 in a row that may see nothing.
+            The weights w, (..., Q, K): 0 for masked keys, and all 0 in a fully masked row.
         """
 
 
 def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
-    """Put a number in place of hidden scores, whatever they hold."""
+    """Replace masked scores by a number, whatever they hold."""
     if visible is None or (visible.numel() == 1 and readable(visible) and bool(visible)):
         return scores
     return torch.where(visible, scores, torch.full_like(scores[..., :1, :1], by))
 
 
 def divide(numerator: Tensor, total: Tensor) -> Tensor:
-    """numerator/total, 0 with zero gradient where the total is 0."""
+    """Return numerator/total, 0 with zero gradient where the total is 0."""
     empty = total == 0
     return torch.where(
         empty, torch.zeros_like(numerator), numerator / torch.where(empty, torch.ones_like(total), total)
@@ -51,9 +51,9 @@ def divide(numerator: Tensor, total: Tensor) -> Tensor:
 
 
 def count(visible: Tensor | None, scores: Tensor) -> Tensor:
-    """n, the keys each row may see, as a number of the scores' type: broadcasts to (..., Q, 1)."""
+    """Return n, the number of keys each row may see, in the scores' dtype: broadcasts to (..., Q, 1)."""
     if visible is None and torch.compiler.is_compiling():
-        # A number of keys that varies may not become data.
+        # Under tracing, a varying number of keys must not become a constant.
         return scores.new_ones(()).expand(1, scores.shape[-1]).sum(-1, keepdim=True)
     if visible is None:
         return scores.new_full((1, 1), scores.shape[-1])

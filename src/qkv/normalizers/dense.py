@@ -1,4 +1,4 @@
-"""Normalizers that give every visible key its share: softmax, sum, mean, identity, sigmoid."""
+"""Normalizers that give every visible key a share: softmax, sum, mean, identity, sigmoid; and hard selection."""
 
 import math
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from qkv.values.pytree import value
 @value
 @dataclass(frozen=True, eq=False)
 class Softmax(Normalizer):
-    """w = exp(s)/Σexp(s); a learned sink adds exp(sink) below the line.
+    """w = exp(s)/Σexp(s); a learned sink adds exp(sink) to the denominator.
 
     Args:
-        sink: a number or tensor (H,) per head that takes its share of the weight and has no value; None for none, as
-            −inf. One of +inf leaves no weight: outputs are 0, and log-sum-exps infinite.
+        sink: a number or tensor (H,) per head that takes a share of the weight and has no value; None, like −inf, for
+            no sink. A sink of +inf takes all weight: outputs are 0, and log-sum-exps infinite.
 
     Source: Bahdanau et al. 2015, eq. 6; sink: Miller 2023, "Attention Is Off By One"; Xiao et al. 2024, "Efficient
         Streaming Language Models with Attention Sinks".
@@ -36,7 +36,7 @@ class Softmax(Normalizer):
     sink: float | Tensor | None = None
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """exp(s)/Σexp(s), the row's maximum subtracted first."""
+        """Compute exp(s)/Σexp(s), with the row's maximum subtracted first."""
         if scores.shape[-1] == 0:
             return scores
         if visible is None and self.sink is None:
@@ -44,7 +44,7 @@ class Softmax(Normalizer):
         s = hide(scores, visible, -torch.inf)
         if self.sink is None:
             return _softmax(s)
-        # Finite, it leaves no row empty.
+        # A finite sink leaves no row empty.
         sink = finite(torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device))
         rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
         whole = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
@@ -52,7 +52,7 @@ class Softmax(Normalizer):
 
 
 def _softmax(s: Tensor) -> Tensor:
-    """PyTorch's own pass; a row of −inf alone, which it makes NaN in every entry, gives 0 and has no gradient."""
+    """Use PyTorch's softmax; rows of −inf only, where PyTorch gives NaN, become 0 without gradient."""
     if readable(s):
         weights = torch.softmax(s, -1)
         if not bool(weights.detach()[..., 0].isnan().any()):
@@ -61,7 +61,7 @@ def _softmax(s: Tensor) -> Tensor:
 
 
 def _softmax_but(s: Tensor, empty: Tensor) -> Tensor:
-    """A softmax whose rows (..., Q, 1) that are called empty give 0 and have no gradient."""
+    """Compute a softmax in which rows marked empty, (..., Q, 1), are 0 without gradient."""
     zero = torch.zeros_like(s[..., :1, :1])
     return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))
 
@@ -70,7 +70,7 @@ def _softmax_but(s: Tensor, empty: Tensor) -> Tensor:
 @value
 @dataclass(frozen=True)
 class Sum(Normalizer):
-    """w = s/Σs, for scores that are never negative (kernels): Nadaraya-Watson regression.
+    """w = s/Σs, for non-negative scores (kernels): Nadaraya-Watson regression.
 
     Source: Nadaraya 1964, "On Estimating Regression"; Watson 1964, "Smooth Regression Analysis".
 
@@ -90,13 +90,13 @@ class Sum(Normalizer):
 
     @staticmethod
     def of_exponents(exponents: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The weights of scores s = exp(x): a softmax of x, but for rows whose scores are all 0 in its type.
+        """Compute the weights of scores s = exp(x): a softmax of x, except in rows whose scores all underflow to 0.
 
-        Divided literally, scores below the least normal number have few digits, and 1/Σs is infinite in gradients.
+        Literal division would lose digits in subnormal scores, and make 1/Σs infinite in gradients.
 
         Args:
             exponents: x, (..., Q, K).
-            visible: as the normalizer takes it.
+            visible: as for the normalizer.
 
         Returns:
             The weights w, (..., Q, K).
@@ -116,7 +116,7 @@ class Sum(Normalizer):
 
 
 FAINT = {torch.float32: -150 * math.log(2), torch.float64: -1075 * math.log(2)}
-"""The exponential of what is below is 0: it is less than half of the least number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
+"""Return the exponent below which exp gives 0: half of the least positive number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
 
 
 @final
@@ -157,10 +157,10 @@ class Identity(Normalizer):
 @value
 @dataclass(frozen=True, eq=False)
 class Sigmoid(Normalizer):
-    """w = σ(s + b), each weight on its own.
+    """w = σ(s + b), each weight independently.
 
     Args:
-        bias: b, a number or tensor (H,) per head; None for −log n, n the keys the row may see.
+        bias: b, a number or tensor (H,) per head; None for −log n, with n the number of keys the row may see.
 
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", eq. 3.
 
@@ -178,11 +178,11 @@ class Sigmoid(Normalizer):
             shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
         else:
             shift = self.shift(scores.shape[-1])
-        # Hidden before too: the gradient of a hidden NaN would be 0 · NaN.
+        # Mask before the sigmoid too: the gradient of a masked NaN would be 0 · NaN.
         return hide(torch.sigmoid(hide(scores, visible, 0) + shift), visible, 0)
 
     def shift(self, keys: int) -> float | Tensor:
-        """b of a row that sees all keys; per head (H, 1, 1)."""
+        """Return b of a row that sees all keys; (H, 1, 1) if per head."""
         return -math.log(max(keys, 1)) if self.bias is None else spread(self.bias)
 
 
@@ -192,7 +192,7 @@ class Sigmoid(Normalizer):
 class Hard(Normalizer):
     """w = 1 at the largest score, 0 elsewhere: a database lookup; ties go to the first key.
 
-    The weights are constant but for their jumps: scores get zero gradient, only values learn.
+    The weights are piecewise constant: scores get zero gradient; only values are learned.
 
     Source: the special case "one weight is 1" of attention pooling (Zhang et al., "Dive into Deep Learning",
         section 11.1).
@@ -205,12 +205,12 @@ class Hard(Normalizer):
     convex: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """1 at the first of the largest."""
+        """Put 1 at the first of the largest scores."""
         if scores.shape[-1] == 0:
             return scores
         s = hide(scores, visible, -torch.inf)
         top = s.amax(-1, keepdim=True)
-        # A row whose visible scores are all -inf looks like its hidden ones: ask visibility again.
+        # If all visible scores are -inf, masked ones look the same: check visibility again.
         winners = (s == top) if visible is None else (s == top) & visible
         place = winners.to(torch.int8).argmax(-1, keepdim=True)
         weights = torch.zeros_like(s).scatter(-1, place, winners.any(-1, keepdim=True).to(s.dtype))

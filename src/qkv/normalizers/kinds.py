@@ -1,4 +1,4 @@
-"""Which normalizers backends know by name; any other is one of the caller's own, and only its equation is known."""
+"""The normalizers that backends know by name; of any other, a user-defined one, only the equation is known."""
 
 from qkv.errors import ConfigError, error_message
 from qkv.normalizers.base import Normalizer
@@ -12,23 +12,23 @@ KNOWN = frozenset(KINDS.values())
 
 
 def kind_of(normalizer: Normalizer) -> str:
-    """The name of a normalizer; that of one of the caller's own is in no backend's table, whatever its class is called.
+    """Return the name of a normalizer; that of a user-defined one is in no backend's table, whatever its class name is.
 
     Example:
         >>> class Softmax(Normalizer):
         ...     def __call__(self, scores, visible=None):
         ...         return scores
         >>> kind_of(Hard()), kind_of(Softmax())
-        ('hard', 'Softmax of yours')
+        ('hard', 'user-defined Softmax')
     """
-    return KINDS.get(type(normalizer)) or f"{type(normalizer).__name__} of yours"
+    return KINDS.get(type(normalizer)) or f"user-defined {type(normalizer).__name__}"
 
 
 def as_normalizer(normalizer: object) -> Normalizer:
-    """Take a normalizer's value, refuse anything else.
+    """Check that a value is a normalizer.
 
     Raises:
-        ConfigError: something that is none.
+        ConfigError: it is not.
 
     Example:
         >>> as_normalizer(Hard)

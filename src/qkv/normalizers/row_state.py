@@ -1,8 +1,8 @@
-"""Row states: what a normalizer must remember of the keys it saw, so that partial results can be merged.
+"""Row states: what a normalizer must store about the keys of a row, so that partial results can be merged.
 
-Attention over the union of two disjoint sets of keys follows from the attention over each and their row states. The
-operation is associative and commutative and has an identity (the state of no keys), so that tiles, streams and shards
-on several machines may be merged in any order.
+Attention over the union of two disjoint sets of keys follows from the attention over each and their row states. This
+merge is associative and commutative and has an identity (the state of no keys), so tiles, streams and shards on
+several machines can be merged in any order.
 
 | normalizer | state of a row | merged output |
 |---|---|---|
@@ -34,11 +34,11 @@ MERGEABLE = ("softmax", "sum", "mean", "identity", "hard")
 @value
 @dataclass(frozen=True, eq=False)
 class RowState:
-    """What a normalizer remembers of the keys a row saw.
+    """What a normalizer stores about the keys of a row.
 
     Attributes:
         kind: the normalizer.
-        value: (..., Q), at least float32: softmax: lse; sum: the total; mean, sigmoid: the number of keys seen;
+        value: (..., Q), at least float32: softmax: lse; sum: the total; mean, sigmoid: the number of visible keys;
             hard: the largest score; sparsemax, entmax: the threshold τ; identity: zeros.
     """
 
@@ -47,10 +47,10 @@ class RowState:
 
     @property
     def lse(self) -> Tensor:
-        """log Σ exp(s) of each row, −inf where a row sees nothing.
+        """log Σ exp(s) of each row, −inf for a fully masked row.
 
         Raises:
-            UnsupportedError: the normalizer is not softmax.
+            UnsupportedError: the normalizer is not a softmax.
         """
         if self.kind != "softmax":
             raise UnsupportedError(
@@ -64,14 +64,14 @@ def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
 
     Args:
         parts: pairs of an output (..., Q, V) and its row state, as `attention_with_state` returns them, in the order
-            of the keys. A sink belongs in one of the parts only.
+            of the keys. Only one of the parts may have a sink.
 
     Returns:
         The output and row state over all keys.
 
     Raises:
-        ShapeError: no parts, or shapes that differ.
-        UnsupportedError: different normalizers, or one whose weights cannot be merged (sigmoid's default bias,
+        ShapeError: there are no parts, or their shapes differ.
+        UnsupportedError: the normalizers differ, or cannot be merged (sigmoid's default bias,
             sparsemax and entmax depend on the whole row).
 
     Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
@@ -121,7 +121,7 @@ def _merge_two(one: tuple[Tensor, RowState], other: tuple[Tensor, RowState]) -> 
     match left_state.kind:
         case "softmax":
             total = torch.logaddexp(a, b)
-            # Infinite, of no key at all or of an endless sink, it has outputs of 0 beside it, whatever their share.
+            # An infinite state (no keys, or an infinite sink) goes with an output of 0, whatever its share.
             base, a, b = finite(total), finite(a), finite(b)
             return _weighted(left, torch.exp(a - base), right, torch.exp(b - base)), RowState("softmax", total)
         case "hard":

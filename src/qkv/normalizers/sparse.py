@@ -1,4 +1,4 @@
-"""Normalizers that give most keys nothing: sparsemax and the entmax family."""
+"""Normalizers that give most keys zero weight: sparsemax and the entmax family."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from qkv.values.pytree import value
 @value
 @dataclass(frozen=True)
 class Sparsemax(Normalizer):
-    """w = max(0, s − τ), the Euclidean projection of the scores on the simplex; τ makes the row sum to one.
+    """w = max(0, s − τ), the Euclidean projection of the scores onto the simplex; τ makes the row sum to one.
 
     Source: Martins and Astudillo 2016, "From Softmax to Sparsemax", algorithm 1.
 
@@ -40,10 +40,10 @@ class Entmax(Normalizer):
     """w = max(0, (α−1)s − τ)^(1/(α−1)), the family between softmax (α → 1) and sparsemax (α = 2).
 
     Args:
-        alpha: α > 1, a number or tensor (H,) per head; it may be learned.
+        alpha: α > 1, a number or tensor (H,) per head; it can be learned.
 
     Raises:
-        ConfigError: an alpha that is not above 1.
+        ConfigError: alpha is not above 1.
 
     Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", eq. 10 and algorithm 2;
         Correia et al. 2019, "Adaptively Sparse Transformers" (learned α).
@@ -67,22 +67,22 @@ class Entmax(Normalizer):
 
 
 def _with_empty_rows(scores: Tensor, visible: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `weigh`, in float32 at least, to rows shifted to a maximum of 0; rows that see nothing get weights 0."""
+    """Apply `weigh`, in at least float32, to rows shifted to a maximum of 0; fully masked rows get weights 0."""
     if scores.shape[-1] == 0:
         return scores
-    # Ranks and running sums of a row do not fit in half precision.
+    # Ranks and running sums of a row do not fit half precision.
     s = hide(scores if scores.dtype == torch.float64 else scores.float(), visible, -torch.inf)
     top = s.detach().amax(-1, keepdim=True)
     empty = top == -torch.inf
     z = s - torch.where(empty, torch.zeros_like(top), top)
-    # The support of the row lies within 1/(α−1) of the maximum: a hidden score of -inf needs no place in the sums.
+    # The support of the row lies within 1/(α−1) of the maximum: a masked score of -inf can stay out of the sums.
     z = torch.where(empty, torch.zeros_like(z), z)
     weights = torch.where(empty, torch.zeros_like(z), weigh(z))
     return hide(weights, visible, 0).to(scores.dtype)
 
 
 def sparsemax_threshold(z: Tensor) -> Tensor:
-    """τ with Σ max(0, z − τ) = 1 for each row, (..., 1): by sorting, then one Newton step, which rounds once.
+    """Find τ with Σ max(0, z − τ) = 1 for each row, (..., 1), by sorting and one Newton step, which rounds once.
 
     Example:
         >>> sparsemax_threshold(torch.tensor([[0.0, -0.5]]))
@@ -98,7 +98,7 @@ def sparsemax_threshold(z: Tensor) -> Tensor:
 
 
 def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
-    """The weights for any α > 1, rows shifted to a maximum of 0.
+    """Compute the weights for any α > 1, from rows shifted to a maximum of 0.
 
     Example:
         >>> entmax_weights(torch.tensor([[0.0, -0.5]]), 2.0)
@@ -108,7 +108,7 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
         return steep.weights(z, alpha)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(torch.promote_types(alpha.dtype, z.dtype))
-    # A hidden -inf is moved to where its weight is 0 as well: alpha's gradient would be -inf times 0.
+    # Replace a masked -inf by a score that also has weight 0: alpha's gradient would be -inf times 0.
     hidden = z == -torch.inf
     x = torch.where(hidden, -2.0, torch.where(hidden, 0.0, z) * (alpha - 1))
     t = torch.relu(x - _threshold(x, alpha))
@@ -116,10 +116,11 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _threshold(x: Tensor, alpha: float | Tensor) -> Tensor:
-    """The root τ of Σ max(0, x − τ)^p = 1, p = 1/(α−1), for rows whose maximum is 0; differentiable twice.
+    """Find the root τ of Σ max(0, x − τ)^p = 1, p = 1/(α−1), for rows whose maximum is 0; differentiable twice.
 
-    The root is found to the last bit without recording anything; each Newton step at the solution then leaves the value
-    and doubles the order to which its derivatives in x and α are right.
+    The root is found to the last bit without recording a graph. Each Newton step from there leaves the value unchanged
+    and
+    doubles the order to which its derivatives in x and α are correct.
     """
     with torch.no_grad():
         tau = _root(x, alpha)
@@ -127,7 +128,7 @@ def _threshold(x: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _newton(x: Tensor, tau: Tensor, alpha: float | Tensor) -> Tensor:
-    """One Newton step towards Σ max(0, x − τ)^p = 1."""
+    """Take one Newton step towards Σ max(0, x − τ)^p = 1."""
     t = torch.relu(x - tau)
     slopes = _slopes(t, alpha)
     excess = (t * slopes).sum(-1, keepdim=True) - 1
@@ -135,19 +136,20 @@ def _newton(x: Tensor, tau: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
-    """τ by steps from its least possible value −1.
+    """Find τ by iterating from its smallest possible value −1.
 
-    For α ≤ 2 the p-norm of max(0, x − τ) is convex in τ: Newton's steps towards norm 1 never pass the root, and each at
-    least quarters the product of what is left and its slope. (Ten are the most seen in float64, with 3,000 keys.)
-    For α > 2 it is not convex: the interval from −1 to −n^(1−α) is halved.
+    For α ≤ 2 the p-norm of max(0, x − τ) is convex in τ: Newton steps towards norm 1 never overshoot the root, and each
+    at
+    least quarters the product of the remaining error and its slope. (The most seen is ten steps, in float64 with 3,000
+    keys.) For α > 2 it is not convex: the interval from −1 to −n^(1−α) is bisected.
 
     Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex" (α =
-        2); Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", algorithm 1 (halving).
+        2); Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", algorithm 1 (bisection).
     """
     convex = _all_at_most_two(alpha)
     digits = 24 if x.dtype == torch.float32 else 53
     low = torch.full_like(x[..., :1], -1)
-    # A tensor made of the number of keys as data would fix that number where the call is traced.
+    # Under tracing, a tensor made from the number of keys would turn that number into a constant.
     high = low * torch.full_like(low, x.shape[-1]) ** (1 - alpha)
     tau = low
     for _ in range(digits // 2 if convex else digits + 7):
@@ -166,27 +168,27 @@ def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _all_at_most_two(alpha: float | Tensor) -> bool:
-    """Whether α ≤ 2 everywhere, as far as that can be known."""
+    """Return whether α ≤ 2 everywhere, as far as that can be known."""
     if isinstance(alpha, Tensor):
         return readable(alpha) and bool((alpha <= 2).all())
     return alpha <= 2
 
 
 def _slopes(t: Tensor, alpha: float | Tensor) -> Tensor:
-    """t^(p−1) where t > 0, and 0 elsewhere."""
+    """Return t^(p−1) where t > 0, and 0 elsewhere."""
     if not isinstance(alpha, Tensor) and alpha in (1.5, 2.0):
         return t if alpha == 1.5 else (t > 0).to(t.dtype)
     return clamped_power(t, (2 - alpha) / (alpha - 1))
 
 
 def clamped_power(base: Tensor, exponent: float | Tensor) -> Tensor:
-    """max(0, base)^exponent, 0 with zero gradient outside."""
+    """Return max(0, base)^exponent, 0 with zero gradient outside."""
     inside = base > 0
     return torch.where(inside, torch.where(inside, base, torch.ones_like(base)) ** exponent, torch.zeros_like(base))
 
 
 def threshold(s: Tensor, w: Tensor, alpha: float | Tensor) -> Tensor:
-    """τ from w = max(0, (α−1)s − τ)^(1/(α−1)), read off each row's largest weight; +inf where the row sees nothing."""
+    """Recover τ from w = max(0, (α−1)s − τ)^(1/(α−1)) at each row's largest weight; +inf for a fully masked row."""
     if not s.shape[-1]:
         return s.new_full(s.shape[:-1], torch.inf)
     largest, place = w.max(-1, keepdim=True)

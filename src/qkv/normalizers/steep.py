@@ -1,13 +1,14 @@
-"""Entmax far from its middle: α near 1, where weights are high powers, and α above 2, where they are roots.
+"""Entmax at extreme α: near 1, where weights are high powers, and above 2, where they are roots.
 
-With z ≤ 0 the scores of a row below its largest and p the largest weight, the weights are
+Let z ≤ 0 be the scores of a row minus its largest, and p the largest weight. The weights are
 
     w_j = p·(1 + (α−1)·z_j·p^(1−α))^(1/(α−1)),
 
-and log p, between −log n and 0, makes them sum to one. A threshold τ = −p^(α−1) does not say as much: near α = 1 a
-roundoff of τ changes every weight by 1/(α−1) roundoffs, and above 2 a weight of one tenth may be a difference of 1e-9
-between τ and its score. Here all is done in float64. Where no number between two neighbors makes the sum one, since a
-weight appears between them at once with a root of their difference, the weights are those between the two that do.
+and log p, between −log n and 0, is chosen so that they sum to one. The threshold τ = −p^(α−1) is less precise: near
+α = 1 a roundoff of τ changes every weight by 1/(α−1) roundoffs, and above 2 a weight of one tenth can correspond to a
+difference of 1e-9 between τ and its score. Everything here is float64. Sometimes no double gives a sum of one, because
+between two neighboring ones a weight appears that grows like a root of their difference; then the weights lie between
+those of the two neighbors.
 """
 
 import math
@@ -19,19 +20,19 @@ from torch import Tensor
 from qkv.values.parameters import forward_mode, readable, transformed
 
 MIDDLE = 1.25, 2.0
-"""The α between which τ in the scores' own type is exact: a power of 4 at most, and no root."""
+"""The range of α in which τ in the scores' own dtype is accurate: at most a power of 4, and no root."""
 
 _HALVINGS = 60
-"""They leave of the interval of log p less than a roundoff of p."""
+"""Enough bisections to narrow log p to less than a roundoff of p."""
 
 _HALF_WAY = 1.5
 
 _MOST = 700.0
-"""e to that is still a double."""
+"""The exponential of this is still a finite double."""
 
 
 def steep(alpha: float | Tensor) -> bool:
-    """Whether some α lies outside the middle, as far as that can be known.
+    """Return whether some α lies outside that range, as far as that can be known.
 
     Example:
         >>> steep(1.5), steep(10.0), steep(torch.tensor([1.5, 1.001]))
@@ -44,12 +45,12 @@ def steep(alpha: float | Tensor) -> bool:
 
 
 def served(z: Tensor) -> bool:
-    """Whether weights of these scores are made here: eagerly, on the CPU, without derivatives taken forward."""
+    """Return whether these weights can be computed here: eagerly, on the CPU, without forward-mode derivatives."""
     return readable(z) and not forward_mode() and not transformed()
 
 
 def weights(z: Tensor, alpha: float | Tensor) -> Tensor:
-    """The weights of rows shifted to a maximum of 0, differentiable any number of times.
+    """Compute the weights of rows shifted to a maximum of 0, differentiable any number of times.
 
     Args:
         z: (..., K).
@@ -65,7 +66,7 @@ def weights(z: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _weights(z: Tensor, alpha: float | Tensor) -> Tensor:
-    """By halving the interval of log p."""
+    """Find log p by bisection."""
     power = alpha - 1
     high = torch.zeros_like(z[..., :1] * power)
     low = high - math.log(2 * z.shape[-1])
@@ -81,8 +82,8 @@ def _weights(z: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def _of(z: Tensor, power: float | Tensor, log_p: Tensor) -> Tensor:
-    """The weights of a row whose largest is p."""
-    # Whatever p is, the largest stays: 0·∞ would not be a number.
+    """Compute the weights of a row whose largest weight is p."""
+    # Whatever p is, the largest score keeps weight p: 0·∞ would be NaN.
     share = torch.where(z == 0, z, z * power * torch.exp(-power * log_p))
     outside = share <= -1
     share = torch.where(outside, 0.0, share)
@@ -90,19 +91,20 @@ def _of(z: Tensor, power: float | Tensor, log_p: Tensor) -> Tensor:
 
 
 def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The gradients of scores and α, given those of the weights and of τ.
+    """Compute the gradients of scores and α from those of the weights and of τ.
 
-    With q = w^(2−α): dw/ds = diag(q) − qqᵀ/Σq. Above α = 2 the smallest weight has by far the largest q, and the level
-    Σqg/Σq is nearly its g: all differences are taken from that, and its own gradient is what the others leave.
+    With q = w^(2−α): dw/ds = diag(q) − qqᵀ/Σq. Above α = 2 the smallest weight has by far the largest q, and the mean
+    Σqg/Σq is nearly its g. So all differences are taken relative to that g, and its own gradient is the negative sum of
+    the others.
 
     Args:
-        w: (..., K), in float64.
-        g: (..., K), of the weights.
+        w: the weights (..., K), in float64.
+        g: gradient of the weights, (..., K).
         alpha: a number, or a tensor (..., 1, 1).
-        g_tau: (..., 1), of τ; None where none came.
+        g_tau: gradient of τ, (..., 1), or None.
 
     Returns:
-        Of the scores (..., K), and of α for each row (..., 1).
+        The gradient of the scores (..., K), and that of α for each row (..., 1).
 
     Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3; Correia, Niculae and
         Martins 2019, "Adaptively Sparse Transformers", proposition 1.
@@ -113,7 +115,7 @@ def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = N
     log_w = torch.where(inside, w, 1.0).log()
     log_q = torch.where(inside, (2 - alpha) * log_w, -torch.inf)
     place = log_q.detach().argmax(-1, keepdim=True)
-    # A row that sees nothing has no q.
+    # A fully masked row has no q.
     largest = torch.where(inside.any(-1, keepdim=True), log_q.gather(-1, place), 0.0)
     q = torch.exp(log_q - largest)
     total = q.sum(-1, keepdim=True)
@@ -128,15 +130,15 @@ def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = N
 
 
 def _own(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
-    """The part of dw/dα that is no multiple of q: a row's level takes the same multiple of q from all of them.
+    """Compute dw/dα without its multiple of q, which cancels: the row's mean removes any multiple of q.
 
-    It is w/(α−1)² − w·log w/(α−1). Near α = 1 both are large and cancel: q/(α−1)² less, it is −w·(log w)²·(e^(−x) − 1 +
-    x)/x² with x = (α−1)·log w.
+    It is w/(α−1)² − w·log w/(α−1). Near α = 1 both terms are large and cancel. Minus q/(α−1)², it is
+    −w·(log w)²·(e^(−x) − 1 + x)/x² with x = (α−1)·log w.
     """
     power = alpha - 1
     x = power * log_w
     series = 0.5 - x / 6 + x**2 / 24 - x**3 / 120 + x**4 / 720
-    # Below 1/16 what the series leaves out is less than 1e-9 of it, and above what cancels is less than 1e-13.
+    # Below 1/16 the series truncates less than 1e-9 of the value; above, cancellation loses less than 1e-13.
     q = torch.exp(log_q.clamp(max=_MOST))
     less = torch.where(x > -0.0625, -w * log_w**2 * series, (w - q - w * x) / power**2)
     whole = (w - w * x) / power**2

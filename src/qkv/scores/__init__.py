@@ -1,4 +1,4 @@
-"""Scores: how well a key answers a query."""
+"""Scores: how well a key matches a query."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
 """What a score is: an equation on pairs, and its fast form as a core on prepared operands.
 
-A score says how well a key answers a query. Every score is
+A score says how well a key matches a query. Every score is
 
     s_ij = pointwise(scale · core(a_i, b_j))        with (a, b) = prepare(query, key),
 
@@ -23,7 +23,7 @@ Core = Literal["dot", "tanh_sum", "relu_sum", "distance", "tile"]
 
 
 class Operands(NamedTuple):
-    """What a core works on; F is the width that both sides share.
+    """The operands of a core; F is their common width.
 
     Attributes:
         query: a, (..., Q, F).
@@ -38,21 +38,21 @@ class Operands(NamedTuple):
     vector: Tensor | None = None
 
     def with_number(self) -> tuple[Tensor, Tensor, float]:
-        """Query, key and a number that scales their products: a scale that is a tensor goes with the queries."""
+        """Return operands whose products are scaled; a scale that is a tensor is multiplied into the queries."""
         if isinstance(self.scale, Tensor):
-            # Half precision would round the products of queries and scale, which the core keeps.
+            # Half precision would round query × scale, which the core does not.
             wide = torch.promote_types(self.query.dtype, torch.float32)
             return self.query.to(wide) * self.scale.to(wide), self.key.to(wide), 1.0
         return self.query, self.key, self.scale
 
 
 class Score(ABC):
-    """How well a key answers a query: a small frozen value.
+    """How well a key matches a query: a small frozen value.
 
     Attributes:
-        core: the function on pairs that backends compute.
+        core: the function of a pair that backends compute.
         non_negative: whether no score is ever below 0, so that `Sum` may normalize it (a kernel).
-        parameters: the fields that may be tensors, per head aligned from the right.
+        parameters: the fields that can be tensors; per-head ones align from the right.
     """
 
     core: ClassVar[Core]
@@ -61,7 +61,7 @@ class Score(ABC):
 
     @abstractmethod
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """The equation, literally.
+        """Compute the scores literally by the equation.
 
         Args:
             query: (..., Q, D).
@@ -73,36 +73,36 @@ class Score(ABC):
 
     @abstractmethod
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """Bring query and key into the form of the core; takes linear time and memory.
+        """Compute the core's operands from query and key, in linear time and memory.
 
-        Operands that are computed are float32 at least: half precision would round them once more than the equation.
+        Computed operands are at least float32: half precision would round them once more than the equation does.
         """
 
     @property
     def pointwise(self) -> Pointwise:
-        """What follows the core, element by element."""
+        """The elementwise function after the core."""
         return Linear()
 
     def check(self, query: Shape, key: Shape) -> None:
-        """Raise ShapeError where the widths do not fit this score."""
+        """Raise ShapeError if the widths do not fit this score."""
         same_width(query, key)
 
 
 def same_width(query: Shape, key: Shape) -> None:
-    """Raise ShapeError where query and key differ in width."""
+    """Raise ShapeError if query and key have different widths."""
     if query[-1] != key[-1]:
         raise ShapeError(
             error_message(
                 "key",
                 f"width {query[-1]}, that of query",
                 f"width {key[-1]} in shape {show(key)}",
-                "Widths that differ need a score that translates: qkv.scores.Bilinear or qkv.scores.Additive.",
+                "For different widths use qkv.scores.Bilinear or qkv.scores.Additive.",
             )
         )
 
 
 def expect_width(argument: str, expected: int, got: int, of: str) -> None:
-    """Raise ShapeError where a width is not the expected one."""
+    """Raise ShapeError if a width is not the expected one."""
     if expected != got:
         raise ShapeError(
             error_message(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")

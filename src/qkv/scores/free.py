@@ -1,4 +1,4 @@
-"""Scores without an equation of their own: uniform, and yours."""
+"""Scores without a fixed equation: uniform and user-defined."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Uniform(Score):
     non_negative: ClassVar[bool] = True
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """One."""
+        """Return ones."""
         lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
         return query.new_ones(*lead, query.shape[-2], key.shape[-2])
 
@@ -40,22 +40,22 @@ class Uniform(Score):
         return Operands(query.new_ones(*query.shape[:-1], 1), key.new_ones(*key.shape[:-1], 1))
 
     def check(self, query: Shape, key: Shape) -> None:
-        """Any widths fit."""
+        """Accept any widths."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Learned(Score):
-    """s = module(q, k): a network of yours on pairs, or any function of a tile of queries and keys.
+    """s = module(q, k): a user-defined network on pairs, or any function of a tile of queries and keys.
 
-    The function is called with queries (..., Q, D) and keys (..., K, E), whole or a tile of them, and returns scores
-    (..., Q, K) in which s_ij depends on q_i and k_j alone. Gradients reach the parameters that it closes over.
+    The function is called with queries (..., Q, D) and keys (..., K, E), all or a tile of them, and returns scores
+    (..., Q, K), where s_ij depends only on q_i and k_j. Gradients reach the parameters that it closes over.
 
     Args:
         module: the function, for example a `torch.nn.Module`.
 
     Raises:
-        ConfigError: something that cannot be called.
+        ConfigError: the argument is not callable.
 
     Example:
         >>> import torch
@@ -69,30 +69,30 @@ class Learned(Score):
 
     def __post_init__(self) -> None:
         if not callable(self.module):
-            hint = "Example: qkv.scores.ScaledDot(); or a function of (query, key) that returns the scores (..., Q, K)."
+            hint = "Example: qkv.scores.ScaledDot(), or a function of (query, key) that returns scores (..., Q, K)."
             raise ConfigError(error_message("score", "a value of qkv.scores or a callable", repr(self.module), hint))
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """What the function gives, its shape checked."""
+        """Call the function and check the shape of its result."""
         scores = self.module(query, key)
         lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
         whole = (*lead, query.shape[-2], key.shape[-2])
         if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), whole) != whole:
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
-            hint = "The function gets queries (..., Q, D) and keys (..., K, E), sometimes only some rows of them."
+            hint = "The function is called with queries (..., Q, D) and keys (..., K, E), or a tile of them."
             raise ShapeError(error_message("score", f"scores of shape {show(whole)}", got, hint))
         return scores.expand(whole)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """The function is called on tiles."""
+        """The function itself is the core; it is called on tiles."""
         return Operands(query, key)
 
     def check(self, query: Shape, key: Shape) -> None:
-        """The function decides which widths fit."""
+        """Accept any widths; the function decides."""
 
 
 def as_score(score: object) -> Score:
-    """Take a callable for a score.
+    """Accept a callable as a score.
 
     Example:
         >>> as_score(lambda query, key: query @ key.mT).core

@@ -14,11 +14,11 @@ from qkv.values.parameters import Parameter, above, readable, spread
 from qkv.values.pytree import value
 
 _BANDWIDTH = (Parameter("bandwidth", 0),)
-_LEARNED = "To learn it, keep its logarithm as the parameter and pass log_bandwidth.exp()."
+_LEARNED = "To learn it, make its logarithm the parameter and pass log_bandwidth.exp()."
 
 
 def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """‖q−k‖²/h² by subtraction, literally: exact where a difference of products would cancel.
+    """Compute ‖q−k‖²/h² literally, by subtraction: exact where a difference of products would cancel.
 
     Example:
         >>> import torch
@@ -28,7 +28,7 @@ def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> T
     if _ordinary(bandwidth):
         difference = query[..., :, None, :] - key[..., None, :, :]
         return (difference / spread(bandwidth, by=3)).square().sum(-1)
-    # In float64, for the result may leave float32 as well.
+    # In float64, because the result can exceed float32 as well.
     a, b, scale = _in_range(query, key, bandwidth)
     return (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1) * scale
 
@@ -36,16 +36,16 @@ def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> T
 def _operands(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Operands:
     if not _ordinary(bandwidth):
         return Operands(*_in_range(query, key, bandwidth))
-    # In half precision h⁻² has three digits, or leaves its range.
+    # In half precision h⁻² has three digits, or overflows or underflows.
     return Operands(query, key, spread(wide(bandwidth) if isinstance(bandwidth, Tensor) else bandwidth) ** -2)
 
 
 _ORDINARY = 1e-15, 1e15
-"""Bandwidths whose squares, and whose squares' inverses, are far from both ends of float32."""
+"""Bandwidths whose squares and inverse squares are far from the limits of float32."""
 
 
 def _ordinary(bandwidth: float | Tensor) -> bool:
-    """Whether ‖q−k‖²·h⁻² is as good as ‖(q−k)/h‖² in float32; taken for granted of a tensor that cannot be read."""
+    """Return whether ‖q−k‖²·h⁻² is as accurate as ‖(q−k)/h‖² in float32; assumed for a tensor that cannot be read."""
     if not isinstance(bandwidth, Tensor):
         return not isinstance(bandwidth, (int, float)) or _ORDINARY[0] <= bandwidth <= _ORDINARY[1]
     if not readable(bandwidth) or bandwidth.numel() == 0:
@@ -55,7 +55,9 @@ def _ordinary(bandwidth: float | Tensor) -> bool:
 
 
 def _in_range(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-    """Queries and keys times 2⁻ⁿ in float64, and 4ⁿh⁻², where 2ⁿ is next to h: nothing rounds or leaves its range."""
+    """Return queries and keys times 2⁻ⁿ in float64, and 4ⁿh⁻², where 2ⁿ is near h: nothing rounds, overflows or
+    underflows.
+    """
     h = bandwidth.double() if isinstance(bandwidth, Tensor) else bandwidth
     if isinstance(h, Tensor):
         by = spread(torch.ldexp(torch.ones_like(h), -torch.frexp(h.detach()).exponent.clamp(-1000, 1000)))
@@ -74,7 +76,7 @@ class SquaredDistance(Score):
         bandwidth: h, a number above 0, or a tensor (H,) per head.
 
     Raises:
-        ConfigError: a bandwidth that is not above zero.
+        ConfigError: the bandwidth is not above zero.
 
     Source: Zhang et al., "Dive into Deep Learning", eq. 11.3.1.
 
@@ -96,7 +98,7 @@ class SquaredDistance(Score):
         return -squared_distance(query, key, self.bandwidth) / 2
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """The bandwidth scales the core's result: scaling the vectors would round their difference away."""
+        """The bandwidth scales the core's result: scaling the vectors would lose their difference to rounding."""
         return _operands(query, key, self.bandwidth)
 
     @property
@@ -115,7 +117,7 @@ class Gaussian(Score):
         bandwidth: h, a number above 0, or a tensor (H,) per head.
 
     Raises:
-        ConfigError: a bandwidth that is not above zero.
+        ConfigError: the bandwidth is not above zero.
 
     Source: Nadaraya 1964; Watson 1964; Zhang et al., "Dive into Deep Learning", eq. 11.2.1.
 
@@ -147,7 +149,7 @@ class Gaussian(Score):
         return GaussianShape()
 
     def exponents(self, query: Tensor, key: Tensor) -> Tensor:
-        """−‖q−k‖²/(2h²), whose exponentials are the scores."""
+        """−‖q−k‖²/(2h²), the logarithms of the scores."""
         return NegativeHalf()(squared_distance(query, key, self.bandwidth))
 
 
@@ -157,13 +159,13 @@ class Gaussian(Score):
 class Boxcar(Score):
     """s = 1 if ‖q−k‖ ≤ h, else 0: the boxcar kernel.
 
-    It is constant but for its edge: query, key and bandwidth get zero gradient, only values learn.
+    It is piecewise constant: query, key and bandwidth get zero gradient; only values are learned.
 
     Args:
         bandwidth: h, a number above 0, or a tensor (H,) per head.
 
     Raises:
-        ConfigError: a bandwidth that is not above zero.
+        ConfigError: the bandwidth is not above zero.
 
     Source: Zhang et al., "Dive into Deep Learning", eq. 11.2.1.
 
@@ -201,15 +203,15 @@ class Boxcar(Score):
 class Epanechnikov(Score):
     """s = max(0, 1 − (‖q−k‖/h)^power), the Epanechnikov kernel.
 
-    Statistics writes power 2 (Epanechnikov 1969); the attention lectures write max(0, 1 − ‖q−k‖), which is power 1,
-    the triangular kernel of statistics.
+    Statistics uses power 2 (Epanechnikov 1969). The attention lectures use max(0, 1 − ‖q−k‖), which is power 1, called
+    the triangular kernel in statistics.
 
     Args:
         bandwidth: h, a number above 0, or a tensor (H,) per head.
-        power: 2 for the statistician's kernel, 1 for the lectures'.
+        power: 2 for the kernel of statistics, 1 for that of the lectures.
 
     Raises:
-        ConfigError: a bandwidth or power that is not above zero.
+        ConfigError: the bandwidth or power is not above zero.
 
     Source: Epanechnikov 1969; Zhang et al., "Dive into Deep Learning", eq. 11.2.1 (power 1).
 
@@ -228,7 +230,7 @@ class Epanechnikov(Score):
 
     def __post_init__(self) -> None:
         above("Epanechnikov(bandwidth)", self.bandwidth, 0, _LEARNED)
-        above("Epanechnikov(power)", self.power, 0, "Power 2 is the statistician's kernel.")
+        above("Epanechnikov(power)", self.power, 0, "Power 2 is the kernel of statistics.")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """max(0, 1 − (‖q−k‖/h)^power)."""

@@ -1,4 +1,4 @@
-"""What follows a core, element by element: soft caps and the shapes of kernels."""
+"""Elementwise functions after a core: soft caps and the shapes of kernels."""
 
 from dataclasses import dataclass
 from typing import final
@@ -18,7 +18,7 @@ class Linear:
         return "plain"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Nothing happens."""
+        """Return x unchanged."""
         return x
 
 
@@ -34,7 +34,7 @@ class Softcap:
         return f"soft-capped at {self.cap:g}"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Keep the score within ±c."""
+        """Bound the score to ±c."""
         return self.cap * torch.tanh(x / self.cap)
 
 
@@ -50,7 +50,7 @@ class Leaky:
         return "leaky rectified" if self.slope else "rectified"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Bend at zero."""
+        """Apply the rectifier."""
         return F.leaky_relu(x, self.slope) if self.slope else F.relu(x)
 
 
@@ -64,7 +64,7 @@ class NegativeHalf:
         return "squared distances"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Halve and negate."""
+        """Return −x/2."""
         return x * -0.5
 
 
@@ -78,7 +78,7 @@ class GaussianShape:
         return "Gaussian"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The Gaussian bell."""
+        """Return exp(−x/2)."""
         return torch.exp(x * -0.5)
 
 
@@ -92,7 +92,7 @@ class BoxcarShape:
         return "boxcar"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Inside or outside, with gradient 0; NaN stays visible."""
+        """Return the indicator, with gradient 0; NaN stays NaN."""
         return torch.where(x.isnan(), x, (x <= 1).to(x.dtype))
 
 
@@ -108,8 +108,8 @@ class EpanechnikovShape:
         return f"Epanechnikov of power {self.power:g}"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A bump that ends at distance h."""
-        # Outside, where the bump is 0, a power above 2 has a slope that overflows: times 0 it would be NaN.
+        """Return the bump, which is 0 beyond distance h."""
+        # Outside, where the bump is 0, the slope of a power above 2 overflows, and times 0 it would be NaN.
         return F.relu(1 - root_power(x.clamp(max=1) if self.power > 2 else x, self.power))
 
 
@@ -129,7 +129,7 @@ def root_power(x: Tensor, power: float) -> Tensor:
 
 
 def rooted(pointwise: "Pointwise") -> bool:
-    """Whether a root of the squared distance is taken, which magnifies errors near 0.
+    """Return whether the shape takes a root of the squared distance, which magnifies errors near 0.
 
     Example:
         >>> rooted(EpanechnikovShape(1)), rooted(EpanechnikovShape(2)), rooted(GaussianShape())
@@ -139,7 +139,8 @@ def rooted(pointwise: "Pointwise") -> bool:
 
 
 def steepness(pointwise: "Pointwise") -> float:
-    """By how much a kernel's slope in x = ‖q−k‖²/h² exceeds 1, roots at 0 left out: 1 − x^(p/2) has p/2 at x = 1.
+    """Return the largest slope of a kernel in x = ‖q−k‖²/h², at least 1, ignoring roots at 0: 1 − x^(p/2) has p/2 at x
+    = 1.
 
     Example:
         >>> steepness(EpanechnikovShape(8)), steepness(EpanechnikovShape(1)), steepness(GaussianShape())

@@ -1,4 +1,4 @@
-"""A score with a bias that follows from positions, which travel beside the vectors: any tile knows its own."""
+"""A score with a bias computed from positions, which are carried along with the vectors so that any tile has them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from qkv.values.positions import DIGITS, read, spell
 
 
 def with_positions(x: Tensor) -> Tensor:
-    """Append each row's position to it, (..., N, D) to (..., N, D + 4).
+    """Append each row's position to the row, (..., N, D) to (..., N, D + 4).
 
     Example:
         >>> with_positions(torch.zeros(2, 1))
@@ -28,11 +28,11 @@ def with_positions(x: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, eq=False)
 class Positioned:
-    """score(q, k) + bias(i, j), for vectors that carry their positions; a function of tiles.
+    """score(q, k) + bias(i, j), for vectors that carry their positions, as a function of tiles.
 
     Args:
-        score: of the vectors themselves.
-        bias: of positions (Q, 1) and (K,).
+        score: applied to the vectors without their positions.
+        bias: function of positions (Q, 1) and (K,).
         fixed: whether the bias needs no gradient.
     """
 
@@ -41,26 +41,26 @@ class Positioned:
     fixed: bool = False
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores of a tile, (..., Q, K)."""
+        """Compute the scores of a tile, (..., Q, K)."""
         s_QK = equation(self.score, query[..., :-DIGITS], key[..., :-DIGITS])
         if s_QK.numel() == 0:
             return s_QK
         bias_QK = self.bias(_positions(query)[:, None], _positions(key))
         if broadcast(tuple(bias_QK.shape), tuple(s_QK.shape)) != tuple(s_QK.shape):
-            hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
+            hint = "tile(rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
             expected = f"a shape that broadcasts to (..., Q, K) = {show(tuple(s_QK.shape))}"
             raise ShapeError(error_message("bias", expected, f"shape {show(tuple(bias_QK.shape))}", hint))
         return s_QK + bias_QK.to(s_QK.dtype)
 
 
 def _positions(x: Tensor) -> Tensor:
-    """The same for every leading index but where a row is hidden and zeroed: the largest is the position itself."""
+    """Read the positions, the same for every leading index except where a masked row was zeroed: hence the maximum."""
     digits = x[..., -DIGITS:].detach()
     return read(digits.flatten(0, -3).amax(0) if x.ndim > 2 else digits)
 
 
 def repeat_key_heads(score: Score, repeats: int) -> Score:
-    """The same score for keys whose heads were repeated, as grouped-query attention does."""
+    """Return the same score for keys with repeated heads, as grouped-query attention needs."""
     changes = {}
     for name, own, of_key in score.parameters:
         parameter = getattr(score, name)

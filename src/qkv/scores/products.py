@@ -48,11 +48,11 @@ class ScaledDot(Score):
     """s = q·k/√D, the scaled dot product; with `softcap` c: c·tanh(s/c).
 
     Args:
-        scale: replaces 1/√D; a number, or a tensor (H,) per head.
-        softcap: bounds the scores smoothly to ±softcap; None for no bound.
+        scale: used instead of 1/√D; a number, or a tensor (H,) per head.
+        softcap: smooth bound ±softcap on the scores; None for no bound.
 
     Raises:
-        ConfigError: a softcap that is not above zero.
+        ConfigError: the softcap is not above zero.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; softcap: Gemma Team 2024, "Gemma 2", section 2.
 
@@ -75,12 +75,12 @@ class ScaledDot(Score):
         return self.pointwise(query @ key.mT * self._factor(query))
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """The scale goes with the product."""
+        """Scale the products."""
         return Operands(query, key, self._factor(query))
 
     @property
     def pointwise(self) -> Pointwise:
-        """The soft cap, where there is one."""
+        """The soft cap, if any."""
         return Linear() if self.softcap is None else Softcap(self.softcap)
 
     def _factor(self, query: Tensor) -> float | Tensor:
@@ -112,14 +112,14 @@ class Cosine(Score):
         return unit(query) @ unit(key).mT * spread(self.scale)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """Vectors of length one."""
+        """Normalize to unit vectors."""
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         return Operands(unit(query), unit(key), spread(self.scale))
 
 
 def unit(x: Tensor) -> Tensor:
-    """x/‖x‖ over the last dimension, at any magnitude; 0 with zero gradient where x is 0.
+    """Return x/‖x‖ over the last dimension, at any magnitude; 0 with zero gradient where x is 0.
 
     Example:
         >>> unit(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
@@ -137,7 +137,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 def _literal(x: Tensor) -> Tensor:
-    # The largest magnitude is divided out first, so that neither squares nor their sum overflow or vanish.
+    # Divide by the largest magnitude first, so that neither squares nor their sum overflow or underflow.
     largest = x.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
     y = x / torch.where(zero, torch.ones_like(largest), largest)
@@ -145,16 +145,16 @@ def _literal(x: Tensor) -> Tensor:
 
 
 _SAFE = 1e-12, 1e15
-"""Norms whose squares are far from both ends of float32."""
+"""Norms whose squares are far from the limits of float32."""
 
 
 def _divided(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x/‖x‖, by two divisions where a row's squares may leave their range: norm, and what was divided out before."""
+    """Return x/‖x‖, norm and first divisor; rows whose squares overflow or underflow are divided twice."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     least, most = norm.aminmax()
     if _SAFE[0] < least and most < _SAFE[1]:
         return x / norm, norm, None
-    # One row does not change another one's bits: those in range are divided by 1.
+    # One row must not change another row's bits: rows in range are divided by 1.
     largest = x.abs().amax(-1, keepdim=True)
     first = largest.masked_fill_(((norm > _SAFE[0]) & (norm < _SAFE[1])) | (largest == 0), 1)
     y = x / first
@@ -177,7 +177,7 @@ class _Unit(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         x, unit, norm, first = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # Second derivatives follow.
+            # Create a graph, for second derivatives.
             slope: Tensor = torch.autograd.grad(_literal(x), x, g, create_graph=True)[0]
             return slope
         along = g * unit
@@ -192,8 +192,8 @@ class Bilinear(Score):
     """s = scale · qᵀMk, the bilinear score, also "multiplicative" or "general"; M = I is the dot product.
 
     Args:
-        weight: M, of shape (D, E), or (H, D, E) per head; it lets query and key differ in width.
-        scale: multiplies the score; 1/√D keeps its variance, as for the dot product.
+        weight: M, of shape (D, E), or (H, D, E) per head; query and key can have different widths.
+        scale: multiplies the score; 1/√D normalizes its variance, as for the dot product.
 
     Source: Luong et al. 2015, eq. 8 (general).
 
@@ -212,19 +212,19 @@ class Bilinear(Score):
         return query @ self.weight.to(query.dtype) @ key.mT * spread(self.scale)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """The query is brought into the key's space once; (qᵀM)k."""
+        """Map the query to the key's space once; then (qᵀM)k."""
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         return Operands(project(query, self.weight.mT), key, spread(self.scale))
 
     def check(self, query: Shape, key: Shape) -> None:
-        """M is (D, E)."""
+        """Check that M is (D, E)."""
         expect_width("Bilinear(weight)", query[-1], self.weight.shape[-2], "query")
         expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
 
 
-def project(x: Tensor, weight: Tensor, kept: KeptWeight | None = None) -> Tensor:
-    """W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `kept` as for `linear`.
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head.
 
     Example:
         >>> project(torch.ones(1, 5, 3), torch.ones(2, 4, 3)).shape

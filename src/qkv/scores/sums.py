@@ -22,12 +22,12 @@ from qkv.values.pytree import value
 class Additive(Score):
     """s = vᵀ tanh(W_q q + W_k k), the additive score: Bahdanau, "MLP", Luong's "concat".
 
-    One matrix W over the concatenation [q; k] is the two side by side: W = [W_q W_k].
+    One matrix W applied to the concatenation [q; k] equals the two side by side: W = [W_q W_k].
 
     Args:
         vector: v, of shape (A,), or (H, A) per head.
-        query_weight: W_q, (A, D) or (H, A, D); None where the queries are already projected (then D = A).
-        key_weight: W_k, (A, E) or (G, A, E); None where the keys are already projected, which a decoder does once
+        query_weight: W_q, (A, D) or (H, A, D); None if the queries are already projected (then D = A).
+        key_weight: W_k, (A, E) or (G, A, E); None if the keys are already projected, which a decoder does once
             per sentence (then E = A).
 
     Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate",
@@ -56,14 +56,14 @@ class Additive(Score):
         return (hidden @ self.vector.to(hidden.dtype)[..., None, :, None]).squeeze(-1)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """Both projections, once per row."""
+        """Project both sides, once per row."""
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         a, b = self._projected(query, key)
         return Operands(a, b, 1.0, self.vector.to(a.dtype))
 
     def check(self, query: Shape, key: Shape) -> None:
-        """The three widths meet in A."""
+        """Check that all widths match A."""
         hidden = self.vector.shape[-1]
         for side, weight, shape in (("query", self.query_weight, query), ("key", self.key_weight, key)):
             if weight is None:
@@ -84,15 +84,15 @@ class Additive(Score):
 class Concat(Score):
     """s = relu(w_q·q + w_k·k), the concatenation score; with `"leaky_relu"` that of graph attention (GAT).
 
-    One vector w over the concatenation [q; k] is the two side by side.
+    One vector w applied to the concatenation [q; k] equals the two side by side.
 
     Args:
         query_vector: w_q, of shape (D,), or (H, D) per head.
         key_vector: w_k, of shape (E,), or (G, E) per head.
-        activation: `"relu"`, or `"leaky_relu"` with slope 0.2 below zero, as GAT takes it.
+        activation: `"relu"`, or `"leaky_relu"` with slope 0.2 below zero, as in GAT.
 
     Raises:
-        ConfigError: an unknown activation.
+        ConfigError: the activation is unknown.
 
     Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7 (the concatenation form); Veličković et al. 2018,
         "Graph Attention Networks", eq. 3.
@@ -125,7 +125,7 @@ class Concat(Score):
         return self.pointwise(a + b.mT)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
-        """One number per query and one per key."""
+        """Compute one number per query and one per key."""
         if query.dtype in HALVES:
             return prepared_wide(self, query, key)
         return Operands(*self._projected(query, key))
@@ -136,7 +136,7 @@ class Concat(Score):
         return Leaky(0.0 if self.activation == "relu" else 0.2)
 
     def check(self, query: Shape, key: Shape) -> None:
-        """Each vector has the width of its side."""
+        """Check that each vector has the width of its side."""
         expect_width("Concat(query_vector)", query[-1], self.query_vector.shape[-1], "query")
         expect_width("Concat(key_vector)", key[-1], self.key_vector.shape[-1], "key")
 

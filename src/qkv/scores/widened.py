@@ -1,4 +1,4 @@
-"""Equations in float32 at least: half precision is widened first, and autocast does not narrow it again."""
+"""Equations in at least float32: half precision is widened first, and autocast must not narrow it again."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,7 +9,7 @@ from qkv.scores.base import Operands, Score
 
 
 def equation(score: Score, query: Tensor, key: Tensor) -> Tensor:
-    """The scores of one of ours, (..., Q, K); a function of the caller's own gets what it would get by itself.
+    """Compute a built-in score in at least float32, (..., Q, K); a user-defined function gets its inputs unchanged.
 
     Example:
         >>> from qkv.scores.products import Dot
@@ -27,12 +27,12 @@ HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def wide(x: Tensor) -> Tensor:
-    """Half precision as float32."""
+    """Convert half precision to float32."""
     return x.float() if x.dtype in HALVES else x
 
 
 def prepared_wide(score: Score, query: Tensor, key: Tensor) -> Operands:
-    """The operands of a score that computes them, in float32: in half precision each would be rounded before its core.
+    """Compute operands in float32: half precision would round each of them before the core.
 
     Example:
         >>> from qkv.scores.products import Cosine
@@ -44,7 +44,7 @@ def prepared_wide(score: Score, query: Tensor, key: Tensor) -> Operands:
 
 
 def as_it_is(x: Tensor) -> AbstractContextManager[None]:
-    """Keep autocast from narrowing again what was widened."""
+    """Keep autocast from narrowing the widened tensors."""
     kind = x.device.type
     narrows = kind != "meta" and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if narrows else nullcontext()

@@ -1,1 +1,1 @@
-"""Small frozen values: how parameters align with the leading shape, and how PyTorch sees the values."""
+"""Small frozen values: how parameters align with the leading shape, and their registration with PyTorch."""

@@ -1,6 +1,6 @@
-"""Parameters of scores and normalizers: how they align with heads, and which numbers they may be.
+"""Parameters of scores and normalizers: how they align with heads, and their valid range.
 
-A parameter may be a number, a tensor, or a tensor per head: its head dimensions align from the right.
+A parameter can be a number, a tensor, or a tensor per head: its head dimensions align from the right.
 """
 
 from abc import ABC, abstractmethod
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 class Owner(ABC):
-    """A module that owns the parameters of a score, a normalizer or a bias, and stands for its value."""
+    """A module that owns the parameters of a score, a normalizer or a bias, and builds its value."""
 
     @abstractmethod
     def value(self) -> object:
-        """The value with the parameters as they are now."""
+        """Build the value from the current parameters."""
 
 
 class Parameter(NamedTuple):
-    """How a parameter is shaped: how many dimensions are its own, and whether it belongs to the keys."""
+    """The shape of a parameter: its number of dimensions, and whether it belongs to the keys."""
 
     name: str
     own: int
@@ -39,13 +39,13 @@ _TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey
 def check_parameters(
     owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
 ) -> None:
-    """Raise where a parameter is no tensor, is on another device, or its heads do not fit the shape of its side."""
+    """Raise if a parameter is not a tensor, is on another device, or its heads do not match its side."""
     for name, own, of_key in parameters:
         parameter = getattr(owner, name)
         if isinstance(parameter, Tensor):
             argument = f"{type(owner).__name__}({name})"
             align_right(parameter, own, key_leading if of_key else leading, argument)
-            # As everywhere in PyTorch, a number in a tensor of the CPU goes with any device.
+            # As everywhere in PyTorch, a CPU scalar tensor works with any device.
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
                 hint = "Move it there with .to(query.device)."
                 raise DtypeError(
@@ -57,7 +57,7 @@ def check_parameters(
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
-    """The same value for query heads laid out as (groups, repeats), as grouped-query attention computes."""
+    """Return the same value for query heads arranged as (groups, repeats), as grouped-query attention needs."""
     changes = {
         name: regroup(parameter, own, groups, repeats, of_key)
         for name, own, of_key in parameters
@@ -67,7 +67,7 @@ def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) 
 
 
 def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool = False) -> Tensor:
-    """Split the head dimension of a tensor, where it has one, into (groups, repeats).
+    """Split the head dimension of a tensor, if it has one, into (groups, repeats).
 
     Example:
         >>> regroup(torch.zeros(8, 16), 1, groups=2, repeats=4).shape
@@ -84,7 +84,7 @@ def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool
 
 
 def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
-    """Give a parameter per head, (H,) or a scalar, more dimensions, so that it stands beside (..., Q, K).
+    """Append dimensions to a per-head parameter, (H,) or a scalar, so that it broadcasts to (..., Q, K).
 
     Example:
         >>> spread(torch.ones(8)).shape
@@ -94,9 +94,9 @@ def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
 
 
 def above(argument: str, number: object, limit: float, hint: str) -> None:
-    """Raise ConfigError where a number, or any element of a tensor, is not above a limit.
+    """Raise ConfigError if a number, or any element of a tensor, is not above a limit.
 
-    A tensor is read where that costs no waiting: on the CPU, outside tracing.
+    A tensor is checked only if reading it needs no synchronization: on the CPU, outside tracing.
 
     Example:
         >>> above("bandwidth", -1.0, 0, "Widths are above 0.")
@@ -113,10 +113,10 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
 
 
 def transformed() -> bool:
-    """Whether calls of PyTorch are rewritten on their way, or followed: by vmap or grad, by derivatives taken forward,
-    or where a graph is made of them.
+    """Return whether PyTorch calls are being transformed or traced: vmap, grad, forward-mode derivatives, or a graph
+    capture.
 
-    What is computed outside PyTorch's operators would be lost there.
+    Anything computed outside PyTorch's operators would then be lost.
 
     Example:
         >>> transformed()
@@ -130,25 +130,26 @@ def transformed() -> bool:
 
 
 def forward_mode() -> bool:
-    """Whether tangents may travel with tensors: derivatives taken forward, by `torch.autograd.forward_ad`."""
+    """Return whether forward-mode derivatives (`torch.autograd.forward_ad`) are active."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
 def _traced() -> bool:
-    """Whether `make_fx` or fake tensors are at work; who only looks on changes nothing."""
+    """Return whether `make_fx` or fake tensors are active; modes that only observe do not count."""
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 
 def finite(exponents: Tensor) -> Tensor:
-    """The same, the largest numbers in place of infinite ones: for logs of terms of a sum, and of the sum.
+    """Replace infinite numbers by the largest finite ones, in logarithms of terms of a sum and of the sum.
 
-    Nothing beside e^∞ counts, nor does e^−∞ beside anything, and so it is with these; but ∞ − ∞ is 0.
+    Next to e^∞ nothing counts, and e^−∞ next to anything does not count; the same holds for the replacements. But ∞ − ∞
+    becomes 0 instead of NaN.
 
     Example:
         >>> finite(torch.tensor([torch.inf, -torch.inf, torch.nan, 2.0]))
         tensor([ 3.4028e+38, -3.4028e+38,         nan,  2.0000e+00])
     """
-    # A wider type must not have larger ones: what comes after may compute in float32.
+    # Not larger than float32's limits even in a wider type: later steps can compute in float32.
     largest = min(torch.finfo(exponents.dtype).max, torch.finfo(torch.float32).max)
     # Not clamp, which would hide NaN from gradients.
     above = torch.where(exponents > largest, largest, exponents)
@@ -156,7 +157,7 @@ def finite(exponents: Tensor) -> Tensor:
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether a tensor's values can be read without waiting: on the CPU, outside tracing and transformations.
+    """Return whether a tensor can be read without synchronization: on the CPU, outside tracing and transformations.
 
     Example:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
@@ -168,7 +169,7 @@ def readable(tensor: Tensor) -> bool:
 
 
 def numbers(tensor: Tensor) -> bool:
-    """Whether a kernel may read and write a tensor's numbers where they lie, and nothing that follows them is lost.
+    """Return whether a kernel can read and write a tensor's memory directly, with no transformation pending on it.
 
     Example:
         >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))

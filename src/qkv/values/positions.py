@@ -1,21 +1,21 @@
-"""Positions spelled in digits that every floating-point type holds exactly: how they travel through attention."""
+"""Positions encoded in digits that every floating-point type represents exactly, so that attention can carry them."""
 
 import torch
 from torch import Tensor
 
 BASE = 128
 DIGITS = 4
-"""Positions up to 128⁴ − 1 = 268,435,455, the first digit the smallest."""
+"""Positions up to 128⁴ − 1 = 268,435,455, least significant digit first."""
 
 
 def spell(like: Tensor) -> Tensor:
-    """The position of each row of a tensor, in digits of its dtype.
+    """Return the position of each row of a tensor, as digits of its dtype.
 
     Args:
         like: (..., N, D).
 
     Returns:
-        (..., N, 4), a view of N spelled positions.
+        (..., N, 4), a view of N encoded positions.
 
     Example:
         >>> spell(torch.zeros(130, 7, dtype=torch.bfloat16))[[1, 127, 129]]
@@ -29,7 +29,7 @@ def spell(like: Tensor) -> Tensor:
 
 
 def read(digits: Tensor) -> Tensor:
-    """The positions that digits spell, (..., 4) to (...), int64.
+    """Decode positions from digits, (..., 4) to (...), int64.
 
     Example:
         >>> read(torch.tensor([[1.0, 1.0, 0.0, 0.0]]))

@@ -1,4 +1,4 @@
-"""Registration of small frozen values with PyTorch, so that compiled and exported functions take them as arguments."""
+"""Registration of small frozen values with PyTorch, so that compiled and exported functions accept them."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def value(cls: type[T]) -> type[T]:
-    """Register a frozen dataclass whose fields are tensors, numbers, texts or other such values.
+    """Register a frozen dataclass whose fields are tensors, numbers, strings or other such values.
 
-    Tensors, and values that hold them, are leaves; the rest is context, compared when a compiled function decides
-    whether it may be used again.
+    Tensors, and values that hold them, are leaves; the rest is context, which a compiled function compares to decide
+    whether it can be reused.
 
     Example:
         >>> from dataclasses import dataclass
@@ -31,7 +31,7 @@ def value(cls: type[T]) -> type[T]:
         return [getattr(instance, name) for name in names], None
 
     def unflatten(leaves: Any, context: None) -> T:
-        # The fields were checked when the value was made; what comes back may be a tracer's placeholder.
+        # The fields were checked at construction; here they can be a tracer's placeholders.
         instance = object.__new__(cls)
         for name, leaf in zip(names, leaves, strict=True):
             object.__setattr__(instance, name, leaf)
@@ -51,7 +51,8 @@ def value(cls: type[T]) -> type[T]:
 
 
 def tensors_in(instance: object) -> list[Tensor]:
-    """The tensors that a score, a normalizer or a mask holds, whoever wrote it; not what a function closes over.
+    """Return the tensors that a score, normalizer or mask holds, user-defined ones included; not what a function closes
+    over.
 
     Example:
         >>> import torch

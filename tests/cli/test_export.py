@@ -83,7 +83,7 @@ def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) ->
         ("gru", "ctranslate2", ["a Transformer that translates", "RecurrentTranslator", "--model transformer"]),
         ("gru", "onnx", ["becomes graphs of ONNX", "RecurrentTranslator", "--model transformer"]),
         ("language", "ctranslate2", ["a Transformer that translates", "LanguageModel", "Export it to ONNX."]),
-        ("classifier", "onnx", ["an encoder that ONNX can hold", "got gru"]),
+        ("classifier", "onnx", ["an encoder that can be exported to ONNX", "got gru"]),
         ("tagger", "ctranslate2", ["TextTagger", "Export it to ONNX."]),
         ("transformer", "onx", ["--to", "ctranslate2 or onnx", 'Did you mean "onnx"?']),
         ("transformer", "ctranslate", ['Did you mean "ctranslate2"?']),

@@ -133,8 +133,8 @@ def test_learned_positions_end_with_the_context() -> None:
         ({"key_heads": 0}, "model.key_heads.*at least 1"),
         ({"key_heads": 3}, "key_heads.*divisor of 4 heads"),
         ({"positions": "rotery"}, 'model.positions.*Did you mean "rotary"'),
-        ({"score": "additive"}, "a dot product or a distance, beside rotary positions"),
-        ({"width": 20}, "heads.*even width of each head"),
+        ({"score": "additive"}, "a dot product or a distance, with rotary positions"),
+        ({"width": 20}, "heads.*even width per head"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(changes: dict[str, Any], words: str) -> None:

@@ -167,7 +167,7 @@ def test_features_that_fit_no_wide_part_are_named() -> None:
         ({"encoder": "grv"}, 'Did you mean "gru"?'),
         ({"width": 15}, "model.width: expected a divisor of model.width; got 2 parts of width 15"),
         ({"encoder": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
-        ({"word_dropout": 1.0}, "model.word_dropout: expected a share in [0, 1)"),
+        ({"word_dropout": 1.0}, "model.word_dropout: expected a fraction in [0, 1)"),
         ({"labels": 0}, "model.labels: expected at least 1"),
         ({"wide": 0}, "model.wide: expected at least 1 bucket; got 0"),
     ],

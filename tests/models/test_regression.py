@@ -109,7 +109,7 @@ def test_one_point_is_predicted_everywhere() -> None:
         ({"kernel": "gausian"}, 'kernel: expected the name of a kernel; got "gausian". Did you mean "gaussian"?'),
         ({"bandwidth": -1.0}, "bandwidth: expected a finite number above 0; got -1.0"),
         ({"bandwidth": "gradiant"}, 'Did you mean "gradient"?'),
-        ({"bandwidth": "gradient", "kernel": "boxcar"}, "a kernel with a gradient to its bandwidth"),
+        ({"bandwidth": "gradient", "kernel": "boxcar"}, "a kernel that is differentiable in its bandwidth"),
         ({"beyond": "zero"}, 'beyond: expected "nearest", "mean" or "nan"; got "zero"'),
     ],
 )

@@ -245,9 +245,9 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
         (RecurrentConfig, {"cell": "gur"}, 'model.cell: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
         (TransformerConfig, {"score": "none"}, "model.score: expected one of its names"),
-        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a share"),
+        (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a fraction"),
         (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
-        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a share"),
+        (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a fraction"),
         (TransformerConfig, {"encoder_layers": 0}, "model.encoder_layers: expected at least 1"),
     ],
 )

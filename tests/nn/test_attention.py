@@ -47,5 +47,5 @@ def test_weights_are_dropped_in_training_only() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_a_dropout_outside_its_range_is_named(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"dropout: expected a share in \[0, 1\)"):
+    with pytest.raises(ConfigError, match=r"dropout: expected a fraction in \[0, 1\)"):
         Attention(dropout=share)

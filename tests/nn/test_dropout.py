@@ -54,5 +54,5 @@ def test_empty_tensors_stay_empty() -> None:
 
 
 def test_a_share_outside_its_range_is_named() -> None:
-    with pytest.raises(ConfigError, match="dropout: expected a share"):
+    with pytest.raises(ConfigError, match="dropout: expected a fraction"):
         Dropout(1.0)

@@ -147,7 +147,7 @@ def test_gradients_are_those_of_the_function(score: str) -> None:
     ],
 )
 def test_what_pytorchs_layer_cannot_express_is_refused(layer: MultiHeadAttention) -> None:
-    with pytest.raises(UnsupportedError, match=r"what nn\.MultiheadAttention can express"):
+    with pytest.raises(UnsupportedError, match=r"a layer that nn\.MultiheadAttention supports"):
         layer.to_torch()
 
 
@@ -202,5 +202,5 @@ def test_positions_are_refused_where_they_mean_nothing() -> None:
     x = torch.randn(1, 3, 8)
     with pytest.raises(ConfigError, match="positions: expected none between two sequences; got Rotary"):
         MultiHeadAttention(8, 2, positions=Rotary())(x, torch.randn(1, 4, 8))
-    with pytest.raises(ConfigError, match="bias: expected none beside positions that are a bias"):
+    with pytest.raises(ConfigError, match="bias: expected no bias, because the layer's positions"):
         MultiHeadAttention(8, 2, positions=AlibiBias(2))(x, bias=torch.zeros(3, 3))

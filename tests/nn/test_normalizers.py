@@ -75,7 +75,9 @@ def test_a_sink_learns_to_attend_to_nothing() -> None:
 
 
 def test_bad_starts_are_told() -> None:
-    with pytest.raises(ConfigError, match=r"alpha: expected a number between 1 and 2; got 2\. Softmax\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"alpha: expected a number between 1 and 2; got 2\. For alpha = 1 use Softmax\(\)"
+    ):
         LearnedEntmax(alpha=2.0)
     with pytest.raises(ConfigError, match="keys: expected a number from 1; got 0"):
         LearnedSigmoid(keys=0)

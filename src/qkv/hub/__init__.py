@@ -1,1 +1,1 @@
-"""Checkpoints for other libraries, and from them."""
+"""Exporting models to other libraries."""

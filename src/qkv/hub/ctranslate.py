@@ -1,4 +1,4 @@
-"""A Transformer as a model of CTranslate2."""
+"""Exporting a Transformer to CTranslate2."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,23 +20,23 @@ _SCALES = {"scaled_dot": None, "dot": 1.0}
 def to_ctranslate2(
     model: TransformerTranslator, pieces: Sequence[str], out: Path, *, bos: int, eos: int, unk: int, positions: int
 ) -> None:
-    """Write a Transformer as CTranslate2 reads it.
+    """Write a Transformer in CTranslate2's format.
 
     Args:
-        model: what is written.
+        model: the model to export.
         pieces: the vocabulary, in the order of ids.
-        out: the folder to write; made where it is missing, files of an earlier export are replaced.
-        bos, eos, unk: the special pieces.
-        positions: how many positions the table of sinusoids gets: the longest source or target that can be read.
+        out: the output folder; created if missing; files of an earlier export are replaced.
+        bos, eos, unk: the special tokens.
+        positions: length of the table of sinusoids: the longest source or target that can be read.
 
     Raises:
         ConfigError: the library is not installed.
-        UnsupportedError: a score that CTranslate2 does not compute.
+        UnsupportedError: CTranslate2 does not compute this score.
     """
     specs = _library()
     score = model.config.score
     if score not in _SCALES:
-        hint = "Export to ONNX, which takes any score, or train with --score scaled_dot."
+        hint = "Export to ONNX, which supports any score, or train with --score scaled_dot."
         raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", score, hint))
     spec = specs.TransformerSpec.from_config(
         (model.config.encoder_layers, model.config.decoder_layers),

@@ -1,4 +1,4 @@
-"""Models as graphs of ONNX."""
+"""Exporting models as ONNX graphs."""
 
 import logging
 import warnings
@@ -26,13 +26,13 @@ _BATCH, _LONG = 3, 6
 @final
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What becomes one file.
+    """A graph to export to one file.
 
     Args:
-        module: what is computed, given the inputs by their place.
-        inputs: the name of each, an example, and the names of its axes that may have any size.
-        output: the name of what comes out.
-        longest: the largest size of an axis that has one, by name.
+        module: the computation, called with positional inputs.
+        inputs: the name of each input, an example, and the names of its dynamic axes.
+        output: the name of the output.
+        longest: the maximum sizes of axes, by name.
     """
 
     module: nn.Module
@@ -42,22 +42,22 @@ class Graph:
 
 
 def to_onnx(model: Exportable, out: Path) -> None:
-    """Write a model as graphs of ONNX, for any batch size and any length.
+    """Write a model as ONNX graphs, for any batch size and any length.
 
-    Attention is written as its equation on the full matrix (backend "reference"), which any score and normalizer has;
-    memory there grows with the square of the length.
+    Attention is exported as its equation on the full matrix (backend "reference"), which every score and normalizer
+    supports; memory grows with the square of the length.
 
     A translator becomes `encoder.onnx`, from `source` (B, S) and `lengths` (B,) to `memory` (B, S, M), and
-    `decoder.onnx`, from `memory`, `lengths` and `target` (B, T), the begin mark first, to `logits` (B, T, N). All
+    `decoder.onnx`, from `memory`, `lengths` and `target` (B, T), the begin token first, to `logits` (B, T, N). All
     others become `model.onnx`, from the arguments of their `forward` to `logits`.
 
     Args:
-        model: what is written; it stays as it is.
-        out: the folder to write; made where it is missing, files of an earlier export are replaced.
+        model: the model to export; it is not changed.
+        out: the output folder; created if missing; files of an earlier export are replaced.
 
     Raises:
         ConfigError: a library is not installed.
-        UnsupportedError: a part that has no graph: an RNN encoder, a wide part, or a sliding window.
+        UnsupportedError: a part cannot be exported: an RNN encoder, a wide part, or a sliding window.
     """
     _check_libraries()
     _check_parts(model)
@@ -68,13 +68,13 @@ def to_onnx(model: Exportable, out: Path) -> None:
 
 
 def graphs(model: Exportable) -> dict[str, Graph]:
-    """What a model is as graphs.
+    """Return the graphs of a model.
 
     Args:
-        model: what is written; it stays as it is.
+        model: the model to export; it is not changed.
 
     Returns:
-        Each graph by the name of its file.
+        Graphs by file name.
     """
     copy = _by_equation(model)
     ids, fewer = (torch.ones((_BATCH, size), dtype=torch.int64) for size in (_LONG, _LONG - 1))
@@ -123,7 +123,7 @@ class _Decoder(nn.Module):
 
 
 def _by_equation(model: Exportable) -> Exportable:
-    """A copy whose attention is made of PyTorch's own operations, for ONNX knows no others."""
+    """Copy a model with its attention replaced by plain PyTorch operations, the only ones that ONNX knows."""
     copy = deepcopy(model).eval().float().cpu()
     for layer in copy.modules():
         if isinstance(layer, Attention):
@@ -145,7 +145,7 @@ def _program(graph: Graph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what PyTorch's exporter says of itself: that it calls what is deprecated, and has no torchvision."""
+    """Suppress the warnings of PyTorch's exporter about its own deprecated calls and missing torchvision."""
     told = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = told.level
     told.setLevel(logging.ERROR)
@@ -162,13 +162,13 @@ def _check_parts(model: Exportable) -> None:
     config: Any = model.config
     if isinstance(model, TextClassifier | TextTagger) and model.reader.recurrent is not None:
         hint = "Train with --model transformer or none."
-        raise UnsupportedError(error_message("--to", "an encoder that ONNX can hold", config.encoder, hint))
+        raise UnsupportedError(error_message("--to", "an encoder that can be exported to ONNX", config.encoder, hint))
     if isinstance(model, TextClassifier) and model.wide is not None:
         hint = "Train without wide under [model]."
-        raise UnsupportedError(error_message("--to", "a model that reads tokens alone", "one with a wide part", hint))
+        raise UnsupportedError(error_message("--to", "a model that reads only tokens", "one with a wide part", hint))
     if isinstance(model, LanguageModel) and config.window is not None:
         hint = "Train without --window."
-        raise UnsupportedError(error_message("--to", "attention to all that came before", "a sliding window", hint))
+        raise UnsupportedError(error_message("--to", "attention to all earlier positions", "a sliding window", hint))
 
 
 def _check_libraries() -> None:

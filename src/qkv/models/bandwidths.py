@@ -1,4 +1,4 @@
-"""Choosing a kernel's bandwidth by an error that depends on it."""
+"""Choosing a kernel's bandwidth by minimizing an error."""
 
 import math
 from collections.abc import Callable
@@ -23,8 +23,8 @@ def best_on_grid(error: Error, inputs: Tensor) -> tuple[float, float]:
     """Search a logarithmic grid, then a finer one around its best point.
 
     Args:
-        error: of a bandwidth.
-        inputs: the training inputs (n, D), for the range of bandwidths: from half the least distance between
+        error: function of the bandwidth.
+        inputs: the training inputs (n, D), which give the range of bandwidths: from half the smallest distance between
             neighbors to the diameter.
 
     Returns:
@@ -48,11 +48,11 @@ def best_on_grid(error: Error, inputs: Tensor) -> tuple[float, float]:
 
 
 def by_gradient(error: Error, inputs: Tensor) -> tuple[float, float]:
-    """Follow the gradient of log h by Adam from the best of a coarse grid; the best point seen is taken.
+    """Minimize over log h by Adam from the best point of a coarse grid; return the best point seen.
 
     Args:
-        error: of a bandwidth, differentiable.
-        inputs: as `best_on_grid`.
+        error: differentiable function of the bandwidth.
+        inputs: as for `best_on_grid`.
 
     Returns:
         The bandwidth, and its error.
@@ -81,7 +81,7 @@ def by_gradient(error: Error, inputs: Tensor) -> tuple[float, float]:
 
 
 def _range(inputs: Tensor) -> tuple[float, float]:
-    """Half the least distance between two different neighbors, and the diagonal of the box around the inputs."""
+    """Return half the smallest distance between two distinct neighbors, and the diagonal of the bounding box."""
     count = inputs.shape[0]
     widest = float((inputs.amax(0) - inputs.amin(0)).norm()) if count else 0.0
     if widest == 0:

@@ -1,4 +1,4 @@
-"""One step of a recurrent cell, its gates' inputs computed beforehand."""
+"""One step of a recurrent cell, given precomputed gate inputs."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,11 +9,11 @@ from torch import Tensor
 from qkv.nn.recurrent.gated import gated
 
 Hidden = tuple[Tensor, ...]
-"""The state of a cell: (B, M); the LSTM's is hidden and cell state."""
+"""The state of a cell: (B, M); for the LSTM, hidden and cell state."""
 
 
 def gates(cell: str) -> int:
-    """How many gates a cell computes, each as wide as its state.
+    """Return the number of gates of a cell, each as wide as its state.
 
     Example:
         >>> gates("gru")
@@ -23,7 +23,7 @@ def gates(cell: str) -> int:
 
 
 def hidden_of(cell: str, first: Tensor) -> Hidden:
-    """A cell's state whose visible part is given.
+    """Build a cell's state from its visible part.
 
     Example:
         >>> len(hidden_of("lstm", torch.zeros(2, 4)))
@@ -38,7 +38,7 @@ def rnn_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b, (B, M).
         recurrent: U h + b, (B, M).
-        hidden: h, whose type the result has: under autocast the gates are rounded, the state is not.
+        hidden: h; the result has its dtype: under autocast the gates are rounded, the state is not.
 
     Returns:
         h'.
@@ -54,7 +54,7 @@ def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b for r, z, n, (B, 3M).
         recurrent: U h + b likewise.
-        hidden: h, whose type the result has.
+        hidden: h; the result has its dtype.
 
     Returns:
         h'.
@@ -70,7 +70,7 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
     Args:
         inputs: W x + b for i, f, g, o, (B, 4M).
         recurrent: U h + b likewise.
-        hidden: h and c, whose type the result has.
+        hidden: h and c; the result has their dtype.
 
     Returns:
         h' and c'.

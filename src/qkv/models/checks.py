@@ -1,4 +1,4 @@
-"""What every model checks: its sizes when it is made, its tokens when it runs."""
+"""Checks shared by all models: sizes at construction, tokens at run time."""
 
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,19 +10,18 @@ from torch.nn import functional as F
 from qkv.errors import ConfigError, ShapeError, error_message, nearest
 
 _LAYERS = 10_000
-"""Of any kind at most: nothing so deep was ever trained, and each takes milliseconds to be made."""
+"""Maximum number of layers of any kind: nothing deeper was ever trained, and each takes milliseconds to create."""
 
 
 def check_config(config: Any) -> None:
     """Check the fields of a model's configuration by their types.
 
     Args:
-        config: a dataclass; its texts are one of a few names, its whole numbers sizes, its other numbers shares that
-            are dropped.
+        config: a dataclass whose strings are names, integers are sizes, and other numbers are dropout fractions.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; a size below one; more layers than anyone trains; a
-            share outside [0, 1).
+        ConfigError: a name is unknown (the message suggests the closest one), a size is below one, there are too many
+            layers, or a fraction is outside [0, 1).
 
     Example:
         >>> from dataclasses import dataclass
@@ -43,24 +42,24 @@ def check_config(config: Any) -> None:
         elif kind is int and value < 1:
             raise ConfigError(error_message(name, "at least 1", str(value), "Use more."))
         elif kind is int and name.endswith("layers") and value > _LAYERS:
-            raise ConfigError(error_message(name, f"at most {_LAYERS:,}", str(value), "Use fewer, and wider ones."))
+            raise ConfigError(error_message(name, f"at most {_LAYERS:,}", str(value), "Use fewer, wider layers."))
         elif kind is float and not 0 <= value < 1:
-            raise ConfigError(error_message(name, "a share in [0, 1)", str(value), "0 switches it off."))
+            raise ConfigError(error_message(name, "a fraction in [0, 1)", str(value), "0 disables it."))
 
 
 def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Check a batch of sources, and blot out what stands after each row's length.
+    """Check a batch of sources, and zero the entries at or after each row's length.
 
     Args:
         source: token ids (B, S), int64.
         lengths: (B,), int64, from 0 to S.
-        size: pieces in the vocabulary.
+        size: vocabulary size.
 
     Returns:
         The ids, 0 in the padding, at least one column; and which are real, (B, S) bool.
 
     Raises:
-        ShapeError: shapes or types that are not these, a length beyond S, or an id beyond the vocabulary.
+        ShapeError: a shape or dtype is wrong, a length exceeds S, or an id is not in the vocabulary.
 
     Example:
         >>> clean_source(torch.tensor([[5, 9]]), torch.tensor([1]), size=8)
@@ -76,19 +75,19 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
     real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
     ids = torch.where(real, source, 0)
     _within("lengths", lengths, source.shape[1] + 1, "A length counts the tokens of its row.")
-    _within("source", ids, size, "The ids come from the tokenizer that the model was made for.")
+    _within("source", ids, size, "Use the tokenizer that the model was trained with.")
     return ids, real
 
 
 def padding_of(lengths: Tensor, real: Tensor) -> Tensor | None:
-    """The lengths where some row is padded, None where none is: attention that hides nothing is cheaper.
+    """Return the lengths if any row is padded, else None: attention without a mask is cheaper.
 
     Args:
         lengths: (B,).
         real: which positions are real (B, S).
 
     Returns:
-        `lengths`, or None; on an accelerator always `lengths`, for asking would wait for the device.
+        `lengths`, or None; on an accelerator always `lengths`, because checking would synchronize.
 
     Example:
         >>> padding_of(torch.tensor([2, 2]), torch.ones(2, 2, dtype=torch.bool)) is None
@@ -103,28 +102,26 @@ def check_target(target: Tensor, rows: int, size: int) -> None:
     """Check target tokens (rows, T), int64.
 
     Raises:
-        ShapeError: another shape or type, or an id beyond the vocabulary.
+        ShapeError: the shape or dtype is wrong, or an id is not in the vocabulary.
 
     Example:
         >>> check_target(torch.tensor([[1, 5]]), rows=1, size=8)
     """
     _expect("target", target, 2, "(B, T)")
     if target.shape[0] != rows or target.shape[1] == 0:
-        hint = "Each row begins with the begin mark."
-        raise ShapeError(error_message("target", f"{rows} rows of one token or more", f"{tuple(target.shape)}", hint))
-    _within("target", target, size, "The ids come from the tokenizer that the model was made for.")
+        hint = "Each row starts with the begin token."
+        raise ShapeError(error_message("target", f"{rows} rows of at least one token", f"{tuple(target.shape)}", hint))
+    _within("target", target, size, "Use the tokenizer that the model was trained with.")
 
 
 def _expect(argument: str, ids: Tensor, rank: int, shape: str) -> None:
     if ids.ndim != rank or ids.dtype != torch.int64:
         got = f"{ids.dtype} of shape {tuple(ids.shape)}"
-        raise ShapeError(
-            error_message(argument, f"int64 of shape {shape}", got, "Token ids and counts are whole numbers.")
-        )
+        raise ShapeError(error_message(argument, f"int64 of shape {shape}", got, "Token ids and counts are integers."))
 
 
 def _within(argument: str, ids: Tensor, end: int, hint: str) -> None:
-    # On an accelerator this would wait for the device at every step: its own assertion must do there.
+    # On an accelerator this would synchronize at every step; the device's own assertion has to suffice.
     if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():
         low, high = ids.aminmax()
         if low < 0 or high >= end:

@@ -1,4 +1,4 @@
-"""A translator that may copy words from its source, also words that its vocabulary lacks."""
+"""A translator that can copy words from its source, including out-of-vocabulary words."""
 
 from typing import NamedTuple, final
 
@@ -17,8 +17,8 @@ class CopyingState(NamedTuple):
     """What the decoder knows between two steps.
 
     Attributes:
-        inner: of the translator.
-        source: what can be copied.
+        inner: the translator's state.
+        source: the words that can be copied.
     """
 
     inner: RecurrentState | TransformerState
@@ -27,17 +27,17 @@ class CopyingState(NamedTuple):
 
 @final
 class CopyingTranslator(nn.Module):
-    """A translator whose every prediction mixes its vocabulary with the words of the source.
+    """A translator that predicts from its vocabulary and the words of the source.
 
-    Ids from N on, N the size of the vocabulary, are words that it lacks: N + i is the i-th of them in the row's own
-    source. The translator reads them as unknown, in source and target; the copy knows them apart.
+    Ids from the vocabulary size N on are out-of-vocabulary words: N + i is the i-th one in the row's source. The
+    translator reads them as unknown, in source and target; only copying distinguishes them.
 
     Args:
-        inner: the translator; its `config.copy` says how copies are mixed in.
+        inner: the translator; its `config.copy` selects how copies are combined with the vocabulary.
         unknown: the id of the unknown token.
 
     Raises:
-        ConfigError: a translator that is not to copy.
+        ConfigError: the translator is not configured to copy.
 
     Source: Gu et al. 2016, section 3; See et al. 2017, section 2.2.
 
@@ -55,7 +55,7 @@ class CopyingTranslator(nn.Module):
         config = inner.config
         if config.copy == "none":
             hint = 'Choose "mixture" or "joint".'
-            raise ConfigError(error_message("model.copy", "a way to mix copies in", '"none"', hint))
+            raise ConfigError(error_message("model.copy", "a way to copy", '"none"', hint))
         self.config, self.unknown = config, unknown
         self.inner = inner
         states, memory = inner.widths
@@ -63,34 +63,34 @@ class CopyingTranslator(nn.Module):
 
     @property
     def alignment_layer(self) -> str:
-        """The name of the attention that aligns target and source: the one that copies."""
+        """The name of the attention that aligns target and source: the copying one."""
         return "copy.attention"
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
         """Predict each next target token, given the ones before it.
 
         Args:
-            source: ids (B, S), int64, from N on where the vocabulary lacks a word.
+            source: ids (B, S), int64; from N on for out-of-vocabulary words.
             source_lengths: (B,), int64.
-            target: ids (B, T): the begin mark first.
+            target: ids (B, T): the begin token first.
 
         Returns:
-            Logarithms of probabilities (B, T, N + X), X the most words that a source lacks in the vocabulary.
+            Log-probabilities (B, T, N + X), with X the largest number of out-of-vocabulary words in a source.
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         state = self.start(source, source_lengths)
         if target.ndim != 2 or target.dtype != torch.int64 or target.shape[0] != source.shape[0]:
             expected, got = f"int64 ({source.shape[0]}, T)", f"{target.dtype} {tuple(target.shape)}"
-            raise ShapeError(error_message("target", expected, got, "Each row begins with the begin mark."))
+            raise ShapeError(error_message("target", expected, got, "Each row starts with the begin token."))
         return self._predict(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> CopyingState:
-        """Read the source.
+        """Encode the source.
 
         Raises:
-            ShapeError: shapes or types that are not these.
+            ShapeError: a shape or dtype is wrong.
         """
         return self._start(source, lengths)
 
@@ -104,24 +104,25 @@ class CopyingTranslator(nn.Module):
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
 
     def step(self, tokens: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
-        """Take the newest token of each row (B,) and predict the next one (B, N + X), as logarithms."""
+        """Read the newest token of each row (B,) and predict the log-probabilities of the next one (B, N + X)."""
         logarithms, state = self._predict(tokens[:, None], state)
         return logarithms[:, 0], state
 
     def select(self, state: CopyingState, rows: Tensor) -> CopyingState:
-        """Take rows of a state: fewer, repeated, or in another order."""
+        """Select rows of a state: fewer, repeated or reordered."""
         return CopyingState(self.inner.select(state.inner, rows), state.source.select(rows))  # type: ignore[arg-type]
 
     @torch.no_grad()
     def origins(self, source: Tensor, lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the tokens of a target came from.
+        """Return where the tokens of a target came from.
 
         Args:
-            source, lengths: as `forward`.
-            target: ids (B, T): the begin mark first; position t + 1 is judged by what was known at t.
+            source, lengths: as for `forward`.
+            target: ids (B, T): the begin token first; token t + 1 is judged by the prediction at t.
 
         Returns:
-            The share of each token's probability that was copied, and the position that gave most; both (B, T − 1).
+            The share of each token's probability that was copied, and the source position with the largest part of it;
+            both (B, T − 1).
         """
         state = self.start(source, lengths)
         hidden, _ = self.inner.advance(self._known(target[:, :-1]), state.inner)  # type: ignore[arg-type]
@@ -142,5 +143,5 @@ class CopyingTranslator(nn.Module):
         return logarithms, CopyingState(inner, state.source)
 
     def _known(self, ids: Tensor) -> Tensor:
-        """What the translator reads: words that it lacks are unknown."""
+        """Map out-of-vocabulary words to unknown, as the translator reads them."""
         return torch.where(ids < self.config.size, ids, self.unknown)

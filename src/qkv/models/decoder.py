@@ -1,4 +1,4 @@
-"""The Transformer decoder: a language model, each token predicted from those before it."""
+"""The Transformer decoder: a language model that predicts each token from those before it."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
@@ -21,7 +21,7 @@ from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
 _FARTHEST = 128
-"""Relative positions tell distances apart up to here."""
+"""Relative positions distinguish distances up to this."""
 _NORMALIZERS: dict[str, type[Normalizer]] = {
     "softmax": Softmax,
     "sparsemax": Sparsemax,
@@ -36,25 +36,26 @@ class DecoderConfig:
     """The sizes of a language model.
 
     Args:
-        size: pieces in the vocabulary.
-        score: of every attention.
-        normalizer: of every attention.
-        positions: how the model knows where tokens stand; "none" leaves it to the mask alone.
-        context: the most tokens that are read at once.
-        window: how many positions back each attention sees; None for all of the context.
+        size: vocabulary size.
+        score: score of every attention.
+        normalizer: normalizer of every attention.
+        positions: how positions are encoded; "none" leaves only the causal mask.
+        context: maximum number of tokens read at once.
+        window: how many earlier positions each attention sees; None for the whole context.
         width: M.
-        heads: of every attention.
-        key_heads: of keys and values, a divisor of `heads`; None for as many.
+        heads: heads of every attention.
+        key_heads: heads of keys and values, a divisor of `heads`; None for `heads`.
         feed_forward: the hidden width of feed-forward layers.
-        layers: blocks.
-        activation: of feed-forward layers.
-        bias: whether projections and feed-forward layers add biases.
-        dropout: on embeddings and on what each part of a block gives.
-        attention_dropout: on the attention's weights.
+        layers: number of blocks.
+        activation: activation of feed-forward layers.
+        bias: whether projections and feed-forward layers have biases.
+        dropout: on embeddings and on the output of each sublayer.
+        attention_dropout: on the attention weights.
         tied: whether the output layer shares the embedding's weights.
 
     Raises:
-        ConfigError: an unknown name, a size below one, heads that do not divide, or a dropout outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
+            [0, 1).
     """
 
     size: int
@@ -82,17 +83,15 @@ class DecoderConfig:
         for name in ("window", "key_heads"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(
-                    error_message(f"model.{name}", "at least 1", str(value), "Leave it out for the default.")
-                )
+                raise ConfigError(error_message(f"model.{name}", "at least 1", str(value), "Omit it for the default."))
 
 
 class DecoderState(NamedTuple):
-    """What a language model knows between two steps; B rows.
+    """A language model's state between two steps; B rows.
 
     Attributes:
-        caches: keys and values of each block; empty at the start.
-        position: of the next token.
+        caches: keys and values of each block; empty initially.
+        position: position of the next token.
     """
 
     caches: tuple[Memory, ...]
@@ -131,7 +130,8 @@ class LanguageModel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew; what enters the residual stream begins at zero, so that blocks begin as identities.
+        """Initialize all parameters; the last layers before the residual stream start at zero, so that blocks start as
+        identities.
 
         Source: Zhang et al. 2019, "Fixup Initialization", section 3 (zero last layers).
         """
@@ -154,35 +154,35 @@ class LanguageModel(nn.Module):
         """Predict the token after each one.
 
         Args:
-            tokens: ids (B, T), int64, T at most `context` where positions are learned.
+            tokens: ids (B, T), int64; T at most `context` if positions are learned.
 
         Returns:
-            Scores before the softmax, (B, T, N).
+            Logits, (B, T, N).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         return self.read(tokens)[0]
 
     def read(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
-        """Take tokens that follow those of a state, and predict the one after each of them.
+        """Read tokens that follow those of a state, and predict the one after each of them.
 
         Args:
             tokens: ids (B, T), int64.
-            state: after the tokens before; None at the start.
+            state: state after the previous tokens; None initially.
 
         Returns:
             Scores (B, T, N), and the state that includes `tokens`.
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         states, after = self.advance(tokens, state)
         logits: Tensor = self.output(states)
         return logits, after
 
     def advance(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
-        """What the output layer is given after each of some tokens: as `read`, (B, T, M)."""
+        """Like `read`, but return the inputs of the output layer, (B, T, M)."""
         check_target(tokens, tokens.shape[0], self.config.size)
         if state is None:
             self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
@@ -197,11 +197,11 @@ class LanguageModel(nn.Module):
         return h_BTM, DecoderState(tuple(caches), start + tokens.shape[1])
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Take the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one.
 
         Args:
             tokens: ids (B,), int64.
-            state: after the tokens before.
+            state: state after the previous tokens.
 
         Returns:
             Scores (B, N), and the state that includes `tokens`.
@@ -210,7 +210,7 @@ class LanguageModel(nn.Module):
         return logits[:, 0], after
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """Take rows of a state: fewer, repeated, or in another order."""
+        """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position)
 

@@ -1,4 +1,4 @@
-"""The pointer network: a sequence of positions of its own input."""
+"""The pointer network: predicts a sequence of positions of its own input."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
@@ -27,16 +27,16 @@ class PointerConfig:
     """The sizes of a pointer network.
 
     Args:
-        features: F, the numbers that describe an element: 2 for points of the plane.
-        cell: of encoder and decoder.
-        score: how the decoder's state finds an element.
+        features: F, how many numbers describe an element: 2 for points in the plane.
+        cell: cell type of encoder and decoder.
+        score: the score of decoder state and element.
         hidden: M, the width of states.
         attention: A, the hidden width of an additive score.
-        once: whether an element that was pointed at may not be pointed at again.
+        once: whether each element can be pointed at only once.
         dropout: on states.
 
     Raises:
-        ConfigError: an unknown name, a size below one, or a dropout outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
     """
 
     features: int
@@ -52,13 +52,13 @@ class PointerConfig:
 
 
 class PointerState(NamedTuple):
-    """What the decoder knows between two steps; B rows.
+    """The decoder's state between two steps; B rows.
 
     Attributes:
         hidden: the cell's state.
-        keys: elements as the score wants them, the end first (B, 1 + S, F).
+        keys: projected elements, the end first (B, 1 + S, F).
         values: states of the elements (B, 1 + S, M).
-        free: what may be pointed at (B, 1 + S), bool.
+        free: the elements that can be pointed at (B, 1 + S), bool.
     """
 
     hidden: Hidden
@@ -69,13 +69,13 @@ class PointerState(NamedTuple):
 
 @final
 class PointerNetwork(nn.Module):
-    """An encoder over elements, and a decoder whose every output is an attention over them.
+    """An encoder over elements, and a decoder whose outputs are attention weights over them.
 
     With e_j the state of element j (e_0 is learned, and ends the sequence) and d_i the decoder's,
 
         p(c_i | c_1, …, c_{i−1}) = softmax_j(vᵀ tanh(W_1 e_j + W_2 d_i)),      d_{i+1} = cell(d_i, e_{c_i}).
 
-    It is decoded by `greedy` and `beam` like a translator, with `bos=END` and `eos=END`.
+    Decode it with `greedy` or `beam` like a translator, with `bos=END` and `eos=END`.
 
     Args:
         config: its sizes.
@@ -107,7 +107,7 @@ class PointerNetwork(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
+        """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         for name, parameter in self.named_parameters():
             if name.startswith("pointer."):
                 continue
@@ -121,18 +121,18 @@ class PointerNetwork(nn.Module):
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        """The log-probability of each next position, given the ones before it.
+        """Compute the log-probability of each next position, given the previous ones.
 
         Args:
-            elements: (B, S, features); what stands at or after a row's length is never read.
+            elements: (B, S, features); entries at or after a row's length are never read.
             lengths: (B,), int64.
             target: positions (B, T), `END` first.
 
         Returns:
-            Logarithms of probabilities, (B, T, 1 + S).
+            Log-probabilities, (B, T, 1 + S).
 
         Raises:
-            ShapeError: shapes or types that are not these, or a position that is not an element's.
+            ShapeError: a shape or dtype is wrong, or a position is not that of an element.
         """
         state = self.start(elements, lengths)
         self._check_target(target, state)
@@ -147,7 +147,7 @@ class PointerNetwork(nn.Module):
         return self._point(torch.stack(states, 1), state, free)
 
     def start(self, source: Tensor, lengths: Tensor) -> PointerState:
-        """Read the elements.
+        """Encode the elements.
 
         Args:
             source: (B, S, features).
@@ -157,7 +157,7 @@ class PointerNetwork(nn.Module):
             The state before the first step.
 
         Raises:
-            ShapeError: shapes or types that are not these.
+            ShapeError: a shape or dtype is wrong.
         """
         real = self._real(source, lengths)
         clean = torch.where(real[..., None], source, 0)
@@ -171,14 +171,14 @@ class PointerNetwork(nn.Module):
         return PointerState(hidden_of(self.config.cell, first), self.pointer.project(values), values, free)
 
     def step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """Take the newest position of each row and predict the next one.
+        """Read the newest position of each row and predict the next one.
 
         Args:
             tokens: positions (B,), `END` before the first.
-            state: after the positions before.
+            state: state after the previous positions.
 
         Returns:
-            Logarithms of probabilities (B, 1 + S), and the state that includes `tokens`.
+            Log-probabilities (B, 1 + S), and the state that includes `tokens`.
         """
         inputs = self.from_element(_taken(state.values, tokens[:, None])[:, 0])
         hidden = STEPS[self.config.cell](inputs, self.from_hidden(state.hidden[0]), state.hidden)
@@ -190,21 +190,21 @@ class PointerNetwork(nn.Module):
         return self._point(hidden[0][:, None], state, free[:, None])[:, 0], state
 
     def select(self, state: PointerState, rows: Tensor) -> PointerState:
-        """Take rows of a state: fewer, repeated, or in another order."""
+        """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         hidden = tuple(part.index_select(0, rows) for part in state.hidden)
         return PointerState(hidden, *(part.index_select(0, rows) for part in state[1:]))
 
     def _point(self, states: Tensor, state: PointerState, free: Tensor) -> Tensor:
         _, chances = self.pointer.point(states, state.keys, state.values, free)
-        # A probability below the least normal number is rounding: its logarithm must stay finite for the loss.
+        # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
         least = torch.finfo(chances.dtype).tiny
         return torch.where(free, chances.clamp(min=least).log(), -torch.inf)
 
     def _real(self, source: Tensor, lengths: Tensor) -> Tensor:
         if source.ndim != 3 or source.shape[2] != self.config.features or source.shape[1] == 0:
-            expected = f"(B, S, {self.config.features}) with S from 1 on"
-            hint = "Each element is described by that many numbers."
+            expected = f"(B, S, {self.config.features}) with S at least 1"
+            hint = "The last dimension holds the features of an element."
             raise ShapeError(error_message("elements", expected, f"{tuple(source.shape)}", hint))
         if lengths.shape != source.shape[:1] or lengths.dtype != torch.int64:
             got = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
@@ -221,12 +221,12 @@ class PointerNetwork(nn.Module):
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:
-    """The states (B, T, M) of positions (B, T)."""
+    """Look up the states (B, T, M) of positions (B, T)."""
     return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def _taken_before(target: Tensor, size: int) -> Tensor:
-    """Which elements each step has pointed at already (B, T, 1 + S); the end never counts."""
+    """Return which elements each step has already pointed at (B, T, 1 + S); the end never counts."""
     chosen = nn.functional.one_hot(target, size).cumsum(1) > 0
     chosen[..., END] = False
     return chosen

@@ -1,4 +1,4 @@
-"""Models that read a text: one label for all of it, or one for each of its tokens."""
+"""Models that read a text: one label for the whole text, or one for each word."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -23,28 +23,28 @@ _CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 @final
 @dataclass(frozen=True)
 class ReaderConfig:
-    """The sizes of a model that reads.
+    """The sizes of a reader model.
 
     Args:
-        size: pieces in the vocabulary.
-        labels: how many labels there are.
-        encoder: what makes states of embeddings: "transformer" (self-attention), a bidirectional "gru", "lstm" or
-            "rnn", or "none", where the embeddings themselves are pooled.
-        pool: how states become one vector: by attention with a learned query, or their "mean".
-        width: of embeddings, and of the states; an RNN has half of it in each direction.
-        layers: of the encoder.
-        heads, feed_forward: of a transformer's blocks.
-        dropout: on embeddings, states and what is pooled.
-        word_dropout: the share of tokens that training reads as unknown, so that no single word decides.
-        residual: whether an RNN's states have the embeddings added to them, so that what a word says by itself need not
-            pass through the gates. A transformer's blocks do that in any case.
-        wide: buckets of a linear model beside the encoder, which reads words, pairs of words and runs of characters,
-            those of words that training never saw too, see `qkv.data.features`; None for none. 2**17 suit some
-            thousand sentences. Only where a text has one label.
+        size: vocabulary size.
+        labels: number of labels.
+        encoder: "transformer" (self-attention), a bidirectional "gru", "lstm" or "rnn", or "none" to pool the
+            embeddings themselves.
+        pool: how states become one vector: "attention" with a learned query, or the "mean".
+        width: width of embeddings and states; an RNN has half of it in each direction.
+        layers: layers of the encoder.
+        heads, feed_forward: of a Transformer's blocks.
+        dropout: on embeddings, states and the pooled vector.
+        word_dropout: the fraction of tokens replaced by unknown in training, so that no single word decides.
+        residual: whether the embeddings are added to an RNN's states, so that the meaning of a word need not pass
+            through the gates. A Transformer's blocks do that in any case.
+        wide: buckets of a linear model next to the encoder, over words, word pairs and character n-grams, which also
+            covers unseen words, see `qkv.data.features`; None for none. 2**17 suits a few thousand sentences. Only for
+            text classification.
 
     Raises:
-        ConfigError: an unknown name, a size below one, a width that heads or directions do not divide, or a share
-            outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, heads or directions do not divide the width, or a fraction
+            is outside [0, 1).
     """
 
     size: int
@@ -63,25 +63,25 @@ class ReaderConfig:
     def __post_init__(self) -> None:
         check_config(self)
         if self.wide is not None and self.wide < 1:
-            raise ConfigError(
-                error_message("model.wide", "at least 1 bucket", f"{self.wide}", "Leave it out for none.")
-            )
+            raise ConfigError(error_message("model.wide", "at least 1 bucket", f"{self.wide}", "Omit it for none."))
         parts = self.heads if self.encoder == "transformer" else 2 if self.encoder in _CELLS else 1
         if self.width % parts:
             name = "model.heads" if self.encoder == "transformer" else "model.width"
             got = f"{parts} parts of width {self.width}"
             raise ConfigError(
-                error_message(name, "a divisor of model.width", got, "Choose an even width, or other heads.")
+                error_message(
+                    name, "a divisor of model.width", got, "Choose an even width, or another number of heads."
+                )
             )
 
 
 @final
 class Reader(nn.Module):
-    """Embeddings, an encoder, and the states it gives.
+    """Embeddings and an encoder.
 
     Args:
         config: its sizes.
-        unknown: the id that word dropout puts in a token's place.
+        unknown: the id that word dropout substitutes for a token.
 
     Source: Vaswani et al. 2017, section 3.1 (transformer); Schuster and Paliwal 1997 (bidirectional RNN); word
         dropout: Iyyer et al. 2015, "Deep Unordered Composition Rivals Syntactic Methods", section 3.1.
@@ -107,7 +107,7 @@ class Reader(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw embeddings and recurrent parameters anew; blocks draw their own."""
+        """Initialize embeddings and recurrent parameters; blocks initialize their own."""
         nn.init.normal_(self.embed.weight, std=0.1 if self.recurrent is not None else self.config.width**-0.5)
         for name, parameter in [] if self.recurrent is None else self.recurrent.named_parameters():
             if parameter.ndim < 2:
@@ -117,17 +117,17 @@ class Reader(nn.Module):
                 nn.init.orthogonal_(block) if "_hh_" in name else xavier_uniform(block)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths | None]:
-        """Read.
+        """Encode texts.
 
         Args:
-            ids: tokens (B, S), int64; what stands at or after a row's length is never read.
+            ids: tokens (B, S), int64; entries at or after a row's length are never read.
             lengths: (B,), int64.
 
         Returns:
-            States (B, S, M), 0 in the padding, and the mask that hides it (None where there is none).
+            States (B, S, M), 0 in the padding, and the padding mask (None if there is no padding).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         clean, real = clean_source(ids, lengths, self.config.size)
         self.rows(torch.arange(clean.shape[0], device=clean.device), start=True)
@@ -142,7 +142,7 @@ class Reader(nn.Module):
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
     def _blur(self, ids: Tensor) -> Tensor:
-        """Read some tokens as unknown, in training."""
+        """Replace some tokens by unknown, in training."""
         share = self.config.word_dropout
         if not self.training or not share:
             return ids
@@ -162,12 +162,12 @@ class Reader(nn.Module):
 class WideScores(nn.Module):
     """A linear model of the features of a text: s_l = (2 / √n) Σ_f W_fl over its n features.
 
-    AdamW moves every weight at about the same pace; the 2 lets this part learn about as fast as a network beside it.
+    AdamW moves all weights at about the same rate; the factor 2 lets this part learn about as fast as the network.
 
     Args:
-        buckets: how many features there are.
-        labels: how many labels.
-        dropout: the share of a text's features that training leaves out.
+        buckets: number of features.
+        labels: number of labels.
+        dropout: the fraction of a text's features dropped in training.
 
     Source: Cheng et al. 2016, "Wide & Deep Learning for Recommender Systems", section 3.
 
@@ -186,7 +186,7 @@ class WideScores(nn.Module):
         """Score the labels of texts.
 
         Args:
-            features: (B, F), int64; what stands at or after a row's count is never read.
+            features: (B, F), int64; entries at or after a row's count are never read.
             counts: (B,), int64.
 
         Returns:
@@ -201,7 +201,7 @@ class WideScores(nn.Module):
 
 @final
 class TextClassifier(nn.Module):
-    """One label for a text: its states are pooled, and a linear layer scores the labels; a wide part adds its scores.
+    """Labels a text: pools its states, scores the labels by a linear layer, and adds the scores of a wide part, if any.
 
     Args:
         config: its sizes.
@@ -237,21 +237,21 @@ class TextClassifier(nn.Module):
         Args:
             ids: tokens (B, S), int64.
             lengths: (B,), int64.
-            features: what a wide part reads of the same texts (B, F), int64; None for a text without any.
-            counts: how many features each text has (B,), int64.
+            features: features of the same texts for a wide part (B, F), int64; None for none.
+            counts: number of features of each text (B,), int64.
 
         Returns:
-            Scores before the softmax, (B, labels).
+            Logits, (B, labels).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these; features for a model that has no wide part.
+            ShapeError: shapes, types or ids that are not these; or features are given to a model without a wide part.
         """
         states, mask = self.reader(ids, lengths)
         scores: Tensor = self.output(self.dropout(self.pool(states, mask)))
         if features is None or counts is None:
             return scores
         if self.wide is None:
-            hint = "Leave them out, or make the model with wide=BUCKETS."
+            hint = "Omit them, or create the model with wide=BUCKETS."
             raise ShapeError(error_message("features", "none for a model without a wide part", "some", hint))
         wide: Tensor = self.wide(*_clean_features(features, counts, self.wide.weights.num_embeddings))
         return scores + wide
@@ -266,15 +266,15 @@ def _clean_features(features: Tensor, counts: Tensor, buckets: int) -> tuple[Ten
 
 @final
 class TextTagger(nn.Module):
-    """One label for each word of a text, scored from the state of the word's first piece.
+    """Labels each word of a text, from the state of the word's first token.
 
     Args:
-        config: its sizes; `pool` says nothing here.
+        config: its sizes; `pool` is ignored.
         unknown: the id of the unknown token.
 
     Example:
         >>> model = TextTagger(ReaderConfig(size=20, labels=3, width=8))
-        >>> words = torch.tensor([[0, 2, 3], [0, 1, 0]])  # pieces at which words begin
+        >>> words = torch.tensor([[0, 2, 3], [0, 1, 0]])  # tokens at which words begin
         >>> model(torch.randint(4, 20, (2, 5)), torch.tensor([5, 3]), words).shape
         torch.Size([2, 3, 3])
     """
@@ -291,15 +291,15 @@ class TextTagger(nn.Module):
         """Score the labels of words.
 
         Args:
-            ids: pieces (B, S), int64.
+            ids: tokens (B, S), int64.
             lengths: (B,), int64.
-            words: the place of each word's first piece (B, W), int64; any place in the padding.
+            words: the index of each word's first token (B, W), int64; any index in the padding.
 
         Returns:
-            Scores before the softmax, (B, W, labels).
+            Logits, (B, W, labels).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         states, _ = self.reader(ids, lengths)
         begins = states.gather(1, words[..., None].expand(-1, -1, states.shape[-1]))

@@ -1,9 +1,9 @@
-"""What a recurrent layer of PyTorch makes of padded rows.
+"""Running a recurrent PyTorch layer over padded rows.
 
-On a GPU that is PyTorch's own, by cuDNN. On the CPU PyTorch's takes a time in training that grows with the square of
-the length: each step of packed rows fills a gradient as large as all steps together. The steps are taken here instead,
-padding included, the backward direction over rows turned around within their lengths, and gradients of weights come by
-one product for all steps (`Repeated`).
+On a GPU this uses PyTorch's cuDNN implementation. On the CPU, PyTorch's training time grows with the square of the
+length: each step over packed rows fills a gradient as large as all steps together. So here the loop over steps is our
+own, padding included, with the backward direction over rows reversed within their lengths, and one product over all
+steps for the gradients of weights (`Repeated`).
 """
 
 import torch
@@ -27,8 +27,8 @@ def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor, session: Session | No
         session: keeps packed weights for a decoding.
 
     Returns:
-        The last layer's states (B, S, D·H), the directions beside each other, any numbers in the padding; and the last
-        state of each direction of it (D, B, H).
+        The last layer's states (B, S, D·H), directions concatenated, arbitrary in the padding; and the last state of
+        each of its directions (D, B, H).
 
     Example:
         >>> layer = nn.GRU(2, 3, batch_first=True, bidirectional=True)
@@ -62,7 +62,7 @@ def _back(
     rows, longest, width = x_BSM.shape
     places = torch.arange(longest)
     turned_BS = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
-    # One copy turns rows around and brings steps to the front, and one takes states back: places in (B, S) and (S, B).
+    # One copy reverses rows and moves steps to the front, one reverts it: indices in (B, S) and (S, B).
     there_SB = (torch.arange(rows) * longest + turned_BS.mT).flatten()
     home_BS = (turned_BS * rows + torch.arange(rows)[:, None]).flatten()
     given = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)

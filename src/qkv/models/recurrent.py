@@ -1,4 +1,4 @@
-"""The RNN encoder-decoder, with attention of any score or without."""
+"""The RNN encoder-decoder, with attention of any score or none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,23 +31,21 @@ class RecurrentConfig:
     """The sizes of an RNN encoder-decoder.
 
     Args:
-        size: pieces in the vocabulary that both sides share.
+        size: size of the shared vocabulary.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
-        score: how the decoder's state finds source positions; "none" for a fixed summary of the source.
-        wiring: "bahdanau", where the state before a step asks and the context enters the step; or "luong", where the
-            state after the step asks and the context joins it only in the prediction, all steps at once.
+        score: score of decoder state and source position; "none" for a fixed summary of the source.
+        wiring: "bahdanau": the state before a step is the query, and the context is an input of the step; or "luong":
+            the state after the step is the query, and the context only enters the prediction, all steps at once.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.
         attention: A, the hidden width of an additive score.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
-        memory: what is attended to: the encoder's "whole" states, or "split" ones, h = [k; v], whose keys k find
-            positions and whose values v are averaged.
-        copy: whether words may be copied from the source, and how that is mixed with the vocabulary: see
-            `qkv.nn.CopyHead`.
+        memory: "whole": encoder states are keys and values; "split": each is h = [k; v], with key k and value v.
+        copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
 
     Raises:
-        ConfigError: an unknown name, a size below one, or a dropout outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
     """
 
     size: int
@@ -67,16 +65,16 @@ class RecurrentConfig:
         if self.memory == "split" and self.hidden % 2:
             hint = "Choose an even width."
             raise ConfigError(
-                error_message("model.hidden", "an even width, to split in keys and values", f"{self.hidden}", hint)
+                error_message("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
             )
 
 
 class RecurrentState(NamedTuple):
-    """What the decoder knows between two steps; B rows.
+    """The decoder's state between two steps; B rows.
 
     Attributes:
         hidden: the cell's state, (B, M); the LSTM's has two parts.
-        keys: what the score finds positions by, (B, S, F); B/W rows where W rows beside each other share a source.
+        keys: projected keys, (B, S, F); B/W rows if each W adjacent rows share a source.
         values: the encoder's states, (B, S, V).
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
@@ -93,7 +91,7 @@ class RecurrentState(NamedTuple):
 
 @final
 class RecurrentTranslator(nn.Module):
-    """A bidirectional encoder and a decoder that looks back at it in every step.
+    """A bidirectional encoder, and a decoder that attends to it in every step.
 
     With s the decoder's state, h_j the encoder's at position j and y the last token, Bahdanau's wiring is
 
@@ -128,7 +126,7 @@ class RecurrentTranslator(nn.Module):
         self.bridge = Linear(2 * hidden, hidden)
         split = config.memory == "split"
         memory = hidden if split else 2 * hidden
-        # Dot products need one width: the memory is then brought to the state's.
+        # Dot products need equal widths: the memory is then projected to the state's width.
         plain = config.score in ("dot", "scaled_dot")
         self.narrow = Linear(memory, hidden, bias=False) if plain else None
         key_width = hidden if plain else memory
@@ -149,7 +147,7 @@ class RecurrentTranslator(nn.Module):
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of what the output layer is given, and of the encoder's states."""
+        """The widths of the output layer's input and of the encoder's states."""
         return self.config.embedding, self.config.hidden * (1 if self.config.memory == "split" else 2)
 
     @property
@@ -158,9 +156,9 @@ class RecurrentTranslator(nn.Module):
         return None if self.attention is None else "attention"
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: recurrent matrices orthogonal, the others by Glorot's rule, biases zero.
+        """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero.
 
-        An LSTM's forget gate begins open (Jozefowicz et al. 2015): its bias is 1.
+        An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1.
         """
         hidden = self.config.hidden
         for name, parameter in self.named_parameters():
@@ -184,27 +182,27 @@ class RecurrentTranslator(nn.Module):
         """Predict each next target token, given the ones before it.
 
         Args:
-            source: token ids (B, S), int64; what stands at or after a row's length is never read.
+            source: token ids (B, S), int64; entries at or after a row's length are never read.
             source_lengths: (B,), int64.
-            target: token ids (B, T): the begin mark first.
+            target: token ids (B, T): the begin token first.
 
         Returns:
-            Scores before the softmax, (B, T, N).
+            Logits, (B, T, N).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         logits: Tensor = self.output(self.states(source, source_lengths, target))
         return logits
 
     def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """What the output layer is given to predict each next target token: as `forward`, (B, T, E)."""
+        """Return the inputs of the output layer for each next target token: arguments as for `forward`, (B, T, E)."""
         state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
         return self.advance(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
-        """Read the source.
+        """Encode the source.
 
         Args:
             source: token ids (B, S), int64.
@@ -214,7 +212,7 @@ class RecurrentTranslator(nn.Module):
             The state before the first step.
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         return self.read(source, lengths)[0]
 
@@ -239,11 +237,11 @@ class RecurrentTranslator(nn.Module):
         return RecurrentState(hidden, keys, values, padding_of(lengths, real), summary, session), values
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Take the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one.
 
         Args:
             tokens: ids (B,), int64.
-            state: after the tokens before.
+            state: state after the previous tokens.
 
         Returns:
             Scores (B, N), and the state that includes `tokens`.
@@ -252,11 +250,11 @@ class RecurrentTranslator(nn.Module):
         return apply_layer(self.output, h_B1E, state.session)[:, 0], state
 
     def advance(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """What the output layer is given after each of some target tokens.
+        """Return the inputs of the output layer after each of some target tokens.
 
         Args:
             target: ids (B, T), int64.
-            state: after the tokens before.
+            state: state after the previous tokens.
 
         Returns:
             (B, T, embedding), and the state that includes the tokens.
@@ -271,11 +269,11 @@ class RecurrentTranslator(nn.Module):
         return self._apart(state, rows, rows)
 
     def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
-        """Take rows, and let each become `width` rows beside each other that share their source."""
+        """Select rows, and repeat each `width` times; the adjacent copies share their source."""
         return self._apart(state, rows.repeat_interleave(width), rows)
 
     def regroup(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
-        """Take rows of a forked state, in groups that share a source."""
+        """Select rows of a forked state, in groups that share a source."""
         sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
         kept = None if rows.numel() == sources * width else rows[::width] // width
         return self._apart(state, rows, kept)
@@ -324,14 +322,14 @@ class RecurrentTranslator(nn.Module):
         return early
 
     def _looks(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
-        """What states (B, T, M) attend to (B, T, V), in each of some steps."""
+        """Return the contexts (B, T, V) of states (B, T, M)."""
         if self.attention is None or self.score is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
         ask = self.score.project_queries(steps, state.session)
         attend = _attends(self.attention, self.score.projected(), state, steps)
 
         def look(s_BTM: Tensor) -> Tensor:
-            # Rows that share a source are queries beside each other: its memory need not be repeated.
+            # Rows that share a source are queries of one attention: its memory need not be repeated.
             sources = state.keys.shape[0]
             together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
             return attend(ask(together)).reshape(*s_BTM.shape[:2], -1)
@@ -349,6 +347,6 @@ def _attends(attention: Attention, score: Score, state: RecurrentState, steps: i
 
 
 def _split(states_BSV: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values (B, S, M): half of either direction each."""
+    """Return keys and values (B, S, M): half of each direction's states."""
     ahead_key, ahead_value, back_key, back_value = states_BSV.chunk(4, -1)
     return torch.cat([ahead_key, back_key], -1), torch.cat([ahead_value, back_value], -1)

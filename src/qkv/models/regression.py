@@ -29,7 +29,7 @@ KERNELS: Mapping[str, Callable[[Any], Score]] = MappingProxyType(
         "triangular": lambda bandwidth: Epanechnikov(bandwidth, power=1),
     }
 )
-"""The four kernels of the lectures, which call the triangular one Epanechnikov's."""
+"""The four kernels of the lectures, in which the triangular one is called Epanechnikov's."""
 
 _CHOICES = ("leave-one-out", "gradient")
 
@@ -38,18 +38,18 @@ _CHOICES = ("leave-one-out", "gradient")
 class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Regression by attention: f(x) = Σᵢ K((x − xᵢ)/h) yᵢ / Σⱼ K((x − xⱼ)/h).
 
-    Queries are the points to predict at, keys the training inputs, values the training targets.
+    Queries are the points to predict, keys the training inputs, values the training targets.
 
     Args:
         kernel: K: "gaussian", "epanechnikov", "triangular" or "boxcar".
-        bandwidth: h; or how to choose it: "leave-one-out", the least squared error of predicting each training point
-            from the others, over a grid; or "gradient", the same error made small by its gradient.
-        beyond: what is predicted where no training point lies within reach of the kernel: the "nearest" point's
-            target, the "mean" of all, or "nan".
+        bandwidth: h, or how to choose it: "leave-one-out" minimizes the squared error of predicting each training
+            point from the others over a grid; "gradient" minimizes it by gradient descent.
+        beyond: the prediction where no training point is within the kernel's support: the "nearest" point's target,
+            the "mean" of all, or "nan".
 
     Attributes:
-        bandwidth_: the h that is used.
-        error_: the mean squared leave-one-out error at that h; NaN where h was given.
+        bandwidth_: the h in use.
+        error_: the mean squared leave-one-out error at that h; NaN if h was given.
         n_features_in_: the width of an input.
 
     Source: Nadaraya 1964, "On estimating regression"; Watson 1964, "Smooth regression analysis"; leave-one-out:
@@ -74,7 +74,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.beyond = beyond
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Keep the training points, and choose the bandwidth.
+        """Store the training points, and choose the bandwidth.
 
         Args:
             X: inputs (n, D).
@@ -84,9 +84,9 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The estimator.
 
         Raises:
-            ConfigError: an unknown kernel or choice, or a bandwidth that is not above 0; "gradient" for the boxcar
-                kernel, whose gradient is zero.
-            ValueError: inputs that scikit-learn refuses.
+            ConfigError: the kernel or an option is unknown, the bandwidth is not above 0, or "gradient" is used with
+                the boxcar kernel, whose gradient is zero.
+            ValueError: scikit-learn refuses the inputs.
         """
         _check(self.kernel, self.bandwidth, self.beyond)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
@@ -106,10 +106,10 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             X: inputs (m, D).
 
         Returns:
-            (m,), or (m, outputs) where there were several.
+            (m,), or (m, outputs) for several outputs.
 
         Raises:
-            ValueError: inputs that scikit-learn refuses.
+            ValueError: scikit-learn refuses the inputs.
         """
         check_is_fitted(self)
         query = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
@@ -117,7 +117,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return predicted[:, 0] if self.targets_.ndim == 1 else predicted
 
     def attention_map(self, X: Any) -> AttentionMap:
-        """What each prediction rests on: the weights of all training points, computed where they are looked at.
+        """Return the weights of all training points in each prediction, as a lazy map.
 
         Args:
             X: inputs (m, D).
@@ -139,7 +139,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(self.inputs_.copy()), torch.from_numpy(targets.copy())
 
     def _leave_one_out(self, bandwidth: Tensor | float) -> Tensor:
-        """The mean squared error of predicting each point from the others."""
+        """Compute the mean squared error of predicting each point from the others."""
         inputs, targets = self._points()
         return (self._estimate(inputs, bandwidth, ~window(0, 0)) - targets).square().mean()
 
@@ -171,10 +171,12 @@ def _check(kernel: str, bandwidth: float | str, beyond: str) -> None:
     if isinstance(bandwidth, str):
         if bandwidth not in _CHOICES:
             hint = nearest(bandwidth, _CHOICES)
-            raise ConfigError(error_message("bandwidth", "a number or a way to choose it", f'"{bandwidth}"', hint))
+            raise ConfigError(
+                error_message("bandwidth", "a number, or the name of a way to choose it", f'"{bandwidth}"', hint)
+            )
         if bandwidth == "gradient" and kernel == "boxcar":
             hint = 'Use "leave-one-out", which needs no gradient.'
-            expected = "a kernel with a gradient to its bandwidth"
+            expected = "a kernel that is differentiable in its bandwidth"
             raise ConfigError(error_message("bandwidth", expected, '"gradient" for the boxcar kernel', hint))
     elif not 0 < bandwidth < math.inf:
         raise ConfigError(error_message("bandwidth", "a finite number above 0", repr(bandwidth), 'Or "leave-one-out".'))

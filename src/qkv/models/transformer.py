@@ -24,21 +24,21 @@ class TransformerConfig:
     """The sizes of a Transformer.
 
     Args:
-        size: pieces in the vocabulary that both sides share.
-        score: of every attention.
+        size: size of the shared vocabulary.
+        score: score of every attention.
         width: M.
-        heads: of every attention.
+        heads: heads of every attention.
         feed_forward: the hidden width of feed-forward layers.
-        encoder_layers, decoder_layers: blocks of each stack.
-        dropout: on embeddings and on what each part of a block gives.
-        attention_dropout: on the attention's weights.
-        norm_first: whether norms stand before each part.
+        encoder_layers, decoder_layers: number of blocks.
+        dropout: on embeddings and on the output of each sublayer.
+        attention_dropout: on the attention weights.
+        norm_first: whether norms come before the sublayers.
         tied: whether the output layer shares the embedding's weights.
-        copy: whether words may be copied from the source, and how that is mixed with the vocabulary: see
-            `qkv.nn.CopyHead`.
+        copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
 
     Raises:
-        ConfigError: an unknown name, a size below one, heads that do not divide the width, or a dropout outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
+            [0, 1).
     """
 
     size: int
@@ -62,7 +62,7 @@ class TransformerConfig:
 
 
 class TransformerState(NamedTuple):
-    """What the decoder knows between two steps; B rows.
+    """The decoder's state between two steps; B rows.
 
     Attributes:
         caches: of each decoder block.
@@ -82,7 +82,7 @@ class TransformerState(NamedTuple):
 
 @final
 class TransformerTranslator(nn.Module):
-    """A stack of encoder blocks over the source, and of decoder blocks over the target that attend to it.
+    """A stack of encoder blocks over the source, and a stack of decoder blocks over the target that attend to it.
 
     Args:
         config: its sizes.
@@ -112,7 +112,7 @@ class TransformerTranslator(nn.Module):
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of what the output layer is given, and of the encoder's states."""
+        """The widths of the output layer's input and of the encoder's states."""
         return self.config.width, self.config.width
 
     @property
@@ -121,7 +121,7 @@ class TransformerTranslator(nn.Module):
         return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
 
     def reset_parameters(self) -> None:
-        """Draw embedding and output anew; blocks draw their own."""
+        """Initialize embedding and output; blocks initialize their own parameters."""
         nn.init.normal_(self.embed.weight, std=self.config.width**-0.5)
         nn.init.zeros_(self.output.bias)
         if self.config.tied:
@@ -133,27 +133,27 @@ class TransformerTranslator(nn.Module):
         """Predict each next target token, given the ones before it.
 
         Args:
-            source: token ids (B, S), int64; what stands at or after a row's length is never read.
+            source: token ids (B, S), int64; entries at or after a row's length are never read.
             source_lengths: (B,), int64.
-            target: token ids (B, T): the begin mark first.
+            target: token ids (B, T): the begin token first.
 
         Returns:
-            Scores before the softmax, (B, T, N).
+            Logits, (B, T, N).
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         logits: Tensor = self.output(self.states(source, source_lengths, target))
         return logits
 
     def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """What the output layer is given to predict each next target token: as `forward`, (B, T, M)."""
+        """Return the inputs of the output layer for each next target token: arguments as for `forward`, (B, T, M)."""
         state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
         return self.advance(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
-        """Read the source.
+        """Encode the source.
 
         Args:
             source: token ids (B, S), int64.
@@ -163,7 +163,7 @@ class TransformerTranslator(nn.Module):
             The state before the first step.
 
         Raises:
-            ShapeError: shapes, types or ids that are not these.
+            ShapeError: a shape, dtype or id is wrong.
         """
         return self.read(source, lengths)[0]
 
@@ -178,11 +178,11 @@ class TransformerTranslator(nn.Module):
         return TransformerState(caches, padded, 0, session=session), memory
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """Take the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one.
 
         Args:
             tokens: ids (B,), int64.
-            state: after the tokens before.
+            state: state after the previous tokens.
 
         Returns:
             Scores (B, N), and the state that includes `tokens`.
@@ -191,11 +191,11 @@ class TransformerTranslator(nn.Module):
         return apply_layer(self.output, h_B1M, state.session)[:, 0], state
 
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """What the output layer is given after each of some target tokens.
+        """Return the inputs of the output layer after each of some target tokens.
 
         Args:
             target: ids (B, T), int64.
-            state: after the tokens before.
+            state: state after the previous tokens.
 
         Returns:
             (B, T, M), and the state that includes the tokens.
@@ -210,17 +210,17 @@ class TransformerTranslator(nn.Module):
         return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
-        """Take rows of a state: fewer, repeated, or in another order."""
+        """Select rows of a state: fewer, repeated or reordered."""
         return _of_sources(state, self.rows(rows))
 
     def fork(self, state: TransformerState, rows: Tensor, width: int) -> TransformerState:
-        """Take rows, and let each become `width` rows beside each other that share their source and their past."""
+        """Select rows, and repeat each `width` times; the adjacent copies share their source and their past."""
         self.rows(rows.repeat_interleave(width))
         seen = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
         return _of_sources(state, rows)._replace(seen=seen)
 
     def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
-        """Take rows of a forked state, in groups that share a source."""
+        """Select rows of a forked state, in groups that share a source."""
         assert state.seen is not None
         rows, width = self.rows(rows), state.seen.shape[1]
         seen = state.seen.flatten(0, 1).index_select(0, rows).view(-1, width, state.seen.shape[2])
@@ -250,14 +250,14 @@ class TransformerTranslator(nn.Module):
 
 
 def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
-    """What is kept of some sources."""
+    """Select the cached entries of some sources."""
     caches = tuple(cache.select(sources) for cache in state.caches)
     lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
     return state._replace(caches=caches, lengths=lengths)
 
 
 def _with_themselves(seen_SWK: Tensor) -> Tensor:
-    """What each of W futures sees once its own newest key follows, beside those of the others."""
+    """Return what each of W hypotheses sees once its newest key is stored next to those of the others."""
     sources, width, _ = seen_SWK.shape
     own = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)
     return torch.cat([seen_SWK, own.expand(sources, width, width)], -1)

@@ -1,4 +1,4 @@
-"""Layers: the seam through which every model attends, scores that own parameters, multi-head attention, blocks."""
+"""Layers: `Attention`, which every model uses, scores with parameters, multi-head attention, Transformer blocks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The one seam: every attention of every model runs through this module."""
+"""The one entry point: every attention of every model runs through this module."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,21 +25,21 @@ _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
 
 @final
 class Attention(nn.Module):
-    """`qkv.attention` as a module without parameters, so that a forward hook sees what is attended with.
+    """`qkv.attention` as a module without parameters, so that a forward hook sees its inputs.
 
     A hook registered with `with_kwargs=True` gets query, key and value in its positional arguments and score,
     normalizer, mask and bias by name; `qkv.record` is such a hook.
 
     Args:
-        score: used where `forward` is given none; None for the engine's own default, the scaled dot product.
-        normalizer: used where `forward` is given none; None for the score's own default.
-        dropout: the share of weights dropped in training, in [0, 1).
-        backend: which implementation computes, by name; "auto" for the cheapest that serves.
-        also: "weights" or "state", for a module that returns a pair: the output, and the weights (..., Q, K) or the
-            `RowState`; what points or copies is made of them.
+        score: default for `forward`; None for the scaled dot product.
+        normalizer: default for `forward`; None for the score's own default.
+        dropout: the fraction of weights dropped in training, in [0, 1).
+        backend: the implementation, by name; "auto" for the cheapest that supports the call.
+        also: "weights" or "state" to return a pair: the output, and the weights (..., Q, K) or the `RowState`, which
+            pointer and copy heads use.
 
     Raises:
-        ConfigError: a dropout outside its range, or something else to return.
+        ConfigError: the dropout is outside its range, or `also` is unknown.
 
     Example:
         >>> query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
@@ -59,10 +59,10 @@ class Attention(nn.Module):
         super().__init__()
         if also not in _CALLS:
             raise ConfigError(
-                error_message("also", '"weights", "state" or None', f"{also!r}", "None gives the output.")
+                error_message("also", '"weights", "state" or None', f"{also!r}", "None returns the output alone.")
             )
         if not 0.0 <= dropout < 1.0:
-            raise ConfigError(error_message("dropout", "a share in [0, 1)", f"{dropout}", "0 switches it off."))
+            raise ConfigError(error_message("dropout", "a fraction in [0, 1)", f"{dropout}", "0 disables it."))
         self.score = score
         self.normalizer = None if normalizer is None else as_normalizer(normalizer)
         self.dropout = dropout
@@ -82,24 +82,24 @@ class Attention(nn.Module):
         generator: torch.Generator | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """Attend.
+        """Compute attention.
 
         Args:
             query: (..., Q, D).
             key: (..., K, E).
             value: (..., K, V).
-            score: in place of the module's own.
-            normalizer: in place of the module's own.
+            score: overrides the module's default.
+            normalizer: overrides the module's default.
             mask: True where a query may attend.
             bias: added to the scores; broadcasts to (..., Q, K).
-            generator: draws the dropout's seed.
+            generator: source of the dropout's seed.
             enable_gqa: whether groups of query heads share a key head.
 
         Returns:
-            The output (..., Q, V); with `also` a pair.
+            The output (..., Q, V); a pair if `also` is set.
 
         Raises:
-            OutOfMemoryError: no memory is left; says what would take less.
+            OutOfMemoryError: memory ran out; the message says how to need less.
         """
         arguments = {
             "score": score or self.score or _SCALED_DOT,
@@ -114,6 +114,6 @@ class Attention(nn.Module):
         return _CALLS[self.also](query, key, value, **arguments)
 
     def extra_repr(self) -> str:
-        """Show what differs from the default."""
+        """Show the settings that differ from the defaults."""
         shown = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
         return ", ".join(f"{name}={what}" for name, what in shown.items() if what is not None)

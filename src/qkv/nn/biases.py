@@ -1,4 +1,4 @@
-"""What positions do to scores, as modules that own the parameters: ALiBi, and learned relative biases."""
+"""Position biases as modules that own the parameters: ALiBi, and learned relative biases."""
 
 from abc import abstractmethod
 from typing import final
@@ -14,18 +14,18 @@ BIASES = ("alibi", "relative")
 
 
 class BiasModule(nn.Module, Owner):
-    """Parameters of a bias; `attention(..., bias=module.value())` learns them."""
+    """Parameters of a bias, for `attention(..., bias=module.value())`."""
 
     @abstractmethod
     def value(self, offset: int = 0) -> Bias:
-        """The bias with the parameters as they are now.
+        """Build the bias with the current parameters.
 
         Args:
             offset: the position of the first query among the keys; with a cache, the number of keys before it.
         """
 
     def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
-        """The bias written out, (H, Q, K) or (Q, K): for study and tests."""
+        """Expand the bias to (H, Q, K) or (Q, K), for inspection and tests."""
         device = next((x.device for x in (*self.parameters(), *self.buffers())), None)
         rows_Q1, columns_K = torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
         return self.value(offset).tile(rows_Q1, columns_K)
@@ -33,14 +33,16 @@ class BiasModule(nn.Module, Owner):
 
 @final
 class AlibiBias(BiasModule):
-    """−m·|i − j| with a slope m for each head: 2^(−8/H), 2^(−16/H), …, down to 2^(−8).
+    """−m·|i − j| with one slope m per head: 2^(−8/H), 2^(−16/H), …, down to 2^(−8).
 
     Args:
-        heads: H; where it is no power of two, every second slope of twice the next lower power fills up.
-        learned: whether the slopes learn, from there; their logarithms are the parameters, so that they stay above 0.
+        heads: H; if it is not a power of two, the slopes of the next lower power come first, then every second slope
+            of twice that power.
+        learned: whether the slopes are learned from these values; their logarithms are the parameters, so that slopes
+            stay above 0.
 
     Raises:
-        ConfigError: fewer than one head.
+        ConfigError: there is less than one head.
 
     Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 
@@ -62,20 +64,20 @@ class AlibiBias(BiasModule):
             self.register_buffer("log_slopes", logarithms, persistent=False)
 
     def value(self, offset: int = 0) -> Bias:
-        """ALiBi with the slopes as they are now."""
+        """Build ALiBi with the current slopes."""
         return alibi(self.log_slopes.exp(), offset=offset)
 
 
 @final
 class RelativeBias(BiasModule):
-    """A learned number for each distance j − i from −W to W; farther ones share those at the ends. All start at 0.
+    """A learned number for each distance j − i from −W to W; larger distances share the end values. All start at 0.
 
     Args:
         reach: W.
-        heads: H, for numbers of each head's own; None for one set.
+        heads: H, for one set of numbers per head; None for one shared set.
 
     Raises:
-        ConfigError: a reach below 1.
+        ConfigError: the reach is below 1.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
         et al. 2020, "T5", section 2.1 (scalars added to the scores).
@@ -89,25 +91,25 @@ class RelativeBias(BiasModule):
         super().__init__()
         if reach < 1:
             raise ConfigError(
-                error_message("reach", "at least 1", f"{reach}", "It is the farthest distance told apart.")
+                error_message("reach", "at least 1", f"{reach}", "It is the largest distance with its own number.")
             )
         self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
 
     def value(self, offset: int = 0) -> Bias:
-        """The relative bias with the table as it is now."""
+        """Build the relative bias with the current table."""
         return relative(self.table, offset=offset)
 
 
 def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
-    """Make a bias by its name.
+    """Create a bias by name.
 
     Args:
         name: "alibi" or "relative".
         heads: H.
-        reach: W, of "relative".
+        reach: W, for "relative".
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: the name is unknown.
 
     Example:
         >>> type(build_bias("alibi", heads=8)).__name__
@@ -123,7 +125,7 @@ def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The slopes of the paper for so many heads.
+    """Return the slopes of the paper for a number of heads.
 
     Example:
         >>> alibi_slopes(4), alibi_slopes(3)

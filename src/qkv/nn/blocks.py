@@ -1,4 +1,4 @@
-"""Encoder and decoder blocks of the Transformer, with the norm before or after each part."""
+"""Encoder and decoder blocks of the Transformer, with the norm before or after each sublayer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from qkv.nn.scores import xavier_uniform
 
 Activation = Literal["relu", "gelu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    # In place of what the layer before gave, which nothing else reads.
+    # In place: nothing else reads the previous layer's output.
     "relu": F.relu_,
     "gelu": F.gelu,
     "squared_relu": lambda x: F.relu_(x).square(),
@@ -28,17 +28,17 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @final
 class FeedForward(nn.Module):
-    """W₂ f(W₁ x + b₁) + b₂, at each position alike.
+    """W₂ f(W₁ x + b₁) + b₂, applied to each position.
 
     Args:
         width: M.
-        hidden: of the layer between.
-        dropout: on that layer, in training.
+        hidden: width of the hidden layer.
+        dropout: on the hidden layer, in training.
         activation: f, "relu", "gelu" or "squared_relu".
-        bias: whether both layers add a bias.
+        bias: whether both layers have a bias.
 
     Raises:
-        ConfigError: an unknown activation.
+        ConfigError: the activation is unknown.
 
     Source: Vaswani et al. 2017, eq. 2 (relu); Hendrycks and Gimpel 2016 (gelu); So et al. 2021, "Primer", section 3.1
         (squared relu).
@@ -72,8 +72,8 @@ class Residual(nn.Module):
 
     Args:
         width: M.
-        dropout: on what f gives, in training.
-        norm_first: whether the norm stands before f ("pre-norm").
+        dropout: on the output of f, in training.
+        norm_first: whether the norm comes before f ("pre-norm").
 
     Source: Vaswani et al. 2017, section 3.1 (after); Xiong et al. 2020, "On Layer Normalization in the Transformer
         Architecture" (before).
@@ -86,12 +86,12 @@ class Residual(nn.Module):
         self.norm_first = norm_first
 
     def before(self, x: Tensor) -> Tensor:
-        """What f is given of the stream."""
+        """Return the input of f."""
         normed: Tensor = self.norm(x) if self.norm_first else x
         return normed
 
     def after(self, x: Tensor, update: Tensor) -> Tensor:
-        """The stream, with what f gave."""
+        """Add the output of f to the stream."""
         joined: Tensor = x + self.dropout(update)
         return joined if self.norm_first else self.norm(joined)
 
@@ -107,12 +107,12 @@ class EncoderBlock(nn.Module):
 
     Args:
         width: M.
-        heads: of the attention.
-        hidden: of the feed-forward layer.
-        dropout: on what each part gives, in training.
-        attention_dropout: on the attention's weights, in training.
-        score: of the attention.
-        norm_first: where the norms stand.
+        heads: number of heads.
+        hidden: width of the feed-forward layer.
+        dropout: on the output of each sublayer, in training.
+        attention_dropout: on the attention weights, in training.
+        score: the attention score.
+        norm_first: whether norms come before the sublayers.
 
     Source: Vaswani et al. 2017, section 3.1.
 
@@ -148,10 +148,10 @@ class EncoderBlock(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class DecoderCache:
-    """What a decoder block keeps between steps.
+    """The cache of a decoder block.
 
     Args:
-        past: keys and values of the target so far; None at the start.
+        past: keys and values of the target so far; None initially.
         memory: keys and values of the source.
     """
 
@@ -159,7 +159,7 @@ class DecoderCache:
     memory: Memory
 
     def select(self, rows: Tensor) -> "DecoderCache":
-        """Take rows of the batch."""
+        """Select rows of the batch."""
         return DecoderCache(None if self.past is None else self.past.select(rows), self.memory.select(rows))
 
 
@@ -169,12 +169,12 @@ class DecoderBlock(nn.Module):
 
     Args:
         width: M.
-        heads: of both attentions.
-        hidden: of the feed-forward layer.
-        dropout: on what each part gives, in training.
-        attention_dropout: on the attention's weights, in training.
-        score: of both attentions.
-        norm_first: where the norms stand.
+        heads: number of heads of both attentions.
+        hidden: width of the feed-forward layer.
+        dropout: on the output of each sublayer, in training.
+        attention_dropout: on the attention weights, in training.
+        score: the score of both attentions.
+        norm_first: whether norms come before the sublayers.
 
     Source: Vaswani et al. 2017, section 3.1.
 
@@ -205,7 +205,7 @@ class DecoderBlock(nn.Module):
         self.around_feed = Residual(width, dropout, norm_first=norm_first)
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Mask | None = None) -> Tensor:
-        """All positions at once: (B, T, M) and (B, S, M) to (B, T, M); `memory_mask` hides source padding."""
+        """Compute all positions at once: (B, T, M) and (B, S, M) to (B, T, M); `memory_mask` masks source padding."""
         return self.step(x, self.begin(memory), memory_mask)[0]
 
     def begin(self, memory: Tensor, session: Session | None = None) -> DecoderCache:
@@ -220,7 +220,7 @@ class DecoderBlock(nn.Module):
         seen: Tensor | None = None,
         session: Session | None = None,
     ) -> tuple[Tensor, DecoderCache]:
-        """The newest positions, each seeing itself and those before.
+        """Compute the newest positions, each of which sees itself and earlier ones.
 
         Args:
             x: (B, N, M).
@@ -230,7 +230,7 @@ class DecoderBlock(nn.Module):
             session: keeps packed weights, and memory for keys and values.
 
         Returns:
-            (B, N, M), and the cache that includes them.
+            (B, N, M), and the updated cache.
         """
         query, past = self.self_attention.extend(self.around_self.before(x), cache.past, session)
         visible = _past(seen, past, x.shape[1])
@@ -242,8 +242,8 @@ class DecoderBlock(nn.Module):
 
 
 def _past(seen: Tensor | None, past: Memory, count: int) -> Mask | Tensor | None:
-    """What the newest positions see of all of them."""
+    """Return the mask of the newest positions over all positions."""
     if seen is not None:
         return seen[:, None]
-    # A single newest position sees everything there is.
+    # A single newest position sees everything.
     return causal(offset=past.length - count) if count > 1 else None

@@ -1,4 +1,4 @@
-"""A block whose positions see themselves and what came before: all at once, or a few at a time with a cache."""
+"""A causal Transformer block: all positions at once, or a few at a time with a cache."""
 
 from typing import final
 
@@ -13,16 +13,16 @@ from qkv.nn.multihead import MultiHeadAttention
 
 @final
 class CausalBlock(nn.Module):
-    """Masked self-attention, then a feed-forward layer, each behind a norm.
+    """Masked self-attention, then a feed-forward layer, each after a norm.
 
     Args:
         width: M.
-        attention: of width M; it may have positions of its own, grouped heads, any score and normalizer.
-        hidden: of the feed-forward layer.
-        reach: how many positions back a position sees, itself not counted; None for all. A cache keeps no more.
-        dropout: on what each part gives, in training.
-        activation: of the feed-forward layer.
-        bias: whether the feed-forward layer adds biases.
+        attention: of width M; with any positions, grouped heads, score and normalizer.
+        hidden: width of the feed-forward layer.
+        reach: how many earlier positions a position sees; None for all. The cache stores no more than that.
+        dropout: on the output of each sublayer, in training.
+        activation: activation of the feed-forward layer.
+        bias: whether the feed-forward layer has biases.
 
     Source: Vaswani et al. 2017, section 3.1, without the attention over an encoder; Radford et al. 2019, "Language
         Models are Unsupervised Multitask Learners", section 2.3 (norms first); Beltagy et al. 2020, "Longformer",
@@ -56,18 +56,18 @@ class CausalBlock(nn.Module):
         self.around_feed = Residual(width, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All positions at once: (B, T, M) to (B, T, M)."""
+        """Compute all positions at once: (B, T, M) to (B, T, M)."""
         return self.step(x, None)[0]
 
     def step(self, x: Tensor, past: Memory | None) -> tuple[Tensor, Memory]:
-        """The newest positions, each seeing itself and those before.
+        """Compute the newest positions, each of which sees itself and earlier ones.
 
         Args:
             x: (B, N, M).
-            past: keys and values of the positions before; None at the start.
+            past: keys and values of earlier positions; None initially.
 
         Returns:
-            (B, N, M), and the keys and values that a later position may see.
+            (B, N, M), and the keys and values that a later position can see.
         """
         query, memory = self.self_attention.extend(self.around_self.before(x), past)
         update = self.self_attention.attend(query, memory, mask=self._mask(x.shape[1], memory.length))
@@ -75,8 +75,8 @@ class CausalBlock(nn.Module):
         return out, memory if self.reach is None else memory.last(self.reach)
 
     def _mask(self, new: int, known: int) -> Mask | None:
-        """The new positions are the last of those that are known."""
+        """Return the mask of the new positions, which are the last of all cached ones."""
         if self.reach is not None and known > self.reach + 1:
             return window(self.reach, 0, offset=known - new)
-        # A single newest position sees everything there is.
+        # A single newest position sees everything.
         return causal(offset=known - new) if new > 1 else None

@@ -1,4 +1,4 @@
-"""Copying: probabilities over the vocabulary and over the source's own words, mixed into one."""
+"""Copying: probabilities over the vocabulary and over the words of the source, combined."""
 
 from typing import Literal, NamedTuple, final
 
@@ -16,14 +16,14 @@ MIXINGS = ("joint", "mixture")
 
 
 class Copyable(NamedTuple):
-    """What can be copied; B rows.
+    """The words that can be copied; B rows.
 
     Attributes:
-        key: source positions as the score wants them (B, S, F).
-        ids: the source's tokens (B, S), int64; from N on they are words that the vocabulary lacks.
-        lengths: real source positions (B,); None where there is no padding.
-        extra: how many words each row has that the vocabulary lacks (B,).
-        most: the largest of them in the batch.
+        key: projected source positions (B, S, F).
+        ids: the source's tokens (B, S), int64; ids from N on are out-of-vocabulary words.
+        lengths: real source positions (B,); None if there is no padding.
+        extra: number of out-of-vocabulary words of each row (B,).
+        most: the maximum of `extra` over the batch.
     """
 
     key: Tensor
@@ -33,7 +33,7 @@ class Copyable(NamedTuple):
     most: int
 
     def select(self, rows: Tensor) -> "Copyable":
-        """Take rows of the batch: fewer, repeated or reordered."""
+        """Select rows of the batch: fewer, repeated or reordered."""
         lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
         key, ids, extra = (part.index_select(0, rows) for part in (self.key, self.ids, self.extra))
         return Copyable(key, ids, lengths, extra, self.most)
@@ -48,18 +48,18 @@ class CopyHead(nn.Module):
     | "joint" | Z_v / (Z_v + Z_s): one softmax over the scores of vocabulary and source together |
     | "mixture" | σ(w·h + b), a learned switch |
 
-    Z_v and Z_s are the sums of the exponentials of either; log Z_s is the row state of the source's attention.
+    Z_v and Z_s are the sums of the exponentials of each; log Z_s is the row state of the attention over the source.
 
     Args:
         vocabulary: N.
-        query_width: M, of the decoder's states h.
-        key_width: E, of the encoder's states.
+        query_width: M, width of the decoder's states h.
+        key_width: E, width of the encoder's states.
         hidden: A, the width of the additive score.
-        mixing: how g comes about.
-        score: how the decoder's state finds a word to copy.
+        mixing: how g is computed.
+        score: the score of decoder state and source word.
 
     Raises:
-        ConfigError: an unknown name, or widths that the score cannot relate.
+        ConfigError: a name is unknown, or the score does not support these widths.
 
     Source: Gu et al. 2016, "Incorporating Copying Mechanism in Sequence-to-Sequence Learning", eq. 4 to 6 (joint);
         See et al. 2017, "Get To The Point", eq. 8 and 9 (mixture).
@@ -98,28 +98,28 @@ class CopyHead(nn.Module):
         """Prepare a source, once for all steps.
 
         Args:
-            states: of the encoder (B, S, E).
-            ids: the source's tokens (B, S), int64; word N + i is the i-th that the vocabulary lacks in its row.
-            lengths: real positions (B,); None where there is no padding.
+            states: encoder states (B, S, E).
+            ids: the source's tokens (B, S), int64; id N + i is the i-th out-of-vocabulary word of its row.
+            lengths: real positions (B,); None if there is no padding.
 
         Returns:
-            What can be copied.
+            The source in the form that `forward` takes.
         """
         real = ids if lengths is None else torch.where(_before(lengths, ids), ids, 0)
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
         return Copyable(self.score.project_key(states), real, lengths, extra, int(extra.max()) if len(extra) else 0)
 
     def forward(self, logits: Tensor, states: Tensor, source: Copyable) -> Tensor:
-        """Mix.
+        """Combine the probabilities of generating and copying.
 
         Args:
-            logits: of the vocabulary, before the softmax (B, T, N).
-            states: of the decoder, h (B, T, M).
+            logits: vocabulary logits (B, T, N).
+            states: decoder states h (B, T, M).
             source: from `remember`.
 
         Returns:
-            Logarithms of probabilities (B, T, N + X), X the most words that a row's source has beyond the vocabulary;
-            −inf for words that are another row's.
+            Log-probabilities (B, T, N + X), with X the largest number of out-of-vocabulary words in a row; −inf for
+            words of other rows.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         copied, state = self.attend(states, source)
@@ -127,7 +127,7 @@ class CopyHead(nn.Module):
         chances = nn.functional.pad(generate * logits.softmax(-1), (0, source.most))
         places = source.ids[:, None].expand(-1, logits.shape[1], -1)
         chances = chances.scatter_add(-1, places, (1 - generate) * copied.to(chances.dtype))
-        # A probability below the least normal number is rounding: its logarithm must stay finite for the loss.
+        # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
         logarithms = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
         if not source.most:
             return logarithms
@@ -136,9 +136,9 @@ class CopyHead(nn.Module):
         return logarithms.masked_fill(other[:, None], -torch.inf)
 
     def attend(self, states: Tensor, source: Copyable) -> tuple[Tensor, RowState]:
-        """Where each state would copy from: α (B, T, S), and the row state.
+        """Return the copy weights α (B, T, S) and the row state.
 
-        The values are the positions themselves, one-hot: what is attended to is then the weights.
+        The values are one-hot positions, so the output is the weights.
         """
         rows, size = source.ids.shape
         positions = torch.eye(size, dtype=source.key.dtype, device=source.key.device).expand(rows, -1, -1)
@@ -148,7 +148,7 @@ class CopyHead(nn.Module):
         return copied, state
 
     def share(self, logits: Tensor, states: Tensor, state: RowState) -> Tensor:
-        """g (B, T): how much is generated; all of it where there is nothing to copy."""
+        """Return g (B, T), the probability of generating; 1 if there is nothing to copy."""
         if self.switch is None:
             return torch.sigmoid(logits.logsumexp(-1) - state.lse)
         switched: Tensor = self.switch(states)[..., 0].to(logits.dtype)

@@ -1,4 +1,4 @@
-"""Scores of distances and of sums that own their parameters: a learned bandwidth, two learned vectors."""
+"""Distance and concatenation scores with parameters: a learned bandwidth, two learned vectors."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ KERNELS: Mapping[str, Callable[[Tensor], Score]] = MappingProxyType(
 
 @final
 class KernelScore(ScoreModule):
-    """A score of ‖q−k‖/h whose bandwidth h is learned; its logarithm is the parameter, so that h stays above 0.
+    """A score of ‖q−k‖/h with a learned bandwidth h; its logarithm is the parameter, so that h stays above 0.
 
     Args:
         kernel: "gaussian", "squared_distance", "epanechnikov" or "boxcar" (whose bandwidth gets zero gradient).
-        bandwidth: h at the start.
-        heads: H, for a bandwidth of each head's own; None for one.
+        bandwidth: initial h.
+        heads: H, for one bandwidth per head; None for one.
 
     Raises:
-        ConfigError: an unknown kernel, or a bandwidth that is not above 0.
+        ConfigError: the kernel is unknown, or the bandwidth is not above 0.
 
     Source: Nadaraya 1964; Watson 1964; a learned width: Zhang et al., "Dive into Deep Learning", section 11.2.4.
 
@@ -44,12 +44,12 @@ class KernelScore(ScoreModule):
         super().__init__()
         if kernel not in KERNELS:
             raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
-        above("bandwidth", bandwidth, 0, "It is where learning starts.")
+        above("bandwidth", bandwidth, 0, "It is the initial value.")
         self.kernel = kernel
         self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), math.log(bandwidth)))
 
     def value(self) -> Score:
-        """The kernel with the bandwidth as it is now."""
+        """Build the kernel with the current bandwidth."""
         return KERNELS[self.kernel](self.log_bandwidth.exp())
 
 
@@ -60,12 +60,12 @@ class ConcatScore(ScoreModule):
     Args:
         query_width: D.
         key_width: E.
-        activation: "relu", or "leaky_relu" as graph attention takes it.
-        heads: H, for vectors of each head's own; None for one pair.
-        key_heads: G, the heads of the keys' vector; None for `heads`.
+        activation: "relu", or "leaky_relu" as in graph attention.
+        heads: H, for one pair of vectors per head; None for one pair.
+        key_heads: G, the heads of the key vector; None for `heads`.
 
     Raises:
-        ConfigError: an unknown activation.
+        ConfigError: the activation is unknown.
 
     Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7; Veličković et al. 2018, "Graph Attention Networks",
         eq. 3; initialization: Glorot and Bengio 2010, eq. 16.
@@ -91,13 +91,13 @@ class ConcatScore(ScoreModule):
         self.query_vector = nn.Parameter(torch.empty(*lead, query_width))
         self.key_vector = nn.Parameter(torch.empty(*key_lead, key_width))
         self.reset_parameters()
-        self.value()  # an unknown activation is told here rather than at the first forward
+        self.value()  # report an unknown activation here rather than in the first forward pass
 
     def reset_parameters(self) -> None:
-        """Draw both vectors anew."""
+        """Initialize both vectors."""
         for vector in (self.query_vector, self.key_vector):
             xavier_uniform(vector.data[..., None, :])
 
     def value(self) -> Score:
-        """The score with the vectors as they are now."""
+        """Build the score with the current vectors."""
         return Concat(self.query_vector, self.key_vector, self.activation)

@@ -1,4 +1,4 @@
-"""Dropout whose random bits are cheap on a CPU."""
+"""Dropout with random bits that are cheap on a CPU."""
 
 import math
 from typing import final
@@ -14,17 +14,17 @@ _DRAWS = 4
 
 @final
 class Dropout(nn.Module):
-    """In training, sets a share of the entries to zero and divides the others by what is left of one.
+    """In training, sets a fraction p of the entries to zero and divides the others by 1 − p.
 
-    PyTorch's own draws 64 random bits for each entry, one thread doing it: on two cores a third of the time that a
-    small Transformer trains goes there. Here each entry takes 16 of the 64, so the share is a multiple of 1/65536, and
-    the division is by exactly what is left. On other devices, and where a graph is traced, PyTorch's own runs.
+    PyTorch's dropout draws 64 random bits per entry on one thread: on two cores, a third of a small Transformer's
+    training time. Here each entry takes 16 of the 64, so p is rounded to a multiple of 1/65536, and the division uses
+    the rounded value. Other devices and traced graphs use PyTorch's dropout.
 
     Args:
-        share: of the entries that are dropped, in [0, 1).
+        share: p, in [0, 1).
 
     Raises:
-        ConfigError: a share outside its range.
+        ConfigError: the share is outside its range.
 
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", section 10.
 
@@ -37,11 +37,11 @@ class Dropout(nn.Module):
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
         if not 0.0 <= share < 1.0:
-            raise ConfigError(error_message("dropout", "a share in [0, 1)", f"{share}", "0 switches it off."))
+            raise ConfigError(error_message("dropout", "a fraction in [0, 1)", f"{share}", "0 disables it."))
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of x, of any shape."""
+        """Apply dropout to x, of any shape."""
         dropped = round(self.share * _LEVELS)
         if not self.training or dropped == 0:
             return x
@@ -53,5 +53,5 @@ class Dropout(nn.Module):
         return x * (bits >= dropped - _LEVELS // 2).to(x.dtype).mul_(factor)
 
     def extra_repr(self) -> str:
-        """Show the share."""
+        """Show the fraction."""
         return f"{self.share}"

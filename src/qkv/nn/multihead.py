@@ -1,4 +1,4 @@
-"""Multi-head attention: several attentions beside each other, each in a subspace of its own."""
+"""Multi-head attention: several attentions in parallel, each in its own subspace."""
 
 from typing import Literal, final
 
@@ -30,24 +30,24 @@ class MultiHeadAttention(nn.Module):
     """Concat(head_1, …, head_H) W_O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), for any score and normalizer.
 
     Args:
-        width: M, of the queries' input and of the output.
+        width: M, width of the query input and of the output.
         heads: H.
-        key_width: of the keys' input; None for `width`.
-        value_width: of the values' input; None for `key_width`.
+        key_width: width of the key input; None for `width`.
+        value_width: width of the value input; None for `key_width`.
         key_heads: G, the heads of keys and values, a divisor of H (grouped-query attention); None for H.
-        score: "scaled_dot", "dot", "bilinear" or "additive", the learned ones with parameters for each head; or a
-            value of `qkv.scores`; or a module of `qkv.nn` for heads of width M/H.
-        normalizer: from scores to weights: a value, or a module of `qkv.nn` that learns; None for the score's own.
-        dropout: the share of weights dropped in training.
-        bias: whether projections add a bias.
-        leave_out: "value" so that every head attends over the values as they come; "output" so that heads are
-            concatenated but not mixed.
-        positions: for self-attention, where tokens stand: `nn.Rotary()`, `nn.AlibiBias(heads)` or
-            `nn.RelativeBias(reach, heads)`; None where the inputs tell.
+        score: "scaled_dot", "dot", "bilinear" or "additive", with parameters per head if learned; or a value of
+            `qkv.scores`; or a module of `qkv.nn` for heads of width M/H.
+        normalizer: a value of `qkv.normalizers` or a learned module of `qkv.nn`; None for the score's default.
+        dropout: the fraction of weights dropped in training.
+        bias: whether projections have a bias.
+        leave_out: "value" for no value projection; "output" for no output projection: heads are concatenated but not
+            mixed.
+        positions: positions for self-attention: `nn.Rotary()`, `nn.AlibiBias(heads)` or `nn.RelativeBias(reach,
+            heads)`; None if the inputs contain them.
 
     Raises:
-        ConfigError: heads that do not divide the width, or each other; an unknown name; positions that the score does
-            not keep.
+        ConfigError: heads do not divide the width or each other, a name is unknown, or the score does not support
+            these positions.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA", section 2.2; Su et al. 2021, "RoFormer".
 
@@ -94,7 +94,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: each projection by Glorot's rule, biases zero."""
+        """Initialize all parameters: each projection by Glorot's rule, biases zero."""
         self.projections.reset_parameters()
         if self.output is not None:
             xavier_uniform(self.output.weight)
@@ -111,7 +111,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | Bias | None = None,
         session: Session | None = None,
     ) -> Tensor:
-        """Attend.
+        """Compute attention.
 
         Args:
             query: (B, Q, M).
@@ -122,10 +122,10 @@ class MultiHeadAttention(nn.Module):
             session: keeps packed weights for a decoding, here and in the methods below.
 
         Returns:
-            (B, Q, M); (B, Q, H·V) where the output projection is left out.
+            (B, Q, M); (B, Q, H·V) without an output projection.
 
         Raises:
-            ShapeError: an input whose width is not the layer's.
+            ShapeError: an input does not have the layer's width.
         """
         if key is None and value is None:
             q, memory = self.extend(query, None, session)
@@ -138,7 +138,7 @@ class MultiHeadAttention(nn.Module):
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
         if self.positions is not None:
-            hint = "Positions compare places in one sequence: make the layer of cross-attention without them."
+            hint = "Positions compare places in one sequence: create the cross-attention layer without them."
             raise ConfigError(
                 error_message("positions", "none between two sequences", type(self.positions).__name__, hint)
             )
@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         bias: Tensor | Bias | None = None,
         session: Session | None = None,
     ) -> Tensor:
-        """Attend with what was projected before.
+        """Compute attention with projected queries, keys and values.
 
         Args:
             query: (B, H, Q, F), from `project_query` or `extend`.
@@ -195,8 +195,10 @@ class MultiHeadAttention(nn.Module):
         """
         if isinstance(self.positions, BiasModule):
             if bias is not None:
-                hint = "Leave out one of the two, or write the positions' bias out and add them."
-                raise ConfigError(error_message("bias", "none beside positions that are a bias", "both", hint))
+                hint = "Omit one of the two, or expand the position bias and add them."
+                raise ConfigError(
+                    error_message("bias", "no bias, because the layer's positions already are one", "both", hint)
+                )
             bias = self.positions.value(offset=memory.length - query.shape[-2])
         heads: Tensor = self.attention(
             query,
@@ -224,23 +226,23 @@ class MultiHeadAttention(nn.Module):
     def _expect(self, name: str, x: Tensor, index: int) -> None:
         if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
             expected = f"shape (B, N, {self.input_widths[index]})"
-            hint = "The layer was made for that width: see key_width and value_width."
+            hint = "The layer was created for that width: see key_width and value_width."
             raise ShapeError(error_message(name, expected, f"{tuple(x.shape)}", hint))
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """The same layer as one of PyTorch's, weights copied.
+        """Convert a PyTorch layer, copying its weights.
 
-        Its masks mean the opposite of ours: True there hides a key.
+        PyTorch's masks mean the opposite of ours: there, True masks a key.
 
         Args:
-            other: without `bias_k`, `bias_v` and `add_zero_attn`.
+            other: a layer without `bias_k`, `bias_v` and `add_zero_attn`.
 
         Returns:
             A layer whose output equals `other`'s, for inputs with the batch first.
 
         Raises:
-            UnsupportedError: an option that has no counterpart.
+            UnsupportedError: an option has no counterpart.
 
         Example:
             >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -250,7 +252,9 @@ class MultiHeadAttention(nn.Module):
         """
         if other.bias_k is not None or other.add_zero_attn:
             hint = "Convert a layer without bias_k, bias_v and add_zero_attn."
-            raise UnsupportedError(error_message("other", "projections and heads alone", "an extra key", hint))
+            raise UnsupportedError(
+                error_message("other", "a layer with projections and heads only", "an extra key", hint)
+            )
         ours = cls(
             other.embed_dim,
             other.num_heads,
@@ -265,13 +269,13 @@ class MultiHeadAttention(nn.Module):
         return ours.train(other.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """The same layer as PyTorch's, weights copied.
+        """Convert to a PyTorch layer, copying the weights.
 
         Returns:
             A layer with `batch_first=True` whose output equals this one's.
 
         Raises:
-            UnsupportedError: a score, normalizer, grouping or missing projection that PyTorch's layer does not have.
+            UnsupportedError: PyTorch's layer does not support this score, normalizer, grouping or missing projection.
         """
         score, norm = self.score.value(), self.attention.normalizer
         scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
@@ -279,9 +283,9 @@ class MultiHeadAttention(nn.Module):
         if self.output is None or not (
             scaled and softmax and self.key_heads == self.heads and self.projections.sizes[2]
         ):
-            hint = "Only scaled dot products under softmax, as many key heads as heads, all projections."
+            hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
             raise UnsupportedError(
-                error_message("layer", "what nn.MultiheadAttention can express", "more than that", hint)
+                error_message("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
             )
         theirs = nn.MultiheadAttention(
             self.width,
@@ -298,7 +302,7 @@ class MultiHeadAttention(nn.Module):
         return theirs.train(self.training)
 
     def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter of ours beside PyTorch's, as views."""
+        """Pair each of our parameters with PyTorch's, as views."""
         assert self.output is not None
         joint = other.in_proj_weight
         weights = (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight) if joint is None else joint.chunk(3)
@@ -312,7 +316,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """(B, N, H·D) to (B, H, N, D)."""
+    """Split heads: (B, N, H·D) to (B, H, N, D)."""
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
@@ -327,11 +331,11 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
         return
     if score.projected().core not in ("dot", "distance"):
         got = type(score.projected()).__name__
-        hint = "Only dot products and distances of rotated vectors depend on the difference of positions alone."
-        raise ConfigError(error_message("score", "a dot product or a distance, beside rotary positions", got, hint))
+        hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
+        raise ConfigError(error_message("score", "a dot product or a distance, with rotary positions", got, hint))
     if head % 2:
-        hint = "Rotary positions turn pairs: choose another number of heads."
-        raise ConfigError(error_message("heads", "an even width of each head", f"{head}", hint))
+        hint = "Rotary positions rotate pairs: choose another number of heads."
+        raise ConfigError(error_message("heads", "an even width per head", f"{head}", hint))
 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:
@@ -339,7 +343,7 @@ def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> N
         raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
     if groups < 1 or heads % groups:
         raise ConfigError(
-            error_message("key_heads", f"a divisor of {heads} heads", str(groups), "1 shares one key head.")
+            error_message("key_heads", f"a divisor of {heads} heads", str(groups), "1 means one shared key head.")
         )
     for name in leave_out:
         if name not in ("value", "output"):

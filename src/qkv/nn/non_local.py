@@ -28,8 +28,8 @@ class NonLocalBlock(nn.Module):
     | "dot" | θ(x_i)ᵀ φ(x_j) | N |
     | "concat" | relu(w_fᵀ [θ(x_i), φ(x_j)]) | N |
 
-    A Gaussian divided by its sum is a softmax: those two forms are attention as others know it. The last two divide by
-    the number N of positions, and take time that grows linearly with it.
+    A Gaussian divided by its sum is a softmax, so the first two forms are ordinary attention. The last two divide by
+    the number N of positions, and take time linear in N.
 
     Args:
         channels: C, of the input and the output.
@@ -37,10 +37,10 @@ class NonLocalBlock(nn.Module):
         form: f.
 
     Raises:
-        ConfigError: an unknown form, or a width below one.
+        ConfigError: the form is unknown, or a width is below one.
 
-    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 1 to 7; W_z starts at zero, so that a block put into a
-        trained network changes nothing at first (section 4.1).
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 1 to 7; W_z is initialized to zero, so that a block
+        inserted in a trained network changes nothing at first (section 4.1).
 
     Example:
         >>> block = NonLocalBlock(8)
@@ -69,7 +69,7 @@ class NonLocalBlock(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw θ, φ and g anew; W_z is zero."""
+        """Initialize θ, φ and g; W_z is zero."""
         for layer in (self.theta, self.phi, self.g):
             if layer is not None:
                 xavier_uniform(layer.weight)
@@ -78,7 +78,7 @@ class NonLocalBlock(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Let every position look at every other.
+        """Let every position attend to every other.
 
         Args:
             x: (B, C, N) for sequences, (B, C, H, W) for images, (B, C, T, H, W) for videos.
@@ -87,7 +87,7 @@ class NonLocalBlock(nn.Module):
             The same shape.
 
         Raises:
-            ShapeError: another number of channels, or no positions' dimension.
+            ShapeError: the number of channels is wrong, or there is no position dimension.
         """
         if x.ndim < 3 or x.shape[1] != self.channels:
             expected = f"shape (B, {self.channels}, N) or (B, {self.channels}, H, W)"

@@ -1,4 +1,4 @@
-"""Normalizers that own their parameters and build the normalizer's value at each forward."""
+"""Normalizers that own their parameters and build the normalizer's value in each forward pass."""
 
 import math
 from abc import abstractmethod
@@ -15,24 +15,24 @@ from qkv.values.parameters import Owner
 
 
 class NormalizerModule(nn.Module, Owner):
-    """Parameters of a normalizer; `attention(..., normalizer=module.value())` learns them."""
+    """Parameters of a normalizer, for `attention(..., normalizer=module.value())`."""
 
     @abstractmethod
     def value(self) -> Normalizer:
-        """The normalizer with the parameters as they are now."""
+        """Build the normalizer with the current parameters."""
 
     def forward(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The weights themselves (..., Q, K), by the equation: for study and tests."""
+        """Compute the weights (..., Q, K) by the equation, for inspection and tests."""
         return self.value()(scores, visible)
 
 
 @final
 class SinkSoftmax(NormalizerModule):
-    """exp(s)/(Σexp(s) + exp(sink)), with the sink learned: a head may attend to nothing.
+    """exp(s)/(Σexp(s) + exp(sink)) with a learned sink, which lets a head attend to nothing.
 
     Args:
-        heads: H, for a sink of each head's own; None for one.
-        sink: at the start; 0 adds 1 below the line.
+        heads: H, for one sink per head; None for one.
+        sink: initial value; 0 adds 1 to the denominator.
 
     Source: Miller 2023, "Attention Is Off By One"; OpenAI 2025, "gpt-oss" (one learned sink for each head).
 
@@ -46,20 +46,20 @@ class SinkSoftmax(NormalizerModule):
         self.sink = nn.Parameter(_full(heads, sink))
 
     def value(self) -> Normalizer:
-        """Softmax with the sink as it is now."""
+        """Build the softmax with the current sink."""
         return Softmax(self.sink)
 
 
 @final
 class LearnedSigmoid(NormalizerModule):
-    """σ(s + b), each weight on its own, with b learned.
+    """σ(s + b), each weight independently, with b learned.
 
     Args:
-        keys: n, how many keys rows see as a rule: b starts at −log n, so that rows start with sums of about one.
-        heads: H, for a bias of each head's own; None for one.
+        keys: n, how many keys a row typically sees: b starts at −log n, so that row sums start at about one.
+        heads: H, for one bias per head; None for one.
 
     Raises:
-        ConfigError: fewer than one key.
+        ConfigError: `keys` is less than one.
 
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 3.
 
@@ -75,20 +75,20 @@ class LearnedSigmoid(NormalizerModule):
         self.bias = nn.Parameter(_full(heads, -math.log(keys)))
 
     def value(self) -> Normalizer:
-        """The sigmoid with the bias as it is now."""
+        """Build the sigmoid with the current bias."""
         return Sigmoid(self.bias)
 
 
 @final
 class LearnedEntmax(NormalizerModule):
-    """Entmax with α = 1 + σ(a), a learned: each head finds its place between softmax (1) and sparsemax (2).
+    """Entmax with α = 1 + σ(a) and a learned: each head learns an α between softmax (1) and sparsemax (2).
 
     Args:
-        heads: H, for an α of each head's own; None for one.
-        alpha: at the start.
+        heads: H, for one α per head; None for one.
+        alpha: initial α.
 
     Raises:
-        ConfigError: an alpha that is not between 1 and 2.
+        ConfigError: alpha is not between 1 and 2.
 
     Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", section 3.2.
 
@@ -100,12 +100,12 @@ class LearnedEntmax(NormalizerModule):
     def __init__(self, heads: int | None = None, alpha: float = 1.5) -> None:
         super().__init__()
         if not 1 < alpha < 2:
-            hint = "Softmax() is alpha = 1, and Sparsemax() is alpha = 2."
+            hint = "For alpha = 1 use Softmax(), for alpha = 2 Sparsemax()."
             raise ConfigError(error_message("alpha", "a number between 1 and 2", f"{alpha:g}", hint))
         self.logit = nn.Parameter(_full(heads, math.log((alpha - 1) / (2 - alpha))))
 
     def value(self) -> Normalizer:
-        """Entmax with the alpha as it is now."""
+        """Build entmax with the current alpha."""
         return Entmax(1 + self.logit.sigmoid())
 
 

@@ -1,4 +1,4 @@
-"""Attention that is itself the output: a probability for each position of the source."""
+"""Attention as the output: a probability for each position of the source."""
 
 from typing import final
 
@@ -11,16 +11,16 @@ from qkv.nn.scores import build_score
 
 @final
 class Pointer(nn.Module):
-    """p(position j | step i) = softmax_j(score(d_i, e_j)): the weights are what is predicted.
+    """p(position j | step i) = softmax_j(score(d_i, e_j)): the weights are the prediction.
 
     Args:
-        query_width: D, of the decoder's states d.
-        key_width: E, of the encoder's states e.
+        query_width: D, width of the decoder's states d.
+        key_width: E, width of the encoder's states e.
         hidden: A, the width of the additive score.
-        score: "additive" as in the paper, "bilinear", or "scaled_dot" where D = E.
+        score: "additive" as in the paper, "bilinear", or "scaled_dot" if D = E.
 
     Raises:
-        ConfigError: an unknown score, or widths that it cannot relate.
+        ConfigError: the score is unknown, or does not support these widths.
 
     Source: Vinyals et al. 2015, "Pointer Networks", eq. 3.
 
@@ -38,11 +38,11 @@ class Pointer(nn.Module):
         self.attention = Attention(also="weights")
 
     def project(self, key: Tensor) -> Tensor:
-        """The keys as the score wants them, once per source: (B, S, E) to (B, S, F)."""
+        """Project the keys for the score, once per source: (B, S, E) to (B, S, F)."""
         return self.score.project_key(key)
 
     def forward(self, query: Tensor, key: Tensor, mask: Mask | Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Point.
+        """Compute the pointing probabilities.
 
         Args:
             query: d, (B, T, D).
@@ -50,14 +50,14 @@ class Pointer(nn.Module):
             mask: True where a step may point; broadcasts to (B, T, S).
 
         Returns:
-            What is pointed at on the mean (B, T, E), and the probabilities (B, T, S).
+            The expected state pointed at (B, T, E), and the probabilities (B, T, S).
         """
         return self.point(query, self.project(key), key, mask)
 
     def point(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Point, with keys that `project` made before.
+        """Compute the pointing probabilities with keys from `project`.
 
         Args:
             query: d, (B, T, D).
@@ -66,7 +66,7 @@ class Pointer(nn.Module):
             mask: True where a step may point.
 
         Returns:
-            As `forward`.
+            As for `forward`.
         """
         projected, score = self.score.project_query(query), self.score.projected()
         context, chances = self.attention(projected, key, value, score=score, mask=mask)

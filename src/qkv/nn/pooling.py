@@ -1,4 +1,4 @@
-"""From the states of a sequence to one vector: by attention with a learned query, or their mean."""
+"""Pooling the states of a sequence to one vector: attention with a learned query, or the mean."""
 
 from typing import Literal, final
 
@@ -20,14 +20,14 @@ POOLINGS = ("attention", "mean")
 class Pool(nn.Module):
     """Σ_t α_t h_t with α = softmax_t(vᵀ tanh(W h_t + b)), or with α_t = 1/T.
 
-    b is the query that asks every sequence the same learned question: what matters here?
+    b is a learned query, the same for every sequence.
 
     Args:
-        width: M, of the states.
+        width: M, width of the states.
         kind: "attention" or "mean".
 
     Raises:
-        ConfigError: an unknown kind.
+        ConfigError: the kind is unknown.
 
     Source: Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", eq. 5 to 7.
 
@@ -49,7 +49,7 @@ class Pool(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw W and v anew; b is zero."""
+        """Initialize W and v; b is zero."""
         if self.key is None or self.query is None or self.vector is None:
             return
         xavier_uniform(self.key.weight)
@@ -57,14 +57,14 @@ class Pool(nn.Module):
         xavier_uniform(self.vector.data[None])
 
     def forward(self, states: Tensor, mask: Mask | None = None) -> Tensor:
-        """Pool.
+        """Pool states to one vector per row.
 
         Args:
             states: h, (B, T, M).
-            mask: hides padding.
+            mask: masks padding.
 
         Returns:
-            (B, M); 0 where a row has no states.
+            (B, M); 0 if a row has no states.
         """
         if self.key is None or self.query is None or self.vector is None:
             query, key, score = torch.zeros_like(states[:, :1]), states, Uniform()

@@ -1,6 +1,6 @@
-"""Where a token stands: numbers added to its embedding, or queries and keys that are rotated.
+"""Positions: numbers added to embeddings, or rotations of queries and keys.
 
-What a position does to the scores alone (ALiBi, learned relative biases) is in `qkv.nn.biases`.
+Positions that only affect the scores (ALiBi, learned relative biases) are in `qkv.nn.biases`.
 """
 
 import math
@@ -27,11 +27,11 @@ def sinusoidal(
     """PE(i, 2j) = sin(i/10000^(2j/M)), PE(i, 2j+1) = cos(i/10000^(2j/M)), at any length.
 
     Args:
-        length: how many positions.
+        length: number of positions.
         width: M.
-        start: the first position; with a cache, the number of positions before.
-        device: where to.
-        dtype: of the result; angles are computed in float64, so that far positions keep their digits.
+        start: the first position; with a cache, the number of cached positions.
+        device: device of the result.
+        dtype: dtype of the result; angles are computed in float64, so that large positions stay precise.
 
     Returns:
         (length, M).
@@ -50,18 +50,18 @@ def sinusoidal(
 
 
 def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
-    """Rotate each pair (x_2j, x_2j+1) by the angle i·base^(−2j/D), so that q·k depends on the difference i − j alone.
+    """Rotate each pair (x_2j, x_2j+1) by the angle i·base^(−2j/D), so that q·k depends only on the difference i − j.
 
     Args:
         x: queries or keys by head (..., N, D), D even.
-        start: the position of the first; with a cache, the number of positions before.
-        base: of the wavelengths.
+        start: the first position; with a cache, the number of cached positions.
+        base: base of the wavelengths.
 
     Returns:
-        (..., N, D), as long as before, in x's dtype; rotated in float32 at least.
+        (..., N, D) in x's dtype, with unchanged norms; rotated in at least float32.
 
     Raises:
-        ShapeError: an odd width.
+        ShapeError: the width is odd.
 
     Source: Su et al. 2021, "RoFormer", eq. 34.
 
@@ -73,7 +73,7 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     length, width = x.shape[-2:]
     if width % 2:
         hint = "Choose another number of heads."
-        raise ShapeError(error_message("x", "an even width, for positions that rotate pairs", f"{width}", hint))
+        raise ShapeError(error_message("x", "an even width, because positions rotate pairs", f"{width}", hint))
     wide = x if x.dtype == torch.float64 else x.float()
     if torch.compiler.is_compiling():
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
@@ -83,10 +83,10 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
 
 @final
 class Rotary(nn.Module):
-    """`rotary` as what `MultiHeadAttention(positions=...)` takes.
+    """`rotary` as a module for `MultiHeadAttention(positions=...)`.
 
     Args:
-        base: of the wavelengths.
+        base: base of the wavelengths.
 
     Source: Su et al. 2021, "RoFormer", section 3.2.
 
@@ -102,7 +102,7 @@ class Rotary(nn.Module):
         self.base = base
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate queries or keys (..., N, D) that begin at a position."""
+        """Rotate queries or keys (..., N, D) whose first position is `start`."""
         return rotary(x, start=start, base=self.base)
 
     def extra_repr(self) -> str:
@@ -112,15 +112,15 @@ class Rotary(nn.Module):
 
 @final
 class PositionEmbedding(nn.Module):
-    """Numbers that are added to the embedding of each token: sinusoidal at any length, or learned up to one.
+    """Position vectors added to token embeddings: sinusoidal at any length, or learned up to a maximum length.
 
     Args:
         kind: "sinusoidal" or "learned".
         width: M.
-        length: the most positions, where they are learned.
+        length: maximum number of learned positions.
 
     Raises:
-        ConfigError: an unknown kind.
+        ConfigError: the kind is unknown.
 
     Source: Vaswani et al. 2017, section 3.5 (both); Gehring et al. 2017, section 3.1 (learned).
 
@@ -132,13 +132,15 @@ class PositionEmbedding(nn.Module):
     def __init__(self, kind: Embedded, width: int, length: int) -> None:
         super().__init__()
         if kind not in ("sinusoidal", "learned"):
-            raise ConfigError(error_message("kind", '"sinusoidal" or "learned"', repr(kind), "Rotary has a module."))
+            raise ConfigError(
+                error_message("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
+            )
         self.width, self.length = width, length
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw what is learned anew, small beside the embedding."""
+        """Initialize the learned positions, small relative to the embedding."""
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
 
@@ -146,46 +148,46 @@ class PositionEmbedding(nn.Module):
         """Add positions from `start` on to embeddings (B, N, M).
 
         Raises:
-            ShapeError: a position past the last one that is learned.
+            ShapeError: a position exceeds the learned ones.
         """
         end = start + x.shape[-2]
         if self.weight is None:
             return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
         if end > self.length:
-            hint = "Learned positions end there: read less at once, or choose others, such as rotary."
+            hint = "Learned positions end there: process fewer at once, or use other positions, such as rotary."
             raise ShapeError(error_message("x", f"at most {self.length} positions", f"{end}", hint))
         return x + self.weight[start:end]
 
 
 def _angles(start: int, length: int, width: int, base: float, device: torch.device | str | None) -> Tensor:
-    """i·base^(−2j/width), (length, ⌈width/2⌉), float64."""
+    """Compute i·base^(−2j/width), (length, ⌈width/2⌉), float64."""
     position = torch.arange(start, start + length, device=device, dtype=torch.float64)
     rate = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
     return position[:, None] * rate
 
 
 def _table_rows(end: int) -> int:
-    """How long a table is that holds the positions before `end`: twice as long each time it is too short."""
+    """Return the length of a table that covers positions up to `end`; it doubles as needed."""
     return max(_LEAST_TABLE, 1 << (end - 1).bit_length())
 
 
 def _waves(angle: Tensor, width: int) -> Tensor:
-    """Sine and cosine of each angle, beside each other, (rows, width)."""
+    """Interleave sine and cosine of each angle, (rows, width)."""
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :width]
 
 
 @lru_cache(maxsize=32)
 def _wave_table(rows: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What `sinusoidal` gives for the first positions."""
-    # Made outside of inference mode: a table that is kept must serve training too.
+    """Return the cached table of `sinusoidal` for the first positions."""
+    # Built outside of inference mode, because training must be able to use the cached table too.
     with torch.inference_mode(False):
         return _waves(_angles(0, rows, width, 10_000.0, device), width).to(dtype)
 
 
 @lru_cache(maxsize=32)
 def _turns(rows: int, width: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """e^(i·angle) of the first positions, complex (rows, width/2)."""
-    # Made outside of inference mode: a table that is kept must serve training too.
+    """Return the cached e^(i·angle) of the first positions, complex (rows, width/2)."""
+    # Built outside of inference mode, because training must be able to use the cached table too.
     with torch.inference_mode(False):
         angle = _angles(0, rows, width, base, device)
         turn = torch.polar(torch.ones_like(angle), angle)
@@ -193,14 +195,14 @@ def _turns(rows: int, width: int, base: float, device: torch.device, dtype: torc
 
 
 def _as_complex(x: Tensor) -> Tensor:
-    """Neighbors as real and imaginary part; a view wherever PyTorch can make one."""
+    """Pair neighbors as real and imaginary part; a view if PyTorch can make one."""
     placed = (x.storage_offset(), *x.stride()[:-1])
     viewable = x.stride(-1) == 1 and not any(step % 2 for step in placed)
     return torch.view_as_complex((x if viewable else x.contiguous()).view(*x.shape[:-1], -1, 2))
 
 
 def _rotated_by_parts(x: Tensor, angle: Tensor) -> Tensor:
-    """The same in real numbers, which compilers know better."""
+    """Rotate in real arithmetic, which compilers support better."""
     even, odd = x[..., ::2], x[..., 1::2]
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)

@@ -1,4 +1,4 @@
-"""The projections of queries, keys and values, as one matrix where all three read inputs of one width."""
+"""The projections of queries, keys and values, as one matrix if all three inputs have one width."""
 
 from typing import final
 
@@ -11,23 +11,25 @@ from qkv.nn.scores import xavier_uniform
 
 @final
 class Given(nn.Module):
-    """What projections are given: a module that does nothing, so that a forward hook can see it."""
+    """The inputs of the projections: an identity module, so that a forward hook can see them."""
 
     def forward(self, query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None) -> None:
-        """Take the inputs of queries, of keys and of values, (..., N, width) each; None where others come."""
+        """Receive the inputs of queries, keys and values, (..., N, width) each; None if another module provides
+        them.
+        """
 
 
 @final
 class Projections(nn.Module):
     """W^Q, W^K and W^V of all heads, side by side.
 
-    Where the inputs have one width the three are one parameter, so that self-attention takes one product instead of
-    three, and the keys and values of a memory take one instead of two.
+    If all inputs have one width, the three are one parameter: self-attention takes one product instead of three, and
+    the keys and values of a memory one instead of two.
 
     Args:
-        widths: of the inputs of query, key and value.
-        sizes: of the outputs; 0 for a value that stays as it is.
-        bias: whether each adds a bias.
+        widths: input widths of query, key and value.
+        sizes: output widths; 0 for a value that is not projected.
+        bias: whether the projections have biases.
 
     Example:
         >>> import torch
@@ -46,7 +48,7 @@ class Projections(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw each projection by Glorot's rule as a matrix of its own; biases zero."""
+        """Initialize each projection by Glorot's rule as its own matrix; biases zero."""
         for index in range(len(self.sizes)):
             weight, bias = self.part(index)
             if weight is not None:
@@ -55,7 +57,7 @@ class Projections(nn.Module):
                 nn.init.zeros_(bias.data)
 
     def part(self, index: int) -> tuple[Tensor | None, Tensor | None]:
-        """Weight (out, in) and bias (out) of the query (0), key (1) or value (2); None for what there is not."""
+        """Return weight (out, in) and bias (out) of the query (0), key (1) or value (2); None for missing ones."""
         if not self.sizes[index]:
             return None, None
         layer = self.layers[0 if self.one else index]

@@ -1,4 +1,4 @@
-"""Scores that own their parameters and build the score's value at each forward."""
+"""Scores that own their parameters and build the score's value in each forward pass."""
 
 import math
 from abc import abstractmethod
@@ -24,16 +24,17 @@ SCORES = ("additive", "bilinear", "dot", "scaled_dot")
 class ScoreModule(nn.Module, Owner):
     """Parameters of a score.
 
-    `value()` relates raw queries and keys. `projected()` relates what `project_query` and `project_key` return, so
-    that a decoder projects the keys once per sentence and each step only its query; both say the same.
+    `value()` is the score of raw queries and keys. `projected()` is the score of the results of `project_query` and
+    `project_key`, which lets a decoder project the keys once per sentence and only the query in each step. Both give
+    the same scores.
     """
 
     @abstractmethod
     def value(self) -> Score:
-        """The score of raw queries (..., Q, D) and keys (..., K, E), with the parameters as they are now."""
+        """Build the score of raw queries (..., Q, D) and keys (..., K, E), with the current parameters."""
 
     def project_query(self, query: Tensor) -> Tensor:
-        """The part of the score that depends on the query alone: (..., Q, D) to (..., Q, F)."""
+        """Compute the part of the score that depends only on the query: (..., Q, D) to (..., Q, F)."""
         return query
 
     def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
@@ -45,23 +46,23 @@ class ScoreModule(nn.Module, Owner):
         return key
 
     def projected(self) -> Score:
-        """The score of projected queries and keys."""
+        """Build the score of projected queries and keys."""
         return self.value()
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """The scores themselves (..., Q, K), by the equation: for study and tests."""
+        """Compute the scores (..., Q, K) by the equation, for inspection and tests."""
         return self.value()(query, key)
 
 
 @final
 class FixedScore(ScoreModule):
-    """Any score's value as a module, for scores that learn nothing.
+    """Any score value as a module, for scores without parameters.
 
     Args:
         score: the value, or a function of (query, key).
 
     Raises:
-        ConfigError: something that is neither.
+        ConfigError: it is neither.
 
     Example:
         >>> FixedScore(Dot()).value()
@@ -73,7 +74,7 @@ class FixedScore(ScoreModule):
         self.score = as_score(score)
 
     def value(self) -> Score:
-        """The value itself."""
+        """Return the value itself."""
         return self.score
 
     def extra_repr(self) -> str:
@@ -93,7 +94,7 @@ class DotScore(ScoreModule):
     """
 
     def value(self) -> Score:
-        """The dot product."""
+        """Build the dot product."""
         return Dot()
 
 
@@ -102,8 +103,8 @@ class ScaledDotScore(ScoreModule):
     """q·k/√D; with `softcap` c: c·tanh(s/c).
 
     Args:
-        scale: replaces 1/√D.
-        softcap: bounds the scores to ±softcap; None for no bound.
+        scale: used instead of 1/√D.
+        softcap: bound ±softcap on the scores; None for no bound.
 
     Source: Vaswani et al. 2017, eq. 1.
 
@@ -118,7 +119,7 @@ class ScaledDotScore(ScoreModule):
         self.softcap = softcap
 
     def value(self) -> Score:
-        """The scaled dot product."""
+        """Build the scaled dot product."""
         return ScaledDot(self.scale, self.softcap)
 
 
@@ -130,7 +131,7 @@ class AdditiveScore(ScoreModule):
         query_width: D.
         key_width: E.
         hidden: A, the width of the hidden layer.
-        heads: H, for parameters of each head's own: `vector` (H, A), `query_weight` (H, A, D); None for one set.
+        heads: H, for one set of parameters per head: `vector` (H, A), `query_weight` (H, A, D); None for one set.
         key_heads: G, the heads of `key_weight` (G, A, E); None for `heads`.
 
     Source: Bahdanau et al. 2015, appendix A.1.2; initialization: Glorot and Bengio 2010, eq. 16.
@@ -153,17 +154,17 @@ class AdditiveScore(ScoreModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Initialize all parameters."""
         xavier_uniform(self.query_weight)
         xavier_uniform(self.key_weight)
         xavier_uniform(self.vector.data[..., None, :])
 
     def value(self) -> Score:
-        """The additive score of raw queries and keys."""
+        """Build the additive score of raw queries and keys."""
         return Additive(self.vector, self.query_weight, self.key_weight)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """W_q q."""
+        """Compute W_q q."""
         return project(query, self.query_weight)
 
     def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
@@ -177,7 +178,7 @@ class AdditiveScore(ScoreModule):
         return project(key, self.key_weight, kept_weight(session, (self, "key")))
 
     def projected(self) -> Score:
-        """The additive score of projected queries and keys."""
+        """Build the additive score of projected queries and keys."""
         return Additive(self.vector)
 
 
@@ -188,7 +189,7 @@ class BilinearScore(ScoreModule):
     Args:
         query_width: D.
         key_width: E.
-        heads: H, for a matrix of each head's own: `weight` (H, D, E); None for one.
+        heads: H, for one matrix per head: `weight` (H, D, E); None for one.
         scale: multiplies the score.
 
     Source: Luong et al. 2015, eq. 8 (general); initialization: Glorot and Bengio 2010, eq. 16.
@@ -205,15 +206,15 @@ class BilinearScore(ScoreModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the matrix anew."""
+        """Initialize the matrix."""
         xavier_uniform(self.weight)
 
     def value(self) -> Score:
-        """The bilinear score of raw queries and keys."""
+        """Build the bilinear score of raw queries and keys."""
         return Bilinear(self.weight, self.scale)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """qᵀM, in the key's space; groups of heads may then share their keys as they are."""
+        """Compute qᵀM, in the key's space; groups of heads can then share unprojected keys."""
         return project(query, self.weight.mT)
 
     def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
@@ -222,7 +223,7 @@ class BilinearScore(ScoreModule):
         return lambda query: project(query, self.weight.mT, kept)
 
     def projected(self) -> Score:
-        """A dot product with the scale."""
+        """Build a dot product with the scale."""
         return ScaledDot(self.scale)
 
 
@@ -235,21 +236,21 @@ def build_score(
     heads: int | None = None,
     key_heads: int | None = None,
 ) -> ScoreModule:
-    """Make a score by its name.
+    """Create a score by name.
 
     Args:
         name: "additive", "bilinear", "dot" or "scaled_dot".
         query_width: D.
         key_width: E; dot products need E = D.
-        hidden: A of the additive score; None for D.
-        heads: H, for parameters of each head's own; None for one set.
-        key_heads: G, where groups of heads share a key head.
+        hidden: A, for the additive score; None for D.
+        heads: H, for one set of parameters per head; None for one set.
+        key_heads: G, if groups of heads share a key head.
 
     Returns:
         The module.
 
     Raises:
-        ConfigError: an unknown name, or widths that the score cannot relate.
+        ConfigError: the name is unknown, or the score does not support these widths.
 
     Example:
         >>> build_score("additive", 3, 4, hidden=8).vector.shape
@@ -261,7 +262,7 @@ def build_score(
         case "bilinear":
             return BilinearScore(query_width, key_width, heads=heads)
         case "dot" | "scaled_dot" if query_width != key_width:
-            hint = 'Choose "bilinear" or "additive", which relate two widths.'
+            hint = 'For different widths use "bilinear" or "additive".'
             expected = f"equal widths of query and key for {name!r}"
             raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
         case "dot":
@@ -274,7 +275,7 @@ def build_score(
 
 @torch.no_grad()
 def xavier_uniform(weight: Tensor) -> None:
-    """Fill matrices (..., out, in) from U(±√(6/(in + out))), each head's as a matrix of its own.
+    """Initialize matrices (..., out, in) from U(±√(6/(in + out))), each head's as its own matrix.
 
     Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks", eq. 16.
 

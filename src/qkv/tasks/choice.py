@@ -29,7 +29,7 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
 
     Args:
         table: `kind`, and any field of that kind's configuration.
-        size: pieces in the vocabulary.
+        size: vocabulary size.
 
     Returns:
         The configuration.

@@ -158,7 +158,7 @@ def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[
     Args:
         kind: "classify" or "tag".
         table: its sizes.
-        size: pieces in the vocabulary.
+        size: vocabulary size.
         labels: the names of the labels.
         unknown: the id of the unknown token.
 

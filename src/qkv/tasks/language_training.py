@@ -154,7 +154,7 @@ def build_language_model(table: Mapping[str, Any], size: int) -> LanguageModel:
 
     Args:
         table: its sizes.
-        size: pieces in the vocabulary.
+        size: vocabulary size.
 
     Returns:
         The model.

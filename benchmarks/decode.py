@@ -1,7 +1,7 @@
 """Decoding beside other decoders with the same weights: CTranslate2 and Hugging Face's Marian, greedy and beam 5.
 
 Two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, norms
-after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end mark is made impossible, so that
+after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end token is made impossible, so that
 all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a change of the
 machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its spread the
 quartiles. Each is a process of its own, as it is where it is used: in one process CTranslate2 takes the OpenMP

@@ -1,4 +1,4 @@
-"""The word alignment row: two translation models of opposite directions, combined and scored against manual alignments."""
+"""The word alignment row: two models of opposite directions, combined and scored against manual alignments."""
 
 import json
 import os

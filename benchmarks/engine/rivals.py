@@ -76,7 +76,7 @@ def _flex(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
 
 @cache
 def _keops() -> Any:
-    """`LazyTensor`, or None where KeOps is not installed."""
+    """`LazyTensor`, or None if KeOps is not installed."""
     if importlib.util.find_spec("pykeops") is None:
         return None
     with warnings.catch_warnings():
@@ -150,7 +150,7 @@ _FORMULAS: dict[str, Equation] = {
 
 @cache
 def _layers() -> Any:
-    """Keras's layers on PyTorch; None where Keras is not installed, or was loaded with another backend."""
+    """Keras's layers on PyTorch; None if Keras is not installed, or was loaded with another backend."""
     if importlib.util.find_spec("keras") is None:
         return None
     os.environ["KERAS_BACKEND"] = "torch"

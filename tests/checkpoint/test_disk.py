@@ -57,7 +57,7 @@ def test_folders_are_made_with_their_parents_and_twice_is_no_error(tmp_path):
 def test_a_folder_below_a_file_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(CheckpointError, match="A file stands in its place: choose another folder"):
+        with pytest.raises(CheckpointError, match="It exists as a file: choose another folder"):
             make_folder(folder)
 
 
@@ -66,14 +66,14 @@ def test_a_folder_of_someone_else_is_refused_with_the_mend(tmp_path):
     os.chmod(tmp_path, 0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(CheckpointError, match=r"Permission denied.*Choose a folder that you may write to"):
+        with pytest.raises(CheckpointError, match=r"Permission denied.*Choose a folder with write permission"):
             make_folder(tmp_path / "run")
     finally:
         os.seteuid(0)
 
 
 def test_a_folder_of_the_kernel_cannot_be_written_to():
-    with pytest.raises(CheckpointError, match="/proc/qkv: expected a folder that can be made"):
+    with pytest.raises(CheckpointError, match="/proc/qkv: expected a folder that can be created"):
         make_folder(Path("/proc/qkv"))
 
 
@@ -140,7 +140,7 @@ def test_the_reader_follows_no_link_and_waits_for_no_pipe(tmp_path):
     (tmp_path / "folder").mkdir()
     with Reader(tmp_path) as reader:
         assert reader.read("real", 100) == b"x"
-        with pytest.raises(CheckpointError, match="A symbolic link stands here"):
+        with pytest.raises(CheckpointError, match="It is a symbolic link"):
             reader.read("link", 100)
         for name in ("pipe", "folder"):
             with pytest.raises(CheckpointError, match="expected a plain file"):

@@ -32,7 +32,7 @@ def test_order_of_keys_does_not_change_the_bytes(mapping):
         ({"rate": math.inf}, "config.rate: expected a name or a finite number; got inf"),
         ({"a": [1, {"b": math.nan}]}, r"config\.a\[1\]\.b: expected"),
         ({"f": print}, r"config\.f: expected a name or a finite number; got <built-in function print>"),
-        ({1: 2}, "config: expected keys that are text; got 1"),
+        ({1: 2}, "config: expected string keys; got 1"),
         ({"text": "\ud800"}, "config: expected text that is valid UTF-8"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_damaged_newest_is_passed_over_aloud(tmp_path, capsys):
     assert latest_complete(tmp_path, said.append) == step_folder(tmp_path, 1)
     assert ["config.json" in said[0], "model.safetensors" in said[1], len(said)] == [True, True, 2]
     latest_complete(tmp_path)
-    assert "Passing over a damaged checkpoint" in capsys.readouterr().err
+    assert "Skipping a damaged checkpoint" in capsys.readouterr().err
 
 
 def test_no_checkpoint_is_none_and_no_complete_one_is_an_error(tmp_path):
@@ -141,5 +141,5 @@ def test_a_user_may_give_a_checkpoint_a_run_or_the_pointer(tmp_path):
 def test_a_user_who_gives_anything_else_is_told(tmp_path):
     (tmp_path / "file").write_text("x")
     for name, got in (("none", "no such folder"), ("file", "a file"), (".", "a folder without checkpoints")):
-        with pytest.raises(CheckpointError, match=f"got {got}. Give the --out of a training"):
+        with pytest.raises(CheckpointError, match=f"got {got}. Give the run folder"):
             locate(tmp_path / name)

@@ -36,7 +36,7 @@ def test_another_configuration_is_refused_with_every_field_and_both_values(tmp_p
 def test_another_text_is_said_in_words(tmp_path):
     with open_run(tmp_path / "run", {"text": {"train": "0" * 64}}):
         pass
-    expected = r"text\.train a{16}… \(it was 0{16}…\)\. A sha256 sum that differs means that a file now holds something"
+    expected = r"text\.train a{16}… \(it was 0{16}…\)\. A different sha256 means that the contents of a file"
     with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", {"text": {"train": "a" * 64}}):
         pass
 
@@ -96,7 +96,7 @@ def test_a_folder_of_another_kind_is_refused_untouched(tmp_path, kind):
     else:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.tex").write_text("x")
-        got = r"got a folder that holds 'thesis\.tex'"
+        got = r"got a folder that contains 'thesis\.tex'"
     before = tree(tmp_path)
     with pytest.raises(CheckpointError, match=got), open_run(tmp_path / "run", CONFIG):
         pass
@@ -112,7 +112,7 @@ def test_a_damaged_run_file_is_said(tmp_path, data):
 
 def test_a_run_in_the_place_of_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="A file stands in its place"), open_run(tmp_path / "file", CONFIG):
+    with pytest.raises(CheckpointError, match="It exists as a file"), open_run(tmp_path / "file", CONFIG):
         pass
 
 

@@ -79,7 +79,7 @@ def test_what_cannot_be_stored_is_refused_by_name(tensor):
 
 @pytest.mark.parametrize("name", ["", "__metadata__"])
 def test_names_the_format_cannot_hold_are_refused(name):
-    with pytest.raises(CheckpointError, match="names that safetensors can hold"):
+    with pytest.raises(CheckpointError, match="names supported by safetensors"):
         pack({name: torch.ones(1)}, "model")
 
 

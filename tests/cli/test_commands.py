@@ -17,7 +17,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 def test_demo_trains_scores_and_draws(demo: tuple[Path, Result]) -> None:
     folder, done = demo
-    assert "of 1,000 dates never seen are read exactly" in done.stdout
+    assert "of 1,000 unseen dates are read correctly" in done.stdout
     assert done.stdout.count("→") >= 5
     assert "qkv train translate" in done.stderr
     assert (folder / "demo" / "attention.html").read_text(encoding="utf-8").startswith("<!doctype html>")

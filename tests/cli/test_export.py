@@ -80,9 +80,9 @@ def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "to", "words"),
     [
-        ("gru", "ctranslate2", ["a Transformer that translates", "RecurrentTranslator", "--model transformer"]),
-        ("gru", "onnx", ["becomes graphs of ONNX", "RecurrentTranslator", "--model transformer"]),
-        ("language", "ctranslate2", ["a Transformer that translates", "LanguageModel", "Export it to ONNX."]),
+        ("gru", "ctranslate2", ["a translation Transformer", "RecurrentTranslator", "--model transformer"]),
+        ("gru", "onnx", ["can be exported to ONNX", "RecurrentTranslator", "--model transformer"]),
+        ("language", "ctranslate2", ["a translation Transformer", "LanguageModel", "Export it to ONNX."]),
         ("classifier", "onnx", ["an encoder that can be exported to ONNX", "got gru"]),
         ("tagger", "ctranslate2", ["TextTagger", "Export it to ONNX."]),
         ("transformer", "onx", ["--to", "ctranslate2 or onnx", 'Did you mean "onnx"?']),
@@ -102,7 +102,7 @@ def test_a_folder_that_exists_is_left_alone(runs: dict[str, Path], tmp_path: Pat
 
 def test_a_folder_that_cannot_be_made(runs: dict[str, Path]) -> None:
     done = run("export", runs["transformer"], "--to", "ctranslate2", "--out", "/dev/null/out")
-    refused(done, "/dev/null/out", "a folder that can be written to")
+    refused(done, "/dev/null/out", "a writable folder")
 
 
 def test_a_run_that_is_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from qkv.cli.main import app
 BELOW = {"--coverage": ["--beam", "2"], "--head": ["--layer", "attention"]}
 DRAWN = ("--temperature", "--top-k", "--top-p")
 FREE = ("--seed",)
-"""Any whole number is a seed."""
+"""Any integer is a seed."""
 
 
 def numeric(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

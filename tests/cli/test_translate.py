@@ -68,7 +68,7 @@ def test_runs_of_other_tokenizers_do_not_and_the_mend_is_a_flag_there_is(folder:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--from"], ["--tokenizer-from", "no --from beside it"]),
+        (["--from"], ["--tokenizer-from", "no --from with it"]),
         (["--tokenizer", "word"], ["--tokenizer (tokenizer.kind): expected char", "got word"]),
         (["--lowercase"], ["--lowercase (tokenizer.lowercase): expected False", "got True"]),
     ],
@@ -89,7 +89,9 @@ def test_the_mean_of_the_newest_checkpoints_translates(folder: Path) -> None:
     last = Translator.load(newest[-1]).model.state_dict()
     assert not all(torch.equal(tensor, last[name]) for name, tensor in by_hand.model.state_dict().items())
     refused(run("translate", folder / "first", "--average", "9", feed=LINES), "expected 9 checkpoints", "keep = 9")
-    refused(run("translate", newest[0], "--average", "2", feed=LINES), "a run folder, to average checkpoints of")
+    refused(
+        run("translate", newest[0], "--average", "2", feed=LINES), "a run folder, whose checkpoints can be averaged"
+    )
     refused(run("translate", folder / "first", "--average", "0", feed=LINES), "--average: expected at least 1")
 
 
@@ -97,7 +99,7 @@ def test_a_beam_ends_as_asked(folder: Path, tmp_path: Path) -> None:
     contents = families()["gru"]
     torch.manual_seed(0)
     model = {name: torch.randn(tensor.shape) for name, tensor in contents.model.items()}
-    # Neither padding nor begin marks, and now and then an end.
+    # Neither padding nor begin tokens, and now and then an end.
     model["output.bias"][:3] = torch.tensor([-9.0, -9.0, 1.0])
     save(tmp_path / "run", replace(contents, model=model))
     said = {}
@@ -114,8 +116,7 @@ def test_a_translation_that_is_cut_is_told_of(folder: Path) -> None:
     done = succeeded(run("translate", folder / "first", "--max-tokens", "2", feed=LINES))
     assert [len(line) for line in done.stdout.splitlines()] == [2, 2, 2]
     assert done.stderr == (
-        "qkv: 3 of 3 translations were cut at their limit, the first of line 1: "
-        "a larger --max-tokens lets them go on.\n"
+        "qkv: 3 of 3 translations were cut at the length limit, the first in line 1. Increase --max-tokens.\n"
     )
     refused(run("translate", folder / "first", "--max-tokens", "0"), "--max-tokens: expected at least 1; got 0")
     ended = Translator.load(folder / "first")

@@ -55,13 +55,13 @@ DISTANCES: dict[str, dict[str, Any]] = {
 }
 
 
-def answers(backend: str, leaves: list[Tensor], learnt: Any = None, **given: Any) -> list[Tensor]:
+def answers(backend: str, leaves: list[Tensor], learned: Any = None, **given: Any) -> list[Tensor]:
     """The output and the gradients; also of a parameter, which is given with what makes a mechanism of it."""
     fresh = [x.clone().requires_grad_() for x in leaves]
     seed = torch.Generator().manual_seed(3)
-    if learnt is not None:
-        parameter = learnt[0].clone().requires_grad_()
-        made = learnt[1](parameter)
+    if learned is not None:
+        parameter = learned[0].clone().requires_grad_()
+        made = learned[1](parameter)
         given["normalizer" if isinstance(made, Entmax) else "score"] = made
         output = qkv.attention(*fresh, backend=backend, **given)
         wanted = [*fresh, parameter]
@@ -150,7 +150,7 @@ def test_passes_over_distances(name: str, scale: float) -> None:
 def test_gradients_of_a_bandwidth_for_each_head(score: Any, scale: float) -> None:
     leaves = inputs(scale=scale)
     ours, theirs = (
-        answers(backend, [*(x.to(dtype) for x in leaves)], learnt=(torch.tensor([2.0, 4.0], dtype=dtype), score))
+        answers(backend, [*(x.to(dtype) for x in leaves)], learned=(torch.tensor([2.0, 4.0], dtype=dtype), score))
         for backend, dtype in (("rowwise", torch.float32), ("reference", torch.float64))
     )
     assert len(ours) == 5
@@ -162,7 +162,7 @@ def test_gradients_of_a_bandwidth_for_each_head(score: Any, scale: float) -> Non
 def test_gradients_of_alpha(alpha: float) -> None:
     leaves = inputs()
     ours, theirs = (
-        answers(backend, leaves, learnt=(torch.tensor(alpha, dtype=torch.float64), Entmax))
+        answers(backend, leaves, learned=(torch.tensor(alpha, dtype=torch.float64), Entmax))
         for backend in ("rowwise", "reference")
     )
     for one, other in zip(ours, theirs, strict=True):

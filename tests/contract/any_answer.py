@@ -694,7 +694,7 @@ PROMISES: dict[str, Callable[[Trial], None]] = {
 
 
 def judge(call: AnyCall) -> Verdict | None:
-    """Ask for what the call promises; None where its backend does not serve it, or nothing is to be asked."""
+    """Ask for what the call promises; None if its backend does not serve it, or nothing is to be asked."""
     if not _asks(call):
         return None
     trial, wrong = Trial(call), ""

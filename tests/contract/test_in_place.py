@@ -76,7 +76,7 @@ def holds(compute: Callable[[], tuple[Tensor, list[Tensor], dict[str, Tensor]]])
 
 
 def _gradients(total: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...] | None:
-    """None where PyTorch's error says that something has changed."""
+    """None if PyTorch's error says that something has changed."""
     try:
         return torch.autograd.grad(total, leaves, materialize_grads=True)
     except RuntimeError as error:

@@ -15,7 +15,7 @@ class Defect:
     Args:
         name: of it.
         apply: given the bytes of a sound line, the bytes that stand in its place.
-        message: what the error says of the line, or None where the line is to be read as `treated` says.
+        message: what the error says of the line, or None if the line is to be read as `treated` says.
         treated: given the bytes that stand there, the text that is read.
     """
 
@@ -32,7 +32,7 @@ def _middle(piece: bytes) -> Callable[[bytes], bytes]:
 REFUSED = (
     Defect("a byte that UTF-8 does not have", _middle(b"\xff"), "valid UTF-8"),
     Defect("Latin-1", lambda line: b"na\xefve " + line, "valid UTF-8"),
-    Defect("a character cut short", lambda line: line + b"\xe2\x82", "a character that does not end"),
+    Defect("a character cut short", lambda line: line + b"\xe2\x82", "an incomplete character"),
     Defect("an overlong form", _middle(b"\xc0\xaf"), "valid UTF-8"),
     Defect("a surrogate", _middle(b"\xed\xa0\x80"), "valid UTF-8"),
     Defect("beyond Unicode", _middle(b"\xf5\x80\x80\x80"), "valid UTF-8"),
@@ -74,7 +74,7 @@ class Corpus:
     Args:
         data: its bytes.
         name: of the file.
-        lines: what is read, or None where it is refused.
+        lines: what is read, or None if it is refused.
         line: where it is refused, from 1 on; 0 where the file as a whole is.
         message: what the error says.
     """
@@ -120,10 +120,10 @@ def _packed(data: bytes, lines: list[str], random: Random) -> Corpus:
         case 0:
             return Corpus(whole, "text.gz", lines)
         case 1:
-            return Corpus(whole[: random.randrange(1, len(whole))], "text.gz", None, 0, "a whole gzip file")
+            return Corpus(whole[: random.randrange(1, len(whole))], "text.gz", None, 0, "a complete gzip file")
         case 2:
             changed = bytearray(whole)
             changed[-random.randrange(5, 9)] ^= 0x10
-            return Corpus(bytes(changed), "text.gz", None, 0, "a whole gzip file")
+            return Corpus(bytes(changed), "text.gz", None, 0, "a complete gzip file")
         case _:
-            return Corpus(data, "text.gz", None, 0, "drop .gz from its name")
+            return Corpus(data, "text.gz", None, 0, "remove .gz from its name")

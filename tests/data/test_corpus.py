@@ -148,7 +148,7 @@ def test_invalid_bytes_name_line_and_byte(write: Callable[[str, bytes], Path]) -
 
 def test_cut_off_character_is_said_so(write: Callable[[str, bytes], Path]) -> None:
     path = write("a.de", b"ok\nM" + "ä".encode()[:1])
-    assert "does not end" in message(lambda: read_lines(path))
+    assert "an incomplete character" in message(lambda: read_lines(path))
 
 
 @pytest.mark.parametrize("sequence", [b"\xed\xa0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80"])
@@ -219,7 +219,7 @@ def test_missing_file_names_a_near_one(write: Callable[[str, bytes], Path]) -> N
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    assert "not there either" in message(lambda: read_lines(tmp_path / "nowhere" / "train.de"))
+    assert "does not exist either" in message(lambda: read_lines(tmp_path / "nowhere" / "train.de"))
 
 
 def test_folder_in_place_of_a_file(tmp_path: Path) -> None:

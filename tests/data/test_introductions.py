@@ -34,5 +34,5 @@ def test_the_seed_decides_everything() -> None:
 
 
 def test_numbers_out_of_range_are_named() -> None:
-    with pytest.raises(ConfigError, match="from 0 to 200,000 pairs in all"):
+    with pytest.raises(ConfigError, match="from 0 to 200,000 pairs in total"):
         splits(-1, 0, 0, seed=0)

@@ -56,7 +56,7 @@ def test_a_hash_is_a_word_where_columns_are_spaces(tmp_path: Path) -> None:
     ("content", "line", "message"),
     [
         ("Ada B-PER\nwrote\n", 2, "expected a word and its tag; got one column"),
-        ("Ada\tNNP\tO\nwrote\tO\n", 2, "expected 3 columns, as above; got 2"),
+        ("Ada\tNNP\tO\nwrote\tO\n", 2, "expected 3 columns, as in earlier lines; got 2"),
         ("Ada\t\n", 1, "got an empty column"),
         ("Ada  O\n B O\n", 2, "got an empty column"),
     ],

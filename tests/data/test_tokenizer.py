@@ -135,8 +135,8 @@ def test_encoding_stays_inside_the_vocabulary_and_makes_no_frame(text: str) -> N
 def test_text_that_spells_a_special_is_only_text(tokenizer: Tokenizer, special: str) -> None:
     ids = tokenizer.encode(f"a {special} b")
     assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(ids)
-    learnt = Tokenizer.learn([special] * 5, kind=tokenizer.kind, size=600)
-    assert learnt.decode(learnt.encode(special)) == special
+    learned = Tokenizer.learn([special] * 5, kind=tokenizer.kind, size=600)
+    assert learned.decode(learned.encode(special)) == special
 
 
 @pytest.mark.parametrize("tokenizer", ALL, ids=KINDS)

@@ -171,7 +171,7 @@ def test_an_empty_hypothesis_is_one_like_any_other() -> None:
     (found,) = search_table(chances, width=3)
     assert (found.ids, found.finished, len(found.log_probabilities)) == ((), True, 1)
     assert found.ranked == found.score == pytest.approx(math.log(0.7))
-    # Its mean per token is worse than that of (3,), the end mark counted: log 0.27 / 2.
+    # Its mean per token is worse than that of (3,), the end token counted: log 0.27 / 2.
     chances[()] = [0.0, 0.0, 0.4, 0.6, 0.0]
     assert search_table(chances, width=3, ranking=Ranking(1.0))[0].ids == (3,)
     assert search_table(chances, width=3, ranking=Ranking(0.0))[0].ids == (3,)

@@ -29,7 +29,7 @@ PLAIN = Ranking(0.0)
 
 @dataclass(frozen=True)
 class Strict(Script):
-    """Refuses the end mark, and gives few tokens any probability; where the sum is 5, nothing follows two tokens."""
+    """Refuses the end token, and gives few tokens any probability; where the sum is 5, nothing follows two tokens."""
 
     def step(self, tokens: Tensor, state: Any) -> Any:
         assert EOS not in tokens.tolist(), "a finished hypothesis is given to the model"

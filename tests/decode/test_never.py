@@ -159,5 +159,5 @@ def test_what_may_be_drawn_comes_as_often_as_its_share_says() -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("never", [(EOS,), (-1,)])
 def test_the_end_may_always_be_written(way: str, never: Sequence[int]) -> None:
-    with pytest.raises(ConfigError, match="never: expected ids from 0 on without the end mark 2; got"):
+    with pytest.raises(ConfigError, match="never: expected ids from 0 on without the end token 2; got"):
         WAYS[way](Script(0, []), *batch([[3]]), **MARKS, never=never)

@@ -53,7 +53,7 @@ def test_lower_is_better() -> None:
 
 
 def test_nothing_to_divide_by_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one token in all"):
+    with pytest.raises(DataError, match="at least one token in total"):
         word_error_rate(["a"], [" "])
     with pytest.raises(DataError, match="hypotheses"):
         word_error_rate(["a"], [])

@@ -103,7 +103,7 @@ def enter(copy: Path, kept: Path) -> None:
 
 
 def in_process(work: Callable[[], int], seconds: float, log: str = os.devnull) -> int | None:
-    """The exit code of some work in a forked process; None where it takes more processor time, or hangs."""
+    """The exit code of some work in a forked process; None if it takes more processor time, or hangs."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)

@@ -25,7 +25,7 @@ class Family:
 
     Args:
         task: the command of `qkv train`.
-        model: its sizes.
+        model: model sizes.
         tokenizer: its kind.
     """
 

@@ -30,7 +30,7 @@ def test_a_training_that_diverges_stops_with_step_and_lines_and_keeps_what_was_g
         FAMILIES[name].train(data, tmp_path, learning_rate=1e30, **sound)
     said = str(caught.value)
     assert WHERE.match(said) or "expected finite weights" in said, said
-    assert "The last good checkpoint is kept." in said
+    assert "The last good checkpoint is intact." in said
     assert {folder: verify(folder).digest for folder in kept} == kept
     assert all(torch.isfinite(tensor).all() for tensor in load(present(tmp_path)[-1]).model.values())
 

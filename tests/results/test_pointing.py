@@ -70,7 +70,7 @@ def test_a_row_goes_from_its_settings_to_the_page(task: str, tmp_path: Path, mon
     assert "**" in pointing.section()
 
 
-def test_what_is_learnt_can_be_decoded() -> None:
+def test_what_is_learned_can_be_decoded() -> None:
     settings = {
         "data": {"task": "hull", "size": 4},
         "model": {"hidden": 4, "attention": 4},

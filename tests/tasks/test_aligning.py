@@ -95,7 +95,7 @@ def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--source: expected --source FILE and --target FILE; got --source"):
         align_files(run, None, Three(files.source, None, None), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
     (tmp_path / "gold").write_text("0-0\n")
-    with pytest.raises(DataError, match="expected links for each sentence; got 1 for 3 sentences"):
+    with pytest.raises(DataError, match="expected one line of links per sentence; got 1 for 3 sentences"):
         align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
 
 
@@ -103,7 +103,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
     loaded = Translator.load(run)
     aligner = Aligner(Translator(loaded.model, loaded.tokenizer, longest=4))
     for pair, name in ((("a b c d", "A B C D E"), "target"), (("a b c d e", "A"), "source")):
-        with pytest.raises(DataError, match=f"{name} line 2: expected from 1 to 4 tokens; got 5. Leave the line out"):
+        with pytest.raises(DataError, match=f"{name} line 2: expected from 1 to 4 tokens; got 5. Remove or split"):
             aligner.align([Sentences("a", "A"), Sentences(*pair)])
 
 

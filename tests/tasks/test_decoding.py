@@ -115,7 +115,7 @@ def test_a_translation_that_is_cut_is_warned_of_and_shown_without_an_end() -> No
     ours = translator("rnn")
     with torch.no_grad():
         ours.model.output.bias[ours.tokenizer.encode("a")] = 100
-    with pytest.warns(CutWarning, match="2 of 3 translations were cut at their limit, the first of line 1"):
+    with pytest.warns(CutWarning, match="2 of 3 translations were cut at the length limit, the first in line 1"):
         assert [len(text) for text in ours.translate(["ab", "", "c"], Decoding(max_tokens=4))] == [4, 0, 4]
     (found,) = ours.translate_fully(["ab"], attention=True)
     assert not found.finished
@@ -133,12 +133,12 @@ def test_coverage_needs_attention() -> None:
     ("make", "message"),
     [
         (lambda: Decoding(beam=0), "beam: expected at least 1; got 0"),
-        (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the beam's 2; got 3"),
-        (lambda: Decoding(beam=2, sampling=Sampling()), "beam: expected 1 where tokens are drawn; got 2"),
+        (lambda: Decoding(beam=2, n_best=3), "n_best: expected from 1 to the beam width 2; got 3"),
+        (lambda: Decoding(beam=2, sampling=Sampling()), "beam: expected 1 with sampling; got 2"),
         (lambda: Decoding(max_tokens=0), "max_tokens: expected at least 1; got 0"),
         (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
-        (lambda: as_sampling(False, None, 3, None, None), "--top-k: expected --sample beside it; got no --sample"),
+        (lambda: as_sampling(False, None, 3, None, None), "--top-k: expected --sample with it; got no --sample"),
         (lambda: as_mean("probabilty"), 'Did you mean "probability"?'),
         (lambda: as_stop("proven"), 'Did you mean "proved"?'),
     ],

@@ -91,7 +91,7 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
 
 
 def test_tagging_has_no_wide_part() -> None:
-    with pytest.raises(ConfigError, match=r"model\.wide: expected none where words are tagged; got 9"):
+    with pytest.raises(ConfigError, match=r"model\.wide: expected none for tagging; got 9"):
         load_label_settings("tag", {"model": {"wide": 9}})
 
 
@@ -173,9 +173,9 @@ def test_settings_go_around(tmp_path: Path) -> None:
     ("tables", "message"),
     [
         ({"modell": {}}, 'Did you mean "model"?'),
-        ({"model": {"labels": 3}}, "The vocabulary and the labels are learnt from the text."),
+        ({"model": {"labels": 3}}, "The vocabulary and the labels come from the training text."),
         ({"model": {"encodr": "gru"}}, 'Did you mean "encoder"?'),
-        ({"training": {"steps": 0}}, "steps: expected a whole number, at least 1"),
+        ({"training": {"steps": 0}}, "steps: expected an integer, at least 1"),
     ],
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]

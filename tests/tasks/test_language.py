@@ -53,7 +53,7 @@ def generator(run: Path) -> Generator:
     return Generator.load(run)
 
 
-def test_the_text_is_learnt(generator: Generator) -> None:
+def test_the_text_is_learned(generator: Generator) -> None:
     (found,) = generator.generate(["the cat sat"], tokens=8, temperature=0)
     assert found == VERSE[:19]
 
@@ -250,5 +250,5 @@ def test_a_text_that_nothing_can_follow_is_an_error(generator: Generator, monkey
     scores, state = generator._read(torch.tensor([[5]]))
     monkeypatch.setattr(Generator, "_read", lambda self, ids: (torch.full_like(scores, -math.inf), state))
     for temperature in (0.0, 1.0):
-        with pytest.raises(QkvError, match="a token with some probability; got none for token 1 after the prompt"):
+        with pytest.raises(QkvError, match="a token with nonzero probability; got none for token 1 after the prompt"):
             generator.generate(["the"], tokens=2, temperature=temperature)

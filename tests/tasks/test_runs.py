@@ -43,7 +43,9 @@ def test_every_family_comes_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_sizes_that_are_not_those_of_the_weights_are_refused(name: str, tmp_path: Path) -> None:
     save(tmp_path / "forged", forged(FAMILIES[name], HUGE[name]))
-    with pytest.raises(CheckpointError, match=r"expected weights of the model it names; got .*It was written by anoth"):
+    with pytest.raises(
+        CheckpointError, match=r"expected weights of the model in config.json; got .*It was written by anoth"
+    ):
         load(tmp_path / "forged")
 
 

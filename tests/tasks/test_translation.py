@@ -51,17 +51,17 @@ def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("run", ["gru"], indirect=True)
-def test_the_task_is_learnt(run: Path) -> None:
-    assert_learnt(run)
+def test_the_task_is_learned(run: Path) -> None:
+    assert_learned(run)
 
 
 @pytest.mark.slow
 def test_a_transformer_learns_the_task_too(files: Files, tmp_path: Path) -> None:
     assert train(load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
-    assert_learnt(tmp_path / "run")
+    assert_learned(tmp_path / "run")
 
 
-def assert_learnt(run: Path) -> None:
+def assert_learned(run: Path) -> None:
     translator = load(run)
     unseen = WORDS[11::16]  # as the validation words, but others
     right = sum(text == word.upper()[::-1] for word, text in zip(unseen, translator.translate(unseen), strict=True))

@@ -120,11 +120,11 @@ def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
     translator = _translator()
     assert as_unknown(translator, False, None, None) is None
     assert as_unknown(translator, True, None, None) == Reading("attention")
-    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown beside it"):
+    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown with it"):
         as_unknown(translator, False, tmp_path, None)
     with pytest.raises(ConfigError, match="--valid-source: expected --valid-source and --valid-target"):
         as_unknown(translator, True, tmp_path, None)
-    with pytest.raises(ConfigError, match="byte pairs write any word"):
+    with pytest.raises(ConfigError, match="byte pairs can write any word"):
         as_unknown(_translator("bpe"), True, None, None)
-    with pytest.raises(ConfigError, match="words that are the same on both sides; got none"):
+    with pytest.raises(ConfigError, match="words that occur on both sides; got none"):
         choose_reading(Aligner(translator), [Sentences("hello", "name")])

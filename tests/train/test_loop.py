@@ -155,10 +155,10 @@ def test_how_to_go_on_is_said(tmp_path):
     stream = Quiet()
     run_training(tmp_path, task=stopping(3), stream=stream)
     assert f"Stopped at step 2 of 20; everything is saved in {tmp_path / 'step-00000002'}." in stream.text
-    assert "Give the same command again to go on from there." in stream.text
+    assert "Run the same command again to resume." in stream.text
     stream = Quiet()
     run_training(tmp_path, stream=stream)
-    assert "Going on from step-00000002" in stream.text
+    assert "Resuming from step-00000002" in stream.text
 
 
 def test_a_signal_before_the_first_update_saves_too(tmp_path):
@@ -180,7 +180,7 @@ def test_a_finished_training_given_again_changes_nothing(tmp_path):
     second = run_training(tmp_path, replace(SETTINGS, steps=6), stream=stream)
     assert second == first
     assert (first.checkpoint / "MANIFEST.json").stat().st_mtime_ns == before
-    assert "has all its 6 updates already" in stream.text
+    assert "has already completed all 6 steps" in stream.text
 
 
 def test_more_updates_may_be_given_where_the_field_is_free(tmp_path):
@@ -216,8 +216,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_made_again(whole, tmp_pa
     (tmp_path / "step-00000015" / "model.safetensors").write_bytes(b"")
     stream = Quiet()
     outcome = run_training(tmp_path, stream=stream)
-    assert "Passing over a damaged checkpoint" in stream.text
-    assert "Going on from step-00000012" in stream.text
+    assert "Skipping a damaged checkpoint" in stream.text
+    assert "Resuming from step-00000012" in stream.text
     assert outcome.digest == whole[1].digest
 
 
@@ -226,7 +226,7 @@ def test_a_checkpoint_without_trainer_cannot_be_gone_on_with(tmp_path):
     from qkv.checkpoint.folder import save
 
     save(outcome.checkpoint, replace(load(outcome.checkpoint), trainer=None), replace=True)
-    with pytest.raises(CheckpointError, match="a checkpoint with the trainer's state; got one without"):
+    with pytest.raises(CheckpointError, match="a checkpoint with the trainer's state; got a checkpoint without it"):
         run_training(tmp_path)
 
 
@@ -276,7 +276,7 @@ def test_training_ends_when_patience_does(tmp_path):
     assert (outcome.reason, outcome.step, outcome.best_step, outcome.best.value) == ("patience", 8, 4, 3)
     assert steps(tmp_path) == [4, 8]
     assert locate(tmp_path).name == "step-00000004"
-    assert "no better in 2 validations" in stream.text
+    assert "no improvement in 2 validations" in stream.text
     again = run_training(tmp_path, settings, task=Worsening(Shift(), []))
     assert (again.reason, again.step) == ("patience", 8)
 
@@ -321,7 +321,7 @@ class Exploding(ShiftTask):
 def test_a_loss_that_is_no_number_stops_with_step_and_line_and_keeps_the_last_checkpoint(tmp_path):
     task = Exploding(Shift(), {7}, 10, "loss")
     expected = (
-        r"loss at step 1\d: expected a finite number; got nan because of line 8\. The last good checkpoint is kept"
+        r"loss at step 1\d: expected a finite number; got nan because of line 8\. The last good checkpoint is intact"
     )
     with pytest.raises(TrainingError, match=expected):
         run_training(tmp_path, task=task)
@@ -354,7 +354,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
 def test_a_batch_with_nothing_to_learn_is_said_with_its_lines(tmp_path):
     task = fresh()
     task.examples = [torch.zeros(3, dtype=torch.int64)] * 3
-    with pytest.raises(DataError, match="something to learn in every batch; got nothing in lines 1-3"):
+    with pytest.raises(DataError, match="at least one token to learn in every batch; got nothing in lines 1-3"):
         run_training(tmp_path, task=task)
 
 
@@ -390,7 +390,7 @@ def test_another_number_of_threads_is_said(tmp_path):
     finally:
         torch.set_num_threads(threads)
     assert numbers["threads"] == threads
-    assert f"PyTorch has {threads + 1} threads now, it had {threads}" in stream.text
+    assert f"PyTorch now has {threads + 1} threads instead of {threads}" in stream.text
 
 
 def test_two_trainings_cannot_share_a_folder(tmp_path):

@@ -10,14 +10,14 @@ from qkv.train.settings import Settings
 @pytest.mark.parametrize("name", ["steps", "tokens", "accumulate", "validate_every", "log_every", "keep"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "8", None])
 def test_counts_are_whole_and_positive(name, value):
-    with pytest.raises(ConfigError, match=f"^{name}: expected a whole number, at least 1; got"):
+    with pytest.raises(ConfigError, match=f"^{name}: expected an integer, at least 1; got"):
         Settings(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["warmup", "patience", "seed"])
 def test_counts_that_may_be_zero(name):
     assert getattr(Settings(**{name: 0}), name) == 0
-    with pytest.raises(ConfigError, match=f"^{name}: expected a whole number, at least 0; got -1"):
+    with pytest.raises(ConfigError, match=f"^{name}: expected an integer, at least 0; got -1"):
         Settings(**{name: -1})
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are there as a whole or not at all, and a run's collection of them."""
+"""Checkpoints: atomically written folders, and the checkpoints of a run."""
 
 from typing import TYPE_CHECKING
 

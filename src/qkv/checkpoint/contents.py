@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as values and as the bytes of its files."""
+"""The contents of a checkpoint, as values and as file bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 
-_AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
+_AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
 
 @final
 @dataclass(frozen=True)
 class TrainerState:
-    """All that a training needs to go on as if it had never stopped.
+    """Everything that a training needs to resume exactly.
 
     Args:
-        tensors: name to tensor: moments of the optimizer, states of random generators.
+        tensors: name to tensor: optimizer moments, states of random generators.
         numbers: names and numbers: step, position in the data, best so far.
     """
 
@@ -35,14 +35,14 @@ class TrainerState:
 @final
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Args:
-        model: name to tensor, as of `state_dict()`; tensors that share their memory are stored once.
-        config: names and numbers from which the model can be built again.
-        tokenizer: the tokenizer's own JSON text, where there is one.
-        trainer: what training needs to go on, where it may.
-        figures: what was measured on these weights.
+        model: name to tensor, as from `state_dict()`; tensors that share memory are stored once.
+        config: names and numbers from which the model can be rebuilt.
+        tokenizer: the tokenizer's JSON text, if any.
+        trainer: the state needed to resume training, if any.
+        figures: metrics of these weights.
     """
 
     model: Mapping[str, Tensor]
@@ -53,16 +53,16 @@ class Contents:
 
 
 def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
-    """Turn what a checkpoint holds into the bytes of its files.
+    """Serialize a checkpoint to the bytes of its files.
 
     Args:
-        contents: what it holds.
+        contents: the contents of the checkpoint.
 
     Returns:
-        For each file its bytes, and the manifest of them.
+        The bytes of each file, and their manifest.
 
     Raises:
-        CheckpointError: something that cannot be stored; it is named.
+        CheckpointError: something cannot be stored; the message names it.
     """
     files: dict[str, bytes] = {}
     tied: dict[str, dict[str, str]] = {}
@@ -81,24 +81,24 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
             raise CheckpointError(error_message(name, f"at most {manifests.LIMITS[name]:,} bytes", got, hint))
     manifest = manifests.describe(files, tied)
     if len(manifest.to_bytes()) > manifests.LIMIT:
-        hint = "Give the tied tensors shorter names."
+        hint = "Use shorter names for the tied tensors."
         raise CheckpointError(error_message(manifests.NAME, f"at most {manifests.LIMIT:,} bytes", "more", hint))
     return files, manifest
 
 
 def unpack_contents(folder: Path, files: Mapping[str, bytes], manifest: Manifest) -> Contents:
-    """Read what a checkpoint holds from the bytes of its files.
+    """Deserialize a checkpoint from the bytes of its files.
 
     Args:
         folder: where they came from, for messages.
-        files: for each file its bytes, verified; without the trainer's, if they are not wanted.
+        files: the verified bytes of each file; optionally without the trainer's.
         manifest: the list they were verified against.
 
     Returns:
-        What it holds.
+        The contents.
 
     Raises:
-        CheckpointError: a file is not what its name says.
+        CheckpointError: a file has invalid contents.
     """
 
     def tensors(name: str) -> dict[str, Tensor]:

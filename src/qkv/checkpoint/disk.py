@@ -1,6 +1,6 @@
-"""How bytes reach the disk for certain, and how they come back from one folder only.
+"""Durable writes to disk, and reads that are confined to one folder.
 
-Every function turns an `OSError` into a `CheckpointError` that names the path and the hint.
+Every function turns an `OSError` into a `CheckpointError` that names the path and how to fix it.
 """
 
 import errno
@@ -20,43 +20,43 @@ SAVING = ".saving-"
 REMOVING = ".removing-"
 REPLACED = ".replaced"
 _CHUNK = 1 << 20
-_WHOLE = 1 << 30  # at one go, so that a file is in memory once
+_WHOLE = 1 << 30  # in one call, so that a file is in memory only once
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# A name is never followed out of the folder, and a pipe in the place of a file never blocks.
+# Never follow a name out of the folder, and never block on a pipe in place of a file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _MENDS = {
-    errno.ENOSPC: "Free some space on this disk, or choose a folder on another one.",
+    errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
     errno.EDQUOT: "Your quota is used up: free some space, or choose a folder on another disk.",
     errno.EFBIG: "The system limits the size of files here (`ulimit -f`): raise it, or choose another folder.",
-    errno.EACCES: "Choose a folder that you may write to, or change its permissions.",
-    errno.EPERM: "Choose a folder that you may write to, or change its permissions.",
-    errno.EROFS: "This disk cannot be written to: choose a folder on another one.",
+    errno.EACCES: "Choose a folder with write permission, or change its permissions.",
+    errno.EPERM: "Choose a folder with write permission, or change its permissions.",
+    errno.EROFS: "This disk is read-only: choose a folder on another disk.",
     errno.ENOTDIR: "A part of this path is a file: choose another folder.",
-    errno.EEXIST: "A file stands in its place: choose another folder.",
-    errno.ENOENT: "Check the path for a misspelled or removed part.",
-    errno.ELOOP: "A symbolic link stands here: give the real folder, or copy the real file into its place.",
+    errno.EEXIST: "It exists as a file: choose another folder.",
+    errno.ENOENT: "Check the path: a part of it is misspelled or was removed.",
+    errno.ELOOP: "It is a symbolic link: give the real folder, or replace the link by the real file.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
-    errno.EIO: "The disk reports a fault: copy what matters to another one.",
+    errno.EIO: "The disk reports a hardware fault: copy important files to another disk.",
 }
 
 
 @contextmanager
 def typed(path: Path, wish: str) -> Iterator[None]:
-    """Turn what the operating system refuses into a `CheckpointError` with the hint.
+    """Turn errors of the operating system into a `CheckpointError` with a hint.
 
     Args:
-        path: what is worked on.
-        wish: what should have been possible, as in "a folder that can be written to".
+        path: the path in use.
+        wish: what was expected, as in "a writable folder".
 
     Raises:
         CheckpointError: for every `OSError` raised inside.
 
     Example:
-        >>> with typed(Path("/dev/null/run"), "a folder that can be written to"):
+        >>> with typed(Path("/dev/null/run"), "a writable folder"):
         ...     os.mkdir("/dev/null/run")
         Traceback (most recent call last):
-        qkv.errors.CheckpointError: /dev/null/run: expected a folder that can be written to; got "Not a directory". ...
+        qkv.errors.CheckpointError: /dev/null/run: expected a writable folder; got "Not a directory". ...
     """
     try:
         yield
@@ -67,7 +67,7 @@ def typed(path: Path, wish: str) -> Iterator[None]:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk.
+    """Flush the names in a folder to disk.
 
     Args:
         folder: the folder.
@@ -80,11 +80,11 @@ def fsync_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file and wait until its bytes are on the disk.
+    """Write a new file and flush it to disk.
 
     Args:
         path: a name that does not exist yet.
-        data: what it will hold.
+        data: its contents.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -97,17 +97,17 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a file in place as a whole: readers see the old one or the new one, never a part.
+    """Replace a file atomically: readers see the old file or the new one, never a part.
 
     Args:
         path: the file; its folder exists.
-        data: what it will hold.
+        data: its contents.
 
     Raises:
-        CheckpointError: the folder cannot be written to, or the disk is full.
+        CheckpointError: the folder is not writable, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}{SAVING}{secrets.token_hex(6)}")
-    with typed(path, "a file that can be written"):
+    with typed(path, "a writable file"):
         try:
             write_file(temporary, data)
             os.replace(temporary, path)
@@ -117,15 +117,15 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, and wait until their names are on the disk.
+    """Create a folder and its parents, and flush their names to disk.
 
     Args:
-        folder: the folder, which may exist already.
+        folder: the folder, which can exist already.
 
     Raises:
-        CheckpointError: it cannot be made, or a file stands in its place.
+        CheckpointError: it cannot be created, or is a file.
     """
-    with typed(folder, "a folder that can be made"):
+    with typed(folder, "a folder that can be created"):
         missing = []
         while not folder.is_dir():
             missing.append(folder)
@@ -136,21 +136,20 @@ def make_folder(folder: Path) -> None:
 
 
 def expect_writable(folder: Path) -> None:
-    """Look whether a folder can be written to, or made; nothing is made.
+    """Check that a folder is writable, or can be created, without creating it.
 
     Args:
-        folder: there or not.
+        folder: existing or not.
 
     Raises:
-        CheckpointError: a file stands in its place or above it, or the folder, or the one to make it in, cannot be
-            written to.
+        CheckpointError: it or a parent is a file, or the folder in which to write or create it is not writable.
 
     Example:
         >>> expect_writable(Path("/dev/null/run"))
         Traceback (most recent call last):
-        qkv.errors.CheckpointError: /dev/null/run: expected a folder that can be written to; got "Not a directory". ...
+        qkv.errors.CheckpointError: /dev/null/run: expected a writable folder; got "Not a directory". ...
     """
-    with typed(folder, "a folder that can be written to"):
+    with typed(folder, "a writable folder"):
         place = Path(os.path.abspath(folder))
         while not _stands(place):
             place = place.parent
@@ -170,10 +169,10 @@ def _stands(path: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder so that no half of it ever stands under its own name.
+    """Remove a folder atomically: it is never partly present under its own name.
 
     Args:
-        folder: what to remove; nothing happens where it does not exist.
+        folder: the folder; nothing happens if it does not exist.
 
     Raises:
         CheckpointError: it cannot be removed.
@@ -189,19 +188,19 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path, name: str = "") -> list[Path]:
-    """Remove what an interrupted save or removal left beside its target.
+    """Remove the leftovers of an interrupted save or removal.
 
     Args:
-        parent: the folder to look into.
-        name: only leftovers of this target; all where empty.
+        parent: the folder that contains them.
+        name: only leftovers of this target; all if empty.
 
     Returns:
-        What was removed.
+        The removed paths.
 
     Raises:
         CheckpointError: a leftover cannot be removed.
     """
-    with typed(parent, "a folder that can be written to"):
+    with typed(parent, "a writable folder"):
         entries = [parent / entry.name for entry in os.scandir(parent) if _is_leftover(entry.name, name)]
         for path in entries:
             if path.is_dir() and not path.is_symlink():
@@ -221,10 +220,10 @@ def _is_leftover(entry: str, name: str) -> bool:
 
 @final
 class Reader:
-    """Reads files of one folder by plain name: nothing outside it, no link, no pipe, nothing above a stated size.
+    """Reads files of one folder by plain name: nothing outside it, no links, no pipes, nothing above a given size.
 
     Args:
-        folder: the folder; it stays the same one even if it is renamed meanwhile.
+        folder: the folder; the reader stays on it even if it is renamed.
 
     Raises:
         CheckpointError: there is no such folder, or it cannot be read.
@@ -239,11 +238,11 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         """Open the folder."""
         self.folder = folder
-        with typed(folder, "a checkpoint folder that can be read"):
+        with typed(folder, "a readable checkpoint folder"):
             self._handle = os.open(folder, _FOLDER)
 
     def __enter__(self) -> "Reader":
-        """Give the reader itself."""
+        """Return the reader itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -255,7 +254,7 @@ class Reader:
 
         Args:
             name: its plain name.
-            limit: the largest size in bytes that is accepted.
+            limit: maximum size in bytes.
 
         Returns:
             Its bytes.
@@ -266,17 +265,17 @@ class Reader:
         return b"".join(self._chunks(name, limit, _WHOLE))
 
     def digest(self, name: str, limit: int) -> tuple[int, str]:
-        """Measure a file without holding it in memory.
+        """Compute size and sha256 of a file without loading it into memory.
 
         Args:
             name: its plain name.
-            limit: the largest size in bytes that is accepted.
+            limit: maximum size in bytes.
 
         Returns:
             Its size in bytes and its sha256 in hexadecimal.
 
         Raises:
-            CheckpointError: as `read`.
+            CheckpointError: as for `read`.
         """
         size, total = 0, sha256()
         for chunk in self._chunks(name, limit, _CHUNK):
@@ -287,9 +286,9 @@ class Reader:
     def _chunks(self, name: str, limit: int, chunk: int) -> Iterator[bytes]:
         path = self.folder / name
         if name in {"", ".", ".."} or "/" in name or "\0" in name:
-            hint = "A checkpoint reads nothing outside its own folder: get it again from where it came."
+            hint = "A checkpoint only reads files in its own folder: copy it again from its source."
             raise CheckpointError(error_message(str(path), "a plain file name", f"{name!r}", hint))
-        with typed(path, "a file of the checkpoint that can be read"):
+        with typed(path, "a readable file of the checkpoint"):
             handle = os.open(name, _FILE, dir_fd=self._handle)
             try:
                 yield from _bounded(handle, path, limit, chunk)
@@ -300,13 +299,13 @@ class Reader:
 def _bounded(handle: int, path: Path, limit: int, size: int) -> Iterator[bytes]:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
-        hint = "Put the real file in its place."
-        raise CheckpointError(error_message(str(path), "a plain file", "something else by this name", hint))
+        hint = "Replace it by the real file."
+        raise CheckpointError(error_message(str(path), "a plain file", "something else", hint))
     left = limit
-    # A file that grows while it is read is still held to the limit.
+    # The limit also applies to a file that grows while it is read.
     while chunk := os.read(handle, min(size, left + 1, status.st_size + 1)):
         left -= len(chunk)
         if left < 0:
-            hint = "It is not what was saved: get the checkpoint again from where it came."
+            hint = "The file was altered: copy the checkpoint again from its source."
             raise CheckpointError(error_message(str(path), f"at most {limit:,} bytes", "more", hint))
         yield chunk

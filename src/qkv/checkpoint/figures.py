@@ -1,4 +1,4 @@
-"""Figures that were measured on a checkpoint, as JSON beside it."""
+"""Metrics of a checkpoint, stored as JSON next to it."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from qkv.checkpoint.plain import Plain, decode, encode
 from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 
-_AGAIN = "It is not what was saved: use another checkpoint of this run, or get this one again from where it came."
+_AGAIN = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
 
 
 def encode_figures(figures: Sequence[Figure]) -> bytes:
-    """Write figures as JSON; a value that is not finite is written by its name.
+    """Serialize figures as JSON; a value that is not finite is written by name.
 
     Args:
-        figures: what was measured.
+        figures: the figures.
 
     Returns:
         The JSON.
@@ -28,11 +28,11 @@ def encode_figures(figures: Sequence[Figure]) -> bytes:
 
 
 def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
-    """Read what `encode_figures` wrote.
+    """Parse the output of `encode_figures`.
 
     Args:
         data: JSON.
-        path: the name that messages use.
+        path: its name in messages.
 
     Returns:
         The figures.
@@ -47,10 +47,10 @@ def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
 
 
 def to_plain(figure: Figure) -> dict[str, Plain]:
-    """Write a figure as names and numbers; a value that is not finite is written by its name.
+    """Convert a figure to names and numbers; a value that is not finite is written by name.
 
     Args:
-        figure: what was measured.
+        figure: the figure.
 
     Returns:
         Its fields.
@@ -65,17 +65,17 @@ def to_plain(figure: Figure) -> dict[str, Plain]:
 
 
 def from_plain(value: Plain, path: str) -> Figure:
-    """Read what `to_plain` wrote, and believe nothing of it.
+    """Parse and validate the output of `to_plain`.
 
     Args:
         value: its fields.
-        path: the name that messages use.
+        path: its name in messages.
 
     Returns:
         The figure.
 
     Raises:
-        CheckpointError: it is none.
+        CheckpointError: it is not a figure.
     """
     match value:
         case {

@@ -1,4 +1,4 @@
-"""One checkpoint: a folder that is there as a whole or not at all."""
+"""One checkpoint: a folder that is written and replaced atomically."""
 
 import os
 import secrets
@@ -23,26 +23,26 @@ from qkv.checkpoint.disk import (
 from qkv.checkpoint.manifest import TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.errors import CheckpointError, error_message
 
-_AGAIN = "Use another checkpoint of this run, or get this one again from where it came."
+_AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
 
 def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest:
-    """Write a checkpoint so that, whatever happens, the folder is there as a whole or not at all.
+    """Write a checkpoint atomically: the folder exists completely or not at all, whatever happens.
 
-    The files go into a temporary folder beside the target; each is flushed to the disk, then the folder; then it is
-    renamed. One process at a time may save to the same target.
+    The files go into a temporary folder next to the target. Each file and then the folder is flushed to disk, and the
+    folder is renamed. Only one process at a time may save to the same target.
 
     Args:
-        folder: the target, which does not exist yet or is empty; missing parents are made.
+        folder: the target, which does not exist yet or is empty; missing parents are created.
         contents: what to write.
-        replace: whether a checkpoint that stands there already gives way, once the new one is complete.
+        replace: whether to replace an existing checkpoint, once the new one is complete.
 
     Returns:
-        The manifest; its `digest` stands for every byte.
+        The manifest; its `digest` covers every byte.
 
     Raises:
-        CheckpointError: the target holds something else, cannot be written to, or the disk is full. Nothing is lost
-            then: what stood at the target still stands.
+        CheckpointError: the target contains something else or is not writable, or the disk is full. The target is then
+            left unchanged.
 
     Example:
         >>> import tempfile, torch
@@ -59,7 +59,7 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
     remove_leftovers(folder.parent, folder.name)
     temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
     try:
-        with typed(folder, "a folder that can be written to"):
+        with typed(folder, "a writable folder"):
             _write(temporary, files | {manifests.NAME: manifest.to_bytes()})
             if occupied:
                 os.rename(folder, _replaced(folder))
@@ -81,10 +81,10 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
         trainer: whether to read the trainer's state too; its files are verified in any case.
 
     Returns:
-        What it holds, tensors on the CPU.
+        Its contents, tensors on the CPU.
 
     Raises:
-        CheckpointError: a file is missing or altered; it is named, with the hint.
+        CheckpointError: a file is missing or altered; the message names it.
     """
     folder = standing(folder)
     with Reader(folder) as reader:
@@ -102,7 +102,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
 
 
 def verify(folder: Path) -> Manifest:
-    """Check that a checkpoint is complete and unaltered, without holding it in memory.
+    """Check that a checkpoint is complete and unaltered, without loading it into memory.
 
     Args:
         folder: a folder that `save` wrote.
@@ -111,7 +111,7 @@ def verify(folder: Path) -> Manifest:
         Its manifest.
 
     Raises:
-        CheckpointError: a file is missing or altered; it is named, with the hint.
+        CheckpointError: a file is missing or altered; the message names it.
     """
     folder = standing(folder)
     with Reader(folder) as reader:
@@ -122,7 +122,7 @@ def verify(folder: Path) -> Manifest:
 
 
 def standing(folder: Path) -> Path:
-    """Say where a checkpoint stands, should replacing it have been cut short between two renames.
+    """Locate a checkpoint even if its replacement was interrupted between two renames.
 
     Args:
         folder: its name.
@@ -136,13 +136,13 @@ def standing(folder: Path) -> Path:
 
 
 def recover(folder: Path) -> None:
-    """Finish or undo a replacement that was cut short.
+    """Finish or undo an interrupted replacement.
 
     Args:
         folder: the name of the checkpoint.
 
     Raises:
-        CheckpointError: the folder cannot be written to.
+        CheckpointError: the folder is not writable.
     """
     old = _replaced(folder)
     if not os.path.isdir(old):
@@ -150,13 +150,13 @@ def recover(folder: Path) -> None:
     if os.path.lexists(folder):
         remove_folder(old)
         return
-    with typed(folder, "a folder that can be written to"):
+    with typed(folder, "a writable folder"):
         os.rename(old, folder)
         fsync_folder(folder.parent)
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Say whether a folder looks like a checkpoint, complete or not.
+    """Return whether a folder looks like a checkpoint, complete or not.
 
     Args:
         folder: any path.
@@ -179,24 +179,26 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _occupied(folder: Path, replace: bool) -> bool:
-    with typed(folder, "a folder that can be written to"):
+    with typed(folder, "a writable folder"):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             hint = "Choose another folder."
-            raise CheckpointError(error_message(str(folder), "a new folder", "a file or link by this name", hint))
+            raise CheckpointError(error_message(str(folder), "a new folder", "a file or link", hint))
         entries = sorted(os.listdir(folder)) if folder.exists() else []
     if not entries:
         return False
     if manifests.NAME not in entries:
-        got, hint = f"a folder that holds {entries[0]!r}", "Choose another folder: nothing in this one was touched."
+        got, hint = f"a folder that contains {entries[0]!r}", "Choose another folder: nothing in this one was changed."
         raise CheckpointError(error_message(str(folder), "a new or empty folder", got, hint))
     if not replace:
         hint = "Choose another folder, or remove this one if it is no longer needed."
-        raise CheckpointError(error_message(str(folder), "a new folder", "one that holds a checkpoint already", hint))
+        raise CheckpointError(
+            error_message(str(folder), "a new folder", "a folder that already contains a checkpoint", hint)
+        )
     return True
 
 
 def _give_up(temporary: Path, folder: Path) -> None:
-    # The first error is the one to tell: what goes wrong while cleaning up is found again by the next save.
+    # Report the first error; problems during cleanup are found again by the next save.
     with suppress(CheckpointError):
         recover(folder)
         remove_leftovers(temporary.parent, folder.name)
@@ -209,7 +211,7 @@ def _manifest(reader: Reader) -> Manifest:
     except CheckpointError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        hint = "It is not a checkpoint, or an incomplete copy of one: give the folder that qkv saved, or copy it again."
+        hint = "It is not a checkpoint, or is an incomplete copy: give a folder saved by qkv, or copy it again."
         raise CheckpointError(
             error_message(str(path), "the list of the checkpoint's files", "no such file", hint)
         ) from None

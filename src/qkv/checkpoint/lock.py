@@ -1,4 +1,4 @@
-"""One training at a time in a run folder."""
+"""A lock that allows one training at a time in a run folder."""
 
 import fcntl
 import os
@@ -14,13 +14,13 @@ NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for one process; the lock goes with the process, however it ends.
+    """Lock a folder for one process; the lock is released when the process ends, however it ends.
 
     Args:
         folder: an existing folder.
 
     Raises:
-        CheckpointError: another process holds it, or it cannot be written to.
+        CheckpointError: another process holds the lock, or the folder is not writable.
 
     Example:
         >>> import tempfile
@@ -29,7 +29,7 @@ def locked(folder: Path) -> Iterator[None]:
         Traceback (most recent call last):
         qkv.errors.CheckpointError: ...: expected a run folder that no other training uses; got one in use. ...
     """
-    with typed(folder, "a folder that can be written to"):
+    with typed(folder, "a writable folder"):
         handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         try:

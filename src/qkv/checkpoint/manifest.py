@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: the size and sha256 of each file, and a digest of the list itself."""
+"""The manifest of a checkpoint: the size and sha256 of each file, and a digest of the manifest itself."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ LIMITS: Mapping[str, int] = MappingProxyType(
         TOKENIZER: 256 * _MIB,
     }
 )
-_AGAIN = "It is not what was saved: use another checkpoint of this run, or get this one again from where it came."
+_AGAIN = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -41,7 +41,7 @@ class Entry:
 
     Args:
         bytes: its size.
-        sha256: of its content, in hexadecimal.
+        sha256: sha256 of its contents, in hexadecimal.
     """
 
     bytes: int
@@ -54,8 +54,8 @@ class Manifest:
     """The list of a checkpoint's files.
 
     Args:
-        files: for each plain file name its size and sha256.
-        tied: for each tensor file the names that stand for another tensor of it.
+        files: size and sha256 of each plain file name.
+        tied: for each tensor file, the names that are aliases of another tensor in it.
 
     Example:
         >>> manifest = Manifest({name: Entry(2, sha256(b"{}").hexdigest()) for name in REQUIRED})
@@ -68,14 +68,14 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """One sha256 that stands for every byte of the checkpoint, in hexadecimal."""
+        """One sha256 that covers every byte of the checkpoint, in hexadecimal."""
         return sha256(encode(self._body(), NAME)).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Write the list.
+        """Serialize the list.
 
         Returns:
-            JSON, always the same bytes for the same list.
+            JSON; the same list always gives the same bytes.
         """
         return encode(self._body() | {"digest": self.digest}, NAME)
 
@@ -90,8 +90,8 @@ def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) 
     """List files that are about to be written.
 
     Args:
-        files: for each name its content.
-        tied: for each tensor file its tied names.
+        files: the contents of each name.
+        tied: the tied names of each tensor file.
 
     Returns:
         The list.
@@ -101,22 +101,22 @@ def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) 
 
 
 def parse(data: bytes, path: str) -> Manifest:
-    """Read the list of a checkpoint's files, and believe nothing of it.
+    """Parse and validate the list of a checkpoint's files.
 
     Args:
         data: at most `LIMIT` bytes.
-        path: the name that messages use.
+        path: its name in messages.
 
     Returns:
         The list; its names are known plain names, its sizes within limits.
 
     Raises:
-        CheckpointError: any byte of it differs from what was written, a file outside the folder is named, a required
-            one is not, or it was written by a newer qkv.
+        CheckpointError: any byte of it was altered, it names a file outside the folder, a required file is missing, or
+            it was written by a newer qkv.
     """
     value = decode_mapping(data, path)
     if value.get("format") != FORMAT:
-        hint = "Give the folder of a checkpoint that qkv saved."
+        hint = "Give the folder of a checkpoint saved by qkv."
         raise CheckpointError(error_message(path, f'"format": "{FORMAT}"', repr(value.get("format"))[:80], hint))
     if value.get("version") != VERSION:
         hint = "Use the version of qkv that saved it, or a newer one."

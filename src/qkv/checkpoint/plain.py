@@ -1,4 +1,4 @@
-"""Names and numbers as JSON, and nothing else: strict, bounded, the same bytes every time."""
+"""Names and numbers as JSON, and nothing else: strict, bounded, deterministic."""
 
 import json
 import math
@@ -13,17 +13,17 @@ _DEPTH = 32
 
 
 def encode(value: Plain, what: str) -> bytes:
-    """Write names and numbers as JSON, the same bytes for the same value.
+    """Serialize names and numbers as JSON, the same bytes for the same value.
 
     Args:
-        value: mappings with text keys, sequences, text, finite numbers, truth values, None; 32 levels at most.
-        what: the name that messages use.
+        value: mappings with string keys, sequences, strings, finite numbers, booleans, None; at most 32 levels.
+        what: its name in messages.
 
     Returns:
         UTF-8 text with sorted keys, ended by a line feed.
 
     Raises:
-        CheckpointError: something else is in it; the message gives its place.
+        CheckpointError: it contains something else; the message says where.
 
     Example:
         >>> encode({"width": 256, "kind": "gru"}, "config")
@@ -43,17 +43,17 @@ def encode(value: Plain, what: str) -> bytes:
 
 
 def decode(data: bytes, what: str) -> Plain:
-    """Read what `encode` wrote.
+    """Parse the output of `encode`.
 
     Args:
-        data: UTF-8 JSON; bounding its size is up to the caller.
-        what: the name that messages use, as a path.
+        data: UTF-8 JSON; the caller must bound its size.
+        what: its name in messages, as a path.
 
     Returns:
-        Its value, made of dict, list, str, int, float, bool and None.
+        Its value, built from dict, list, str, int, float, bool and None.
 
     Raises:
-        CheckpointError: not JSON, twice the same key, nesting too deep, or a number that is not finite.
+        CheckpointError: it is not JSON, repeats a key, is nested too deeply, or contains a number that is not finite.
 
     Example:
         >>> decode(b'{"width": 256}', "config.json")
@@ -65,27 +65,27 @@ def decode(data: bytes, what: str) -> Plain:
     except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
-        hint = "It is not what was saved: get the checkpoint again from where it came."
+        hint = "The file was altered: copy the checkpoint again from its source."
         raise CheckpointError(error_message(what, "JSON of names and numbers", str(error), hint)) from error
     return value  # type: ignore[no-any-return]
 
 
 def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
-    """Read a JSON object that `encode` wrote.
+    """Parse a JSON object written by `encode`.
 
     Args:
         data: UTF-8 JSON.
-        what: the name that messages use, as a path.
+        what: its name in messages, as a path.
 
     Returns:
         The mapping.
 
     Raises:
-        CheckpointError: as `decode`, or it is not an object.
+        CheckpointError: as for `decode`, or it is not an object.
     """
     value = decode(data, what)
     if not isinstance(value, dict):
-        hint = "It is not what was saved: get the checkpoint again from where it came."
+        hint = "The file was altered: copy the checkpoint again from its source."
         raise CheckpointError(error_message(what, "a JSON object", type(value).__name__, hint))
     return value
 
@@ -94,12 +94,12 @@ def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, 
     """List the fields in which two configurations differ.
 
     Args:
-        stored: one of them; a field that it lacks counts as None.
+        stored: one of them; missing fields count as None.
         given: the other.
-        name: the field they stand under, empty at the top.
+        name: the field that contains them, empty at the top.
 
     Returns:
-        For each field its dotted name and both values, sorted by name.
+        The dotted name and both values of each field, sorted by name.
 
     Example:
         >>> differences({"model": {"width": 256}, "seed": 1}, {"model": {"width": 512}, "seed": 1})
@@ -136,12 +136,12 @@ def _check(value: object, where: str, depth: int) -> None:
         case Mapping():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    hint = "Turn the key into text."
-                    raise CheckpointError(error_message(where, "keys that are text", repr(key)[:80], hint))
+                    hint = "Convert the key to a string."
+                    raise CheckpointError(error_message(where, "string keys", repr(key)[:80], hint))
                 _check(item, f"{where}.{key[:80]}", depth + 1)
         case list() | tuple():
             for index, item in enumerate(value):
                 _check(item, f"{where}[{index}]", depth + 1)
         case _:
-            hint = "Only text, finite numbers, truth values, None, lists and mappings of these can be stored."
+            hint = "Only strings, finite numbers, booleans, None, and lists and mappings of these can be stored."
             raise CheckpointError(error_message(where, "a name or a finite number", repr(value)[:80], hint))

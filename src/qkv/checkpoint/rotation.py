@@ -1,4 +1,4 @@
-"""The checkpoints of one run: which are there, which is the newest, which is the best, which may go.
+"""The checkpoints of one run: which exist, which is the newest, which is the best, which can be removed.
 
 RUN/step-00001000/    a checkpoint, see `qkv.checkpoint.folder`
 RUN/best              names the best one
@@ -37,10 +37,10 @@ def step_folder(run: Path, step: int) -> Path:
 
     Args:
         run: the run folder.
-        step: number of updates done.
+        step: number of completed updates.
 
     Returns:
-        Its folder, there or not.
+        Its folder, existing or not.
 
     Example:
         >>> step_folder(Path("run"), 1000).name
@@ -50,7 +50,7 @@ def step_folder(run: Path, step: int) -> Path:
 
 
 def steps(run: Path) -> list[int]:
-    """List the steps whose checkpoints are in a run folder, complete or not.
+    """List the steps that have a checkpoint in a run folder, complete or not.
 
     Args:
         run: the run folder.
@@ -61,9 +61,9 @@ def steps(run: Path) -> list[int]:
     Raises:
         CheckpointError: the folder cannot be read.
     """
-    with typed(run, "a run folder that can be read"):
+    with typed(run, "a readable run folder"):
         entries = [entry.name for entry in os.scandir(run) if entry.is_dir(follow_symlinks=False)]
-    # A replacement that was cut short left the old one under this hidden name: it still counts.
+    # An interrupted replacement left the old checkpoint under this hidden name: it still counts.
     plain = {name.removeprefix(".").removesuffix(REPLACED) if name.endswith(REPLACED) else name for name in entries}
     return sorted(int(found[1]) for name in plain if (found := _STEP.fullmatch(name)))
 
@@ -84,20 +84,20 @@ def present(run: Path) -> list[Path]:
 
 
 def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: bool = False) -> Manifest:
-    """Save the checkpoint of a step, point `best` to it where it is, then let old ones go.
+    """Save the checkpoint of a step, point `best` to it if it is the best, then remove old ones.
 
     Args:
         run: an existing run folder.
-        step: number of updates done.
-        contents: what to write; a checkpoint of the same step gives way to it.
-        keep: how many of the newest stay, at least 1; the best stays besides.
+        step: number of completed updates.
+        contents: what to write; replaces an existing checkpoint of the same step.
+        keep: number of newest checkpoints to retain, at least 1, in addition to the best.
         best: whether this is the best one so far.
 
     Returns:
         Its manifest.
 
     Raises:
-        CheckpointError: it cannot be written; those that are there stay.
+        CheckpointError: it cannot be written; existing checkpoints are retained.
     """
     folder = step_folder(run, step)
     manifest = save(folder, contents, replace=True)
@@ -109,12 +109,12 @@ def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: 
 
 
 def surplus(present: Iterable[int], keep: int, best: int | None) -> list[int]:
-    """Choose the checkpoints that may go.
+    """Choose the checkpoints to remove.
 
     Args:
-        present: the steps that are there.
-        keep: how many of the newest stay; at least one always does.
-        best: the step that stays besides, if any.
+        present: the existing steps.
+        keep: number of newest steps to retain; at least one is always retained.
+        best: another step to retain, if any.
 
     Returns:
         The steps to remove, ascending.
@@ -132,13 +132,13 @@ def latest_complete(run: Path, say: Callable[[str], None] = to_stderr) -> Path |
 
     Args:
         run: the run folder.
-        say: is told of each newer one that had to be passed over; standard error by default.
+        say: called with a message for each damaged checkpoint that is skipped; prints to standard error by default.
 
     Returns:
-        Its folder, or None where no checkpoint was ever saved.
+        Its folder, or None if no checkpoint was ever saved.
 
     Raises:
-        CheckpointError: there are checkpoints, but not one is complete; the newest one's fault is named.
+        CheckpointError: there are checkpoints, but none is complete; the message gives the newest one's fault.
     """
     faults: list[CheckpointError] = []
     for step in reversed(steps(run)):
@@ -147,7 +147,7 @@ def latest_complete(run: Path, say: Callable[[str], None] = to_stderr) -> Path |
             verify(folder)
         except CheckpointError as error:
             faults.append(error)
-            say(f"Passing over a damaged checkpoint: {error}")
+            say(f"Skipping a damaged checkpoint: {error}")
         else:
             return folder
     if faults:
@@ -156,11 +156,11 @@ def latest_complete(run: Path, say: Callable[[str], None] = to_stderr) -> Path |
 
 
 def mark_best(run: Path, step: int) -> None:
-    """Point `best` to the checkpoint of a step, as a whole or not at all.
+    """Point `best` to the checkpoint of a step, atomically.
 
     Args:
         run: the run folder.
-        step: whose checkpoint is there.
+        step: a step with a checkpoint.
 
     Raises:
         CheckpointError: the pointer cannot be written.
@@ -175,7 +175,7 @@ def best_step(run: Path) -> int | None:
         run: the run folder.
 
     Returns:
-        The step, or None where there is no pointer.
+        The step, or None if there is no pointer.
 
     Raises:
         CheckpointError: the pointer is damaged.
@@ -187,7 +187,7 @@ def best_step(run: Path) -> int | None:
         value = decode_mapping(reader.read(BEST, _BEST_LIMIT), str(path)).get("checkpoint")
     found = _STEP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        hint = "Remove this file and train on, or give the folder of one checkpoint, as in RUN/step-00001000."
+        hint = "Remove this file and resume training, or give the folder of one checkpoint, as in RUN/step-00001000."
         raise CheckpointError(
             error_message(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), hint)
         )
@@ -204,7 +204,7 @@ def best(run: Path) -> Path:
         Its folder.
 
     Raises:
-        CheckpointError: none was marked yet, the pointer is damaged, or what it points to is gone.
+        CheckpointError: none was marked yet, the pointer is damaged, or the checkpoint is missing.
     """
     step = best_step(run)
     if step is None:
@@ -212,23 +212,23 @@ def best(run: Path) -> Path:
         raise CheckpointError(error_message(str(run / BEST), "the name of the best checkpoint", "no such file", hint))
     folder = standing(step_folder(run, step))
     if not is_checkpoint(folder):
-        hint = "Copy the run folder again as a whole, or give the folder of another checkpoint."
-        raise CheckpointError(error_message(str(run / BEST), f"a checkpoint {folder.name}", "none by this name", hint))
+        hint = "Copy the whole run folder again, or give the folder of another checkpoint."
+        raise CheckpointError(error_message(str(run / BEST), f"a checkpoint {folder.name}", "no such folder", hint))
     return folder
 
 
 def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
-    """Find the checkpoint that a user means.
+    """Find the checkpoint for a path given by the user.
 
     Args:
-        path: a checkpoint, a run folder (its best one, else its newest complete one), or the file `RUN/best`.
-        say: is told of damaged checkpoints that were passed over; standard error by default.
+        path: a checkpoint, a run folder (its best checkpoint, else its newest complete one), or the file `RUN/best`.
+        say: called with a message for each damaged checkpoint that is skipped; prints to standard error by default.
 
     Returns:
         The folder of one checkpoint.
 
     Raises:
-        CheckpointError: there is no checkpoint there.
+        CheckpointError: there is no checkpoint.
 
     Example:
         >>> locate(Path("/dev/null/model"))
@@ -241,13 +241,13 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         path = path.parent
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
-        hint = "Give the --out of a training, or one checkpoint in it."
+        hint = "Give the run folder (--out) of a training, or one checkpoint in it."
         raise CheckpointError(error_message(str(path), "a checkpoint or a run folder", got, hint))
     if os.path.lexists(path / BEST):
         return best(path)
     found = latest_complete(path, say)
     if found is None:
-        hint = "Give the --out of a training, or one checkpoint in it."
+        hint = "Give the run folder (--out) of a training, or one checkpoint in it."
         raise CheckpointError(
             error_message(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
         )

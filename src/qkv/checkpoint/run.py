@@ -26,22 +26,22 @@ _LIMIT = 16 << 20
 def open_run(
     folder: Path, config: Mapping[str, Plain], *, free: Collection[str] = (), added: Mapping[str, Plain] | None = None
 ) -> Iterator[Path]:
-    """Open a run folder for training: make it, or check that it is the same run, and hold it.
+    """Open and lock a run folder for training: create it, or check that it contains the same run.
 
-    What an interrupted save or removal left behind is cleaned up.
+    Leftovers of an interrupted save or removal are cleaned up.
 
     Args:
-        folder: the run folder; it is made where it does not exist.
+        folder: the run folder; created if it does not exist.
         config: names and numbers that define the run.
         free: dotted names of fields that may change between two starts of one run, as in "training.steps".
-        added: dotted names of fields that there were not always, with the value that runs had before.
+        added: dotted names of fields that older runs lack, with the value those runs used.
 
     Returns:
-        A context in which no other process can open the run; it gives the folder.
+        A context manager that yields the folder; inside, no other process can open the run.
 
     Raises:
-        ConfigError: the folder holds a run of another configuration; the fields that differ are named.
-        CheckpointError: the folder holds something else, is in use, or cannot be written to.
+        ConfigError: the folder contains a run with another configuration; the message names the differing fields.
+        CheckpointError: the folder contains something else, is in use, or is not writable.
 
     Example:
         >>> import tempfile
@@ -72,7 +72,7 @@ def open_run(
 
 
 def read_config(folder: Path) -> dict[str, Plain]:
-    """Read the configuration a run was started with.
+    """Read the configuration with which a run was started.
 
     Args:
         folder: a run folder.
@@ -81,14 +81,14 @@ def read_config(folder: Path) -> dict[str, Plain]:
         Names and numbers.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: it is missing or damaged.
     """
     path = str(folder / NAME)
     with Reader(folder) as reader:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     config = value.get("config")
     if value.get("format") != FORMAT or value.get("version") != VERSION or not isinstance(config, dict):
-        hint = "Give another --out; if qkv trained in this folder, use the same version of qkv, or a newer one."
+        hint = "Give another --out; if qkv trained in this folder, use the same or a newer version of qkv."
         raise CheckpointError(
             error_message(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
         )
@@ -96,12 +96,12 @@ def read_config(folder: Path) -> dict[str, Plain]:
 
 
 def _check_kind(folder: Path) -> None:
-    with typed(folder, "a folder that can be read"):
+    with typed(folder, "a readable folder"):
         entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
     if entries and NAME not in entries:
-        got = "one checkpoint" if is_checkpoint(folder) else f"a folder that holds {entries[0]!r}"
-        hint = "Give another --out: nothing in this folder was touched."
-        raise CheckpointError(error_message(f"--out {folder}", "a run folder, or a new or empty one", got, hint))
+        got = "one checkpoint" if is_checkpoint(folder) else f"a folder that contains {entries[0]!r}"
+        hint = "Give another --out: nothing in this folder was changed."
+        raise CheckpointError(error_message(f"--out {folder}", "a run folder, or a new or empty folder", got, hint))
 
 
 def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
@@ -113,7 +113,7 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
     more = f" and {len(found) - 12} more" if len(found) > 12 else ""
     hint = "Give another --out, or the same settings as before."
     if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
-        hint = "A sha256 sum that differs means that a file now holds something else. " + hint
+        hint = "A different sha256 means that the contents of a file have changed. " + hint
     argument = f"--out {folder}"
     raise ConfigError(error_message(argument, "the configuration this run was started with", shown + more, hint))
 

@@ -1,4 +1,4 @@
-"""Named tensors as safetensors bytes; tensors that share their memory are stored once."""
+"""Named tensors as safetensors bytes; tensors that share memory are stored once."""
 
 from collections.abc import Mapping
 
@@ -9,21 +9,21 @@ from torch import Tensor
 
 from qkv.errors import CheckpointError, error_message
 
-_AGAIN = "It is not what was saved: get the checkpoint again from where it came."
+_AGAIN = "The file was altered: copy the checkpoint again from its source."
 
 
 def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str]]:
-    """Turn named tensors into safetensors bytes, the same bytes for the same values.
+    """Serialize named tensors as safetensors bytes, the same bytes for the same values.
 
     Args:
         tensors: name to tensor, any shapes, strides and devices.
-        what: the name that messages use.
+        what: its name in messages.
 
     Returns:
-        The bytes, and for each name whose tensor is another one's very memory the name that is stored.
+        The bytes, and for each tensor that shares another one's memory the name under which that is stored.
 
     Raises:
-        CheckpointError: a kind of tensor that cannot be stored (sparse, complex, without data).
+        CheckpointError: a tensor cannot be stored (sparse, complex, without data).
 
     Example:
         >>> shared = torch.ones(2)
@@ -49,22 +49,22 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
         return safetensors.torch.save(kept), tied
     except (SafetensorError, ValueError, KeyError) as error:
         hint = "Convert these tensors to a plain dense type, such as float32."
-        raise CheckpointError(error_message(what, "tensors that safetensors can hold", str(error), hint)) from error
+        raise CheckpointError(error_message(what, "tensors supported by safetensors", str(error), hint)) from error
 
 
 def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
-    """Read what `pack` wrote.
+    """Parse the output of `pack`.
 
     Args:
         data: safetensors bytes.
-        tied: the names that stand for another one's tensor.
-        what: the name that messages use, as a path.
+        tied: the names that are aliases of another tensor.
+        what: its name in messages, as a path.
 
     Returns:
         Name to tensor, on the CPU; tied names give the same tensor object.
 
     Raises:
-        CheckpointError: not safetensors, or a tie that leads nowhere.
+        CheckpointError: it is not safetensors, or an alias has no target.
     """
     try:
         tensors = safetensors.torch.load(data)
@@ -72,12 +72,14 @@ def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]
         raise CheckpointError(error_message(what, "safetensors", str(error)[:200], _AGAIN)) from error
     for name, home in tied.items():
         if name in tensors or home not in tensors:
-            raise CheckpointError(error_message(what, f"a tensor {home!r} that {name!r} stands for", "none", _AGAIN))
+            raise CheckpointError(
+                error_message(what, f"a tensor {home!r}, of which {name!r} is an alias", "none", _AGAIN)
+            )
     return tensors | {name: tensors[home] for name, home in tied.items()}
 
 
 def _apart(tensor: Tensor, memories: set[int]) -> Tensor:
-    # Views of one memory that differ are stored apart: all but the first are copied.
+    # Different views of one memory are stored separately: all but the first are copied.
     dense = tensor.detach().cpu().contiguous()
     memory = dense.untyped_storage().data_ptr()
     if memory in memories:
@@ -94,7 +96,7 @@ def _check(name: str, tensor: Tensor, what: str) -> None:
         raise CheckpointError(error_message(what, "dense tensors with data", got, hint))
     if not name or name == "__metadata__":
         hint = "Rename the tensor."
-        raise CheckpointError(error_message(what, "names that safetensors can hold", repr(name), hint))
+        raise CheckpointError(error_message(what, "names supported by safetensors", repr(name), hint))
 
 
 def _identity(name: str, tensor: Tensor) -> object:

@@ -1,1 +1,1 @@
-"""The command line; import it from its modules."""
+"""The command line. Import commands from their modules."""

@@ -1,4 +1,4 @@
-"""`qkv align`: which source word each target word goes back to, for two files."""
+"""`qkv align`: align source and target words of two files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,26 +10,27 @@ from qkv.cli.failure import guarded
 
 @guarded
 def align(
-    run: Annotated[Path, typer.Argument(help="A translation model: the folder that training wrote.")],
-    source: Annotated[Path | None, typer.Option(help="Source sentences, words with spaces between.")] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder of a translation model.")],
+    source: Annotated[Path | None, typer.Option(help="Source sentences, words separated by spaces.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
-    reverse: Annotated[Path | None, typer.Option(help="A model of the other direction, to agree with.")] = None,
+    reverse: Annotated[Path | None, typer.Option(help="Run folder of a model of the other direction.")] = None,
     symmetrize: Annotated[
-        str, typer.Option(help="How two directions become one: mutual, intersection, union, grow-diagonal, ...")
+        str, typer.Option(help="How to combine two directions: mutual, intersection, union, grow-diagonal, ...")
     ] = "mutual",
-    gold: Annotated[Path | None, typer.Option(help="Links made by hand: tells the error rate.")] = None,
-    valid_source: Annotated[Path | None, typer.Option(help="Sentences to choose layer and head on.")] = None,
+    gold: Annotated[Path | None, typer.Option(help="Manual alignments, to report the error rate.")] = None,
+    valid_source: Annotated[Path | None, typer.Option(help="Sentences for choosing layer and head.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    valid_gold: Annotated[Path | None, typer.Option(help="Their links.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Which attention to read, in place of a choice.")] = None,
-    head: Annotated[int | None, typer.Option(help="Which head of that layer; the mean over all if not given.")] = None,
+    valid_gold: Annotated[Path | None, typer.Option(help="Their manual alignments.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Use this attention layer instead of choosing one.")] = None,
+    head: Annotated[int | None, typer.Option(help="Head of that layer; default: mean over all heads.")] = None,
     when: Annotated[
-        str | None, typer.Option(help="Read that layer at the step that predicts a word (default), or after it.")
+        str | None,
+        typer.Option(help="Read the layer at the step that predicts a word (at, default), or after it (after)."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Write JSON lines with the words, in place of 0-0 1-2.")] = False,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    json: Annotated[bool, typer.Option("--json", help="Write JSON lines with the words instead of 0-0 1-2.")] = False,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Write the links of each line to standard output, source word first, both from 0 (the Pharaoh format).
+    """Write the alignment links of each line to standard output, source word first, counted from 0 (Pharaoh format).
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """

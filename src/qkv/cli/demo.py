@@ -1,4 +1,4 @@
-"""`qkv demo`: learn to read dates in a minute, and see what the model attends to."""
+"""`qkv demo`: learn to read dates in a minute, and show what the model attends to."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,11 @@ from qkv.cli.failure import guarded
 
 @guarded
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for data, model and pictures.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Decides everything that is left to chance.")] = 0,
-    steps: Annotated[int | None, typer.Option(help="Number of updates.", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for data, model and pictures.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="Number of training steps.", min=1)] = None,
 ) -> None:
-    """Watch a model learn to read dates ("Tue, 3rd of May 2011" → 2011-05-03), and see where it looks.
+    """Watch a model learn to read dates ("Tue, 3rd of May 2011" → 2011-05-03), and see what it attends to.
 
     Example: qkv demo
     """

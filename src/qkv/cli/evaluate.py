@@ -11,23 +11,25 @@ from qkv.cli.place import expect_place
 
 @guarded
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")],
-    source: Annotated[Path | None, typer.Option(help="Source sentences, one per line, of a translator.")] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    source: Annotated[Path | None, typer.Option(help="For translators: source sentences, one per line.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Or one file as in training: source<TAB>target, label<TAB>text, or words in columns."),
+        typer.Option(help="Or one file as for training: source<TAB>target, label<TAB>text, or words in columns."),
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Plain text, of a language model.")] = None,
-    beam: Annotated[int, typer.Option(help="Of translations: how many hypotheses to keep; 1 is greedy.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="Of a beam: 0 compares log-probabilities, 1 per token.")] = 1.0,
+    text: Annotated[Path | None, typer.Option(help="For language models: plain text.")] = None,
+    beam: Annotated[int, typer.Option(help="For translators: beam width; 1 is greedy.")] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="For a beam: 0 compares log-probabilities, 1 their mean per token.")
+    ] = 1.0,
     max_tokens: Annotated[
-        int | None, typer.Option(help="The most tokens of a translation; else 3 to each of its source, and 16.")
+        int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write what the model said to this file.")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Also write the model's output to this file.")] = None,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Score a model by the code that training uses.
+    """Score a model with the same code as training.
 
     Translations: sacreBLEU with its signature, chrF, exact match and word error rate. Labels and tags: accuracy and
     F1. Text: loss, perplexity and bits per character.

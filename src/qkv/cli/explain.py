@@ -16,15 +16,15 @@ def explain(
     mask: Annotated[str, typer.Option(help="none, causal, lengths, window or dense.")] = "none",
     batch: Annotated[int, typer.Option(help="Items in the batch.", min=1)] = 1,
     heads: Annotated[int, typer.Option(help="Heads.", min=1)] = 8,
-    queries: Annotated[int, typer.Option(help="Queries of each head.", min=0)] = 1024,
-    keys: Annotated[int, typer.Option(help="Keys of each head.", min=0)] = 1024,
+    queries: Annotated[int, typer.Option(help="Queries per head.", min=0)] = 1024,
+    keys: Annotated[int, typer.Option(help="Keys per head.", min=0)] = 1024,
     width: Annotated[int, typer.Option(help="Width of queries, keys and values.", min=1)] = 64,
-    dropout: Annotated[float, typer.Option(help="The probability with which a weight is dropped.")] = 0.0,
+    dropout: Annotated[float, typer.Option(help="Dropout probability of the weights.")] = 0.0,
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     gradient: Annotated[bool, typer.Option(help="Plan for training, with the backward pass.")] = False,
-    backend: Annotated[str, typer.Option(help="auto, or a backend by name, to read why it refuses.")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, or the name of a backend to see why it refuses.")] = "auto",
 ) -> None:
-    """Show which backend computes a mechanism, why, at what cost, and why not the others.
+    """Show which backend computes a mechanism, why, at what cost, and why the others were rejected.
 
     Example: qkv explain --score additive --queries 4096 --keys 4096 --gradient
     """

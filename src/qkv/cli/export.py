@@ -1,4 +1,4 @@
-"""`qkv export`: a trained model as files that other programs run."""
+"""`qkv export`: export a trained model for other programs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,11 @@ from qkv.cli.failure import guarded
 
 @guarded
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")],
-    to: Annotated[str, typer.Option(help="ctranslate2 (a Transformer that translates) or onnx.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    to: Annotated[str, typer.Option(help="ctranslate2 (translation Transformers) or onnx.")],
+    out: Annotated[Path, typer.Option(help="Output folder; must not exist yet.")],
 ) -> None:
-    """Write a trained model as CTranslate2 or ONNX Runtime read it.
+    """Export a trained model to CTranslate2 or ONNX Runtime.
 
     Example: qkv export runs/de-en --to onnx --out de-en.onnx
     """

@@ -1,4 +1,4 @@
-"""How commands end when something goes wrong: one message on standard error, an exit code, no traceback."""
+"""How commands report errors: one message on standard error, an exit code, no traceback."""
 
 import functools
 import inspect
@@ -16,16 +16,15 @@ R = TypeVar("R")
 BAD_INPUT = 2
 INTERRUPTED = 130
 _LESS = (
-    "Take less at once: fewer tokens in a batch ([training] tokens in --config), a smaller model, a smaller --beam, "
-    "shorter texts; `qkv explain` tells what attention takes."
+    "Process less at once: fewer tokens per batch ([training] tokens in --config), a smaller model, a smaller --beam, "
+    "shorter texts; `qkv explain` shows how much memory attention takes."
 )
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn typed errors, an exhausted memory and files that the system refuses into a message and exit code 2, an
-    interruption into 130.
+    """Turn typed errors, out-of-memory errors and file errors into a message and exit code 2, an interruption into 130.
 
-    Anything else is a defect and stays visible with its traceback.
+    Anything else is a bug and keeps its traceback.
 
     Example:
         >>> @guarded
@@ -52,10 +51,10 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             print(f"qkv: {error_message('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except OSError as error:
-            if error.filename is None:  # no file refused: a reader who has enough, or a defect
+            if error.filename is None:  # not about a file: the reader of a pipe has closed it, or a bug
                 raise
-            hint = "Check the name, and whether you may use it."
-            told = error_message(str(error.filename), "a file or folder that can be used", f"{error.strerror}", hint)
+            hint = "Check the name and its permissions."
+            told = error_message(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)
             print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
@@ -66,7 +65,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_typed(command: Callable[..., object], given: Mapping[str, object], message: str) -> str:
-    """The message with the flag that was typed, in place of the argument that it set."""
+    """Replace the argument in a message by the flag that set it."""
     name, expected, rest = message.partition(": expected ")
     known = inspect.signature(command).parameters
     typed = name in known and given.get(name) is not None and given[name] != known[name].default

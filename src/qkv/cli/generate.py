@@ -1,4 +1,4 @@
-"""`qkv generate`: go on with a prompt, streaming to standard output."""
+"""`qkv generate`: continue a prompt, streaming to standard output."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,21 +10,23 @@ from qkv.cli.failure import guarded
 
 @guarded
 def generate(
-    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")],
-    prompt: Annotated[str, typer.Option(help="The text to go on with.")] = "\n",
-    tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 500,
-    temperature: Annotated[float, typer.Option(help="Below 1 for likelier text; 0 for the likeliest token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "\n",
+    tokens: Annotated[int, typer.Option(help="Number of tokens to add.")] = 500,
+    temperature: Annotated[
+        float, typer.Option(help="Below 1 for more likely text; 0 takes the most likely token.")
+    ] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest tokens that have this probability together.")
+        float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 0,
     long_prompt: Annotated[
-        str, typer.Option(help="A prompt longer than the model's context: refuse, or window (read its end).")
+        str, typer.Option(help="If the prompt exceeds the model's context: refuse, or window (read its end).")
     ] = "refuse",
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Go on with a prompt; the text appears as it is made.
+    """Continue a prompt; the text appears as it is generated.
 
     Example: qkv generate runs/plays --prompt "KING:" --temperature 0.8
     """

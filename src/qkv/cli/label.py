@@ -1,4 +1,4 @@
-"""`qkv classify` and `qkv tag`: from standard input to standard output."""
+"""`qkv classify` and `qkv tag`: label standard input."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +8,25 @@ import typer
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
-_Run = Annotated[Path, typer.Argument(help="The folder that training wrote, or one checkpoint in it.")]
-_Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
+_Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
+_Device = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
 
 
 @guarded
 def classify(
     run: _Run,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="Also write those of all labels.")] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also write the probabilities of all labels.")
+    ] = False,
     attention: Annotated[
-        Path | None, typer.Option(help="Also draw what was attended to: FILE.html, FILE.svg or FILE.png.")
+        Path | None, typer.Option(help="Also draw the attention: FILE.html, FILE.svg or FILE.png.")
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Also draw it in the terminal, on standard error.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Also draw the attention in the terminal, on standard error.")
+    ] = False,
     device: _Device = "cpu",
 ) -> None:
-    """Label standard input, one text per line: the label and its probability, with a tab between.
+    """Label standard input, one text per line. Writes the label and its probability, separated by a tab.
 
     Example: echo "a stirring , funny film" | qkv classify runs/films --show
     """
@@ -43,7 +47,7 @@ def classify(
 
 @guarded
 def tag(run: _Run, device: _Device = "cpu") -> None:
-    """Tag standard input, one sentence per line, words with spaces between: word and tag in columns.
+    """Tag standard input, one sentence per line, words separated by spaces. Writes word and tag in columns.
 
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """

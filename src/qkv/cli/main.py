@@ -1,4 +1,4 @@
-"""The command `qkv`: its subcommands, each in a file of its own."""
+"""The command `qkv`; each subcommand has its own file."""
 
 import io
 import sys
@@ -58,12 +58,12 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Any attention mechanism, exact and fast: train with it from text files, and look at its weights."""
+    """Any attention mechanism, exact and fast: train models with it from text files, and inspect its weights."""
 
 
 def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # help has characters that not every locale has
+            stream.reconfigure(errors="backslashreplace")  # help contains characters that not every locale has
     app()

@@ -1,4 +1,4 @@
-"""Whether a file that a command is to write can be written, looked at before any work is done."""
+"""Check that a command can write its output file, before it does any work."""
 
 import os
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ PICTURES = (".html", ".svg", ".png")
 
 
 def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Look whether a file can be written; nothing is made.
+    """Check that a file can be written, without creating it.
 
     Args:
         flag: the option that named it, for messages.
-        path: the file, there or not; None where none is asked for.
-        suffixes: what its name may end in; anything where there are none.
+        path: the file, existing or not; None for no file.
+        suffixes: the allowed suffixes; empty for any.
 
     Raises:
-        ConfigError: another suffix, a folder of that name, or no folder around it that can be written to.
+        ConfigError: the suffix is wrong, the path is a folder, or its parent folder is missing or not writable.
 
     Example:
         >>> expect_place("--attention", Path("x.pdf"), PICTURES)
@@ -35,8 +35,8 @@ def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> 
         raise ConfigError(error_message(flag, f"a file name that ends in {expected}", got, nearest(suffix, suffixes)))
     trouble = _trouble(path)
     if trouble is not None:
-        hint = "Give a file in a folder that is there and may be written to."
-        raise ConfigError(error_message(flag, "a file that can be written", f"{path}: {trouble}", hint))
+        hint = "Give a file in an existing, writable folder."
+        raise ConfigError(error_message(flag, "a writable file", f"{path}: {trouble}", hint))
 
 
 def _trouble(path: Path) -> str | None:
@@ -47,4 +47,4 @@ def _trouble(path: Path) -> str | None:
             return f"no folder {path.parent}"
     except (OSError, ValueError) as error:
         return str(error)
-    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"no right to write to {path.parent}"
+    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"no permission to write to {path.parent}"

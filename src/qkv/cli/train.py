@@ -17,39 +17,39 @@ def train_translate(
     valid_source: Annotated[Path | None, typer.Option(help="Sources to validate on; held out if not given.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     valid_data: Annotated[Path | None, typer.Option(help="Or one file with source<TAB>target.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; the same command again resumes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. Run the same command again to resume.")] = None,
     model: Annotated[str | None, typer.Option(help="transformer (default), gru, lstm or rnn.")] = None,
     score: Annotated[
         str | None,
         typer.Option(
-            help="additive (default of RNNs), scaled_dot (of the transformer), dot, bilinear, or none (RNNs)."
+            help="additive (default for RNNs), scaled_dot (default for transformer), dot, bilinear, or none (RNNs)."
         ),
     ] = None,
     copy: Annotated[
-        str | None, typer.Option(help="Copy words from the source too: mixture, joint, or none (default).")
+        str | None, typer.Option(help="Also copy words from the source: mixture, joint, or none (default).")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="bpe (default), word or char; learnt from the training text.")
+        str | None, typer.Option(help="bpe (default), word or char; learned from the training text.")
     ] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="The most pieces of the vocabulary (8000).")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Maximum vocabulary size (8000).")] = None,
     lowercase: Annotated[bool | None, typer.Option("--lowercase", help="Lower-case all text.")] = None,
-    longest: Annotated[int | None, typer.Option(help="The most tokens that a line may have (256).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of updates (3000).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Its peak (0.001).")] = None,
+    longest: Annotated[int | None, typer.Option(help="Maximum tokens per line (256).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of training steps (3000).")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate (0.001).")] = None,
     precision: Annotated[str | None, typer.Option(help="float32 (default), bfloat16, or auto: the faster one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
-    config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed (0).")] = None,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags override it.")] = None,
+    start: Annotated[Path | None, typer.Option("--from", help="Initialize with the weights of another run.")] = None,
     tokenizer_from: Annotated[
-        Path | None, typer.Option(help="Take the tokenizer of another run: such models can translate together.")
+        Path | None, typer.Option(help="Use the tokenizer of another run, so that both models can translate together.")
     ] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard (extra: log).")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
 ) -> None:
     """Train a translation model from two parallel files, or one TSV file.
 
-    Everything is learnt in this one command: the vocabulary, the model, and which checkpoint is best.
+    This one command builds the vocabulary, trains the model, and selects the best checkpoint.
 
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """

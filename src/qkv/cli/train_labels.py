@@ -10,24 +10,24 @@ from qkv.cli.training import Given, follow
 
 _Data = Annotated[Path | None, typer.Option(help="label<TAB>text on each line (.gz too).")]
 _Columns = Annotated[Path | None, typer.Option(help="Words in columns, word first, tag last; .gz too.")]
-_Valid = Annotated[Path | None, typer.Option(help="The same to validate on; a tenth is held out if not given.")]
-_Out = Annotated[Path | None, typer.Option(help="The run folder; the same command again resumes.")]
+_Valid = Annotated[Path | None, typer.Option(help="The same for validation; default: a tenth is held out.")]
+_Out = Annotated[Path | None, typer.Option(help="The run folder. Run the same command again to resume.")]
 _Encoder = Annotated[str | None, typer.Option("--model", help="gru (default), lstm, rnn, transformer or none.")]
 _Pool = Annotated[str | None, typer.Option(help="attention (default) or mean.")]
-_Tokenizer = Annotated[str | None, typer.Option(help="bpe, word or char; learnt from the training text.")]
-_Vocabulary = Annotated[int | None, typer.Option(help="The most pieces of the vocabulary.")]
+_Tokenizer = Annotated[str | None, typer.Option(help="bpe, word or char; learned from the training text.")]
+_Vocabulary = Annotated[int | None, typer.Option(help="Maximum vocabulary size.")]
 _Lowercase = Annotated[bool | None, typer.Option("--lowercase", help="Lower-case all text.")]
-_Longest = Annotated[int | None, typer.Option(help="The most tokens that a text may have (512).")]
-_Steps = Annotated[int | None, typer.Option(help="Number of updates (2000).")]
-_Rate = Annotated[float | None, typer.Option(help="The learning rate's peak (0.001).")]
-_Seed = Annotated[int | None, typer.Option(help="Decides everything that is left to chance (0).")]
-_Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
-_Config = Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags win.")]
-_From = Annotated[Path | None, typer.Option("--from", help="Start from the weights of another run.")]
+_Longest = Annotated[int | None, typer.Option(help="Maximum tokens per text (512).")]
+_Steps = Annotated[int | None, typer.Option(help="Number of training steps (2000).")]
+_Rate = Annotated[float | None, typer.Option(help="Peak learning rate (0.001).")]
+_Seed = Annotated[int | None, typer.Option(help="Random seed (0).")]
+_Device = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
+_Config = Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags override it.")]
+_From = Annotated[Path | None, typer.Option("--from", help="Initialize with the weights of another run.")]
 _Tokens = Annotated[
-    Path | None, typer.Option("--tokenizer-from", help="Take the tokenizer of another run, of any task.")
+    Path | None, typer.Option("--tokenizer-from", help="Use the tokenizer of another run, of any task.")
 ]
-_Board = Annotated[bool, typer.Option("--tensorboard", help="Also log for TensorBoard (extra: log).")]
+_Board = Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard (extra: log).")]
 _Print = Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")]
 
 
@@ -52,7 +52,7 @@ def train_classify(
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
-    """Train a model that gives each text a label, and shows which words decided.
+    """Train a model that labels texts and shows which words decided.
 
     Example: qkv train classify --data films.tsv --out runs/films
     """
@@ -85,7 +85,7 @@ def train_tag(
     tensorboard: _Board = False,
     print_config: _Print = False,
 ) -> None:
-    """Train a model that gives each word a tag.
+    """Train a model that tags words.
 
     Example: qkv train tag --data train.conll --out runs/names
     """

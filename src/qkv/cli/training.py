@@ -1,4 +1,4 @@
-"""What all commands of `qkv train` do once their flags are read: settings, their printing, the training itself."""
+"""Shared by all commands of `qkv train`: read flags into settings, print them, and train."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(Protocol):
-    """A task's module: from nested names and values to settings, and from settings to a trained run."""
+    """A task's module: builds settings from nested dicts, and trains a run from them."""
 
     @property
     def TASK(self) -> str:  # noqa: N802
@@ -21,10 +21,10 @@ class Recipe(Protocol):
         """Check settings and fill in defaults."""
 
     def show_settings(self, settings: Any) -> dict[str, Any]:
-        """All settings as nested names and values."""
+        """Return all settings as nested dicts."""
 
     def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> "Outcome":
-        """Train, or go on."""
+        """Train, or resume."""
 
 
 class Given(NamedTuple):
@@ -33,11 +33,11 @@ class Given(NamedTuple):
     Attributes:
         config: settings as a TOML file.
         start: the run to start from.
-        tokens: the run whose tokenizer is taken.
+        tokens: the run whose tokenizer is used.
         out: the run folder.
-        device: where to compute.
-        tensorboard: whether to log for TensorBoard too.
-        print_config: whether to show all settings and stop.
+        device: compute device.
+        tensorboard: whether to also log to TensorBoard.
+        print_config: whether to show all settings and exit.
     """
 
     config: Path | None
@@ -55,11 +55,11 @@ _FLAGS = {
     "model.kind": "--model",
     "model.encoder": "--model",
 }
-"""Flags that are not called as the settings that they set."""
+"""Flags whose names differ from the settings that they set."""
 
 
 def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> None:
-    """Train as flags and files say: flags win over the file, the file over the run that training starts from."""
+    """Train with flags and files: flags override the file, and the file overrides the run that training starts from."""
     from qkv.errors import QkvError
     from qkv.tasks.origin import open_origin, origin_tables
     from qkv.tasks.settings import merge, read_toml
@@ -75,7 +75,7 @@ def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> No
 
 
 def _as_typed(message: str, written: Mapping[str, Mapping[str, Any]]) -> str:
-    """The message with the flag that was typed, beside or in place of the setting that it set."""
+    """Add the flag that set a setting to a message, or replace the setting by it."""
     name, expected, rest = message.partition(": expected ")
     settings = [f"{table}.{key}" for table, row in written.items() for key in row]
     typed = [setting for setting in settings if name in (setting, setting.partition(".")[2])]

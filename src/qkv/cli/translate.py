@@ -1,4 +1,4 @@
-"""`qkv translate`: lines from standard input to standard output."""
+"""`qkv translate`: translate standard input to standard output."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,41 +15,47 @@ if TYPE_CHECKING:
 
 @guarded
 def translate(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders that training wrote; several translate together.")
-    ],
-    beam: Annotated[int, typer.Option(help="How many hypotheses to keep; 1 takes the likeliest token.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 means per token.")] = 1.0,
-    normalization: Annotated[str, typer.Option(help="How lengths count: plain or wu.")] = "plain",
-    coverage: Annotated[float, typer.Option(help="Penalty for source words that got little attention.")] = 0.0,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several form an ensemble.")],
+    beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 their mean per token.")] = 1.0,
+    normalization: Annotated[str, typer.Option(help="Length normalization: plain or wu.")] = "plain",
+    coverage: Annotated[float, typer.Option(help="Penalty for source words with little attention.")] = 0.0,
     stop: Annotated[
-        str, typer.Option(help="End a beam when no better one can follow (proved), or that many ended (filled).")
+        str,
+        typer.Option(help="End a beam when no better hypothesis can follow (proved) or enough have finished (filled)."),
     ] = "proved",
     max_tokens: Annotated[
-        int | None, typer.Option(help="The most tokens of a translation; else 3 to each of its source, and 16.")
+        int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
     ] = None,
-    n_best: Annotated[int, typer.Option(help="Translations of each line: line<TAB>score<TAB>text.")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens by their probabilities.")] = False,
+    n_best: Annotated[int, typer.Option(help="Number of translations per line: line<TAB>score<TAB>text.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens by their probabilities.")] = False,
     temperature: Annotated[
-        float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; 1 where none is given.")
+        float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter (default 1).")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="With --sample: draw among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="With --sample: draw among the likeliest of this share.")] = None,
-    seed: Annotated[int | None, typer.Option(help="With --sample: decides every draw; 0 where none is given.")] = None,
-    mean: Annotated[str, typer.Option(help="Of several runs: probability or log_probability.")] = "probability",
-    average: Annotated[int, typer.Option(help="Take the mean of each run's newest checkpoints, that many.")] = 1,
+    top_k: Annotated[int | None, typer.Option(help="With --sample: sample from the k most likely tokens.")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="With --sample: sample from the most likely tokens with this total probability."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="With --sample: random seed (default 0).")] = None,
+    mean: Annotated[
+        str, typer.Option(help="For several runs, what to average: probability or log_probability.")
+    ] = "probability",
+    average: Annotated[int, typer.Option(help="Average the weights of this many newest checkpoints of each run.")] = 1,
     replace_unknown: Annotated[
-        bool, typer.Option("--replace-unknown", help="Write the source's word where the model knows none.")
+        bool, typer.Option("--replace-unknown", help="Replace unknown tokens by source words.")
     ] = False,
     valid_source: Annotated[
-        Path | None, typer.Option(help="With --replace-unknown: sentences to choose layer and head on.")
+        Path | None, typer.Option(help="With --replace-unknown: sentences for choosing layer and head.")
     ] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     attention: Annotated[
-        Path | None, typer.Option(help="Also draw what was attended to: FILE.html, FILE.svg or FILE.png.")
+        Path | None, typer.Option(help="Also draw the attention: FILE.html, FILE.svg or FILE.png.")
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Also draw it in the terminal, on standard error.")] = False,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    show: Annotated[
+        bool, typer.Option("--show", help="Also draw the attention in the terminal, on standard error.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Translate standard input, one sentence per line, to standard output.
 
@@ -90,7 +96,7 @@ def translate(
 
 
 def _listed(found: "list[list[Translation]]") -> "Iterator[tuple[int, float, str]]":
-    """Number, score and text of each translation, line by line."""
+    """Format number, score and text of each translation, line by line."""
     for number, best in enumerate(found, start=1):
         for one in best:
             yield number, one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")

@@ -1,4 +1,4 @@
-"""`qkv view`: see what a trained model, or a recorded trace, attends to."""
+"""`qkv view`: show what a trained model, or a recorded trace, attends to."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +11,16 @@ from qkv.cli.place import expect_place
 
 @guarded
 def view(
-    run: Annotated[Path, typer.Argument(help="The folder that training wrote, or a trace (.safetensors).")],
-    text: Annotated[str | None, typer.Option(help="What the model is to read or translate.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Or a file that holds it.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Read only so many tokens of it.", min=1)] = None,
+    run: Annotated[Path, typer.Argument(help="Run folder, or a trace (.safetensors).")],
+    text: Annotated[str | None, typer.Option(help="The text to read or translate.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Or a file with the text.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Read only the first tokens.", min=1)] = None,
     export: Annotated[Path | None, typer.Option(help="Write one page that needs no server: FILE.html.")] = None,
-    port: Annotated[int, typer.Option(help="Where to listen on this machine; 0 for any free port.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say the address.")] = False,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu",
+    port: Annotated[int, typer.Option(help="Local port; 0 for any free port.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Open the viewer: steps, map, alignment, graph, what if, and all heads.
+    """Open the viewer: steps, map, alignment, graph, what-if, and all heads.
 
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """

@@ -1,6 +1,6 @@
 """Text files, tokenizers, batches and generated data.
 
-The generators bear the same name in their modules: `from qkv.data import dates, reverse`, then `dates.generate(...)`.
+The data generators are modules: `from qkv.data import dates, reverse`, then `dates.generate(...)`.
 """
 
 from typing import TYPE_CHECKING

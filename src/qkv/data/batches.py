@@ -1,4 +1,4 @@
-"""Sequences of ids grouped by length, filled up and stacked as tensors."""
+"""Sequences of ids grouped by length, padded and stacked as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.errors import ConfigError, DataError, error_message
 
 _FRAME = 2
-"""`bos` and `eos`, which `collate` puts around every target."""
+"""`bos` and `eos`, which `collate` adds to every target."""
 
 R = TypeVar("R")
 
@@ -23,7 +23,7 @@ class Example:
     Args:
         source: the ids that the encoder reads.
         target: the ids to predict.
-        index: what tells examples apart, usually the place in the corpus.
+        index: identifies the example, usually its position in the corpus.
 
     Example:
         >>> Example((5, 6), (7,), 0).target
@@ -37,13 +37,13 @@ class Example:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Examples as tensors, shorter ones filled up with `pad` on the right.
+    """Examples as tensors, padded with `pad` on the right.
 
     Args:
         source: ids, (B, S) int64.
         source_lengths: (B,) int64.
         target: ids, `bos` first, then the target, then `eos`, (B, T) int64.
-        target_lengths: (B,) int64, `bos` and `eos` counted.
+        target_lengths: (B,) int64, including `bos` and `eos`.
         indices: the `index` of each example.
 
     Example:
@@ -62,10 +62,10 @@ class Batch:
         """Copy the batch to a device.
 
         Args:
-            device: where to.
+            device: the target device.
 
         Returns:
-            The batch there; itself where it is there already.
+            The batch on that device; itself if it is there already.
 
         Example:
             >>> batch = collate([Example((5, 6), (7,), 0)], pad=0, bos=1, eos=2)
@@ -84,22 +84,21 @@ class Batch:
 def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: int) -> list[list[int]]:
     """Group examples of about equal length into batches for one epoch of training.
 
-    The result depends on the lengths, `tokens`, `seed` and `epoch`, and on nothing else: to go on in the middle of an
-    epoch takes its number and the place in the list. Which examples share a batch, and in which order batches come,
-    changes with the epoch.
+    The result depends only on the lengths, `tokens`, `seed` and `epoch`: resuming within an epoch takes its number and
+    the position in the list. The composition and the order of batches change with the epoch.
 
     Args:
-        examples: all of them; only their lengths count.
-        tokens: how many ids, padding, `bos` and `eos` included, a batch's source and its target may each have.
-        seed: decides the order.
-        epoch: decides it too, from 0.
+        examples: all examples; only their lengths are used.
+        tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
+        seed: random seed of the order.
+        epoch: number of the epoch, from 0.
 
     Returns:
-        For each batch the places of its examples in `examples`; each place occurs once.
+        The indices of the examples of each batch; each index occurs once.
 
     Raises:
-        DataError: no examples.
-        ConfigError: an example that is longer than `tokens`.
+        DataError: there are no examples.
+        ConfigError: an example is longer than `tokens`.
 
     Example:
         >>> examples = [Example((1,) * n, (1,) * n, n) for n in (3, 9, 3, 8)]
@@ -113,8 +112,8 @@ def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: in
     longest = max(range(len(widths)), key=widths.__getitem__)
     if widths[longest] > tokens:
         got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
-        hint = "Raise it, or leave such long texts out."
-        raise ConfigError(error_message("tokens", "room for the longest example", got, hint))
+        hint = "Raise it, or remove such long texts."
+        raise ConfigError(error_message("tokens", "at least the size of the longest example", got, hint))
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
@@ -124,17 +123,17 @@ def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: in
 
 
 def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Group sequences of about equal length, the longest first; nothing is left to chance.
+    """Group sequences of about equal length, longest first, deterministically.
 
     Args:
-        lengths: how many ids each sequence has.
-        tokens: how many ids, padding included, a batch may have; a longer sequence gets a batch of its own.
+        lengths: number of ids of each sequence.
+        tokens: maximum number of ids per batch, padding included; a longer sequence gets its own batch.
 
     Returns:
-        For each batch the places of its sequences in `lengths`; each place occurs once.
+        The indices of the sequences of each batch; each index occurs once.
 
     Raises:
-        ConfigError: no room for a single id.
+        ConfigError: `tokens` is less than 1.
 
     Example:
         >>> inference_batches([2, 9, 3, 1], tokens=6)
@@ -147,14 +146,14 @@ def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def restore_order(batches: Sequence[Sequence[int]], results: Sequence[Sequence[R]]) -> list[R]:
-    """Put results that came batch by batch into the order of what they were made from.
+    """Restore the original order of results that were computed batch by batch.
 
     Args:
-        batches: the places, as `inference_batches` gave them.
-        results: for each batch one result per place.
+        batches: the indices, from `inference_batches`.
+        results: one result per index, for each batch.
 
     Returns:
-        The result of place 0, of place 1, and so on.
+        The result of index 0, of index 1, and so on.
 
     Example:
         >>> restore_order([[1], [2, 0]], [["b"], ["c", "a"]])
@@ -173,15 +172,15 @@ def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
 
     Args:
         examples: at least one.
-        pad: fills the right of shorter ones.
-        bos: stands before every target.
-        eos: stands after every target.
+        pad: the padding id.
+        bos: the id before every target.
+        eos: the id after every target.
 
     Returns:
         The batch.
 
     Raises:
-        DataError: no examples.
+        DataError: there are no examples.
 
     Example:
         >>> batch = collate([Example((5, 6), (7,), 0), Example((5,), (7, 8), 1)], pad=0, bos=1, eos=2)
@@ -199,13 +198,13 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
 
     Args:
         sources: at least one sequence.
-        pad: fills the right of shorter ones.
+        pad: the padding id.
 
     Returns:
         The ids (B, S) int64 and the lengths (B,) int64.
 
     Raises:
-        DataError: no sequences.
+        DataError: there are no sequences.
 
     Example:
         >>> ids, lengths = collate_sources([(5, 6), (7,)], pad=0)
@@ -213,7 +212,7 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
         ([[5, 6], [7, 0]], [2, 1])
     """
     if not sources:
-        raise DataError(error_message("examples", "at least one", "none", "Leave empty batches out."))
+        raise DataError(error_message("examples", "at least one", "none", "Skip empty batches."))
     lengths = [len(source) for source in sources]
     longest = max(lengths)
     rows = [[*source, *[pad] * (longest - len(source))] for source in sources]
@@ -222,7 +221,7 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
 
 
 def _cut(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Cut a sequence of places into batches whose row count times widest row stays within `tokens`."""
+    """Cut a list of indices into batches whose size, rows times longest row, is at most `tokens`."""
     batches: list[list[int]] = []
     widest = 0
     for place in order:

@@ -1,11 +1,11 @@
 r"""Text files: two parallel files, one TSV file, or plain lines.
 
-What a line is: the text up to the next "\n", and nothing else ends one: U+2028, U+0085, vertical tab and form feed are
+A line is the text up to the next "\n". Nothing else ends a line: U+2028, U+0085, vertical tab and form feed are
 ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
-on Windows read the same. A byte order mark at the start of a file is dropped. Everything else stays byte for byte,
-leading, trailing and no-break spaces included. Files named `*.gz` are unpacked while they are read.
+on Windows read the same. A byte order mark at the start of a file is dropped. Everything else is preserved, including
+leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading.
 
-Everything that is wrong with a file is a `DataError` that starts with `file:line` and ends with what to do.
+Every problem with a file is a `DataError` that starts with `file:line` and ends with how to fix it.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn, cast
 from qkv.errors import ConfigError, DataError, error_message, nearest
 
 LONGEST_LINE = 2**20
-"""How many characters a line may have unless the caller says otherwise."""
+"""Default maximum characters per line."""
 
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
@@ -29,7 +29,7 @@ _SIBLINGS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source text, the target text that belongs to it, and the line (from 1) they came from.
+    """A source text, its target text, and their line number (from 1).
 
     Example:
         >>> Pair("3 May 2011", "2011-05-03", 1).target
@@ -42,18 +42,18 @@ class Pair:
 
 
 def read_pairs(source: Path, target: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
-    """Read two files of which line N of one belongs to line N of the other.
+    """Read two parallel files: line N of one corresponds to line N of the other.
 
     Args:
-        source: the file with the source texts; `.gz` is unpacked.
-        target: the file with the target texts; `.gz` is unpacked.
-        longest: how many characters a line may have.
+        source: the file with the source texts; `.gz` is decompressed.
+        target: the file with the target texts; `.gz` is decompressed.
+        longest: maximum characters per line.
 
     Returns:
         One pair per line, in order.
 
     Raises:
-        DataError: a file that cannot be read, is empty or not UTF-8, unequal numbers of lines, an empty line.
+        DataError: the file cannot be read, is empty or not UTF-8, the numbers of lines differ, or a line is empty.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -74,17 +74,17 @@ def read_pairs(source: Path, target: Path, *, longest: int = LONGEST_LINE) -> li
 
 
 def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
-    """Read one file whose lines are a source text, one tab and a target text.
+    """Read a file with a source text, one tab and a target text on each line.
 
     Args:
-        path: the file; `.gz` is unpacked.
-        longest: how many characters a line may have.
+        path: the file; `.gz` is decompressed.
+        longest: maximum characters per line.
 
     Returns:
         One pair per line, in order.
 
     Raises:
-        DataError: a file that cannot be read, is empty or not UTF-8, a line without exactly two filled columns.
+        DataError: the file cannot be read, is empty or not UTF-8, or a line does not have exactly two nonempty columns.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -114,15 +114,15 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
     r"""Read a text file as lines.
 
     Args:
-        path: the file; `.gz` is unpacked.
-        longest: how many characters a line may have.
-        blank: whether lines without anything but white space are allowed.
+        path: the file; `.gz` is decompressed.
+        longest: maximum characters per line.
+        blank: whether lines of white space only are allowed.
 
     Returns:
-        The lines without their ends.
+        The lines without line ends.
 
     Raises:
-        DataError: a file that cannot be read, is empty or not UTF-8, a NUL, a line too long, a blank line.
+        DataError: the file cannot be read, is empty or not UTF-8, or a line is too long, blank or contains a NUL.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -142,19 +142,19 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
 def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
     """Read the lines of an open binary stream one by one, standard input for example.
 
-    At no time more than one line is held, and of a line that is too long no more than its allowed length.
+    At most one line is in memory, and at most the allowed length of a line that is too long.
 
     Args:
-        stream: what to read, in binary mode.
-        name: what messages call it.
-        longest: how many characters a line may have.
-        blank: whether lines without anything but white space are allowed.
+        stream: the stream, in binary mode.
+        name: its name in messages.
+        longest: maximum characters per line.
+        blank: whether lines of white space only are allowed.
 
     Returns:
-        An iterator over the lines without their ends.
+        An iterator over the lines without line ends.
 
     Raises:
-        DataError: bytes that are not UTF-8, a NUL, a line too long, a blank line where none is allowed.
+        DataError: a line is not UTF-8, too long, contains a NUL, or is blank where that is not allowed.
 
     Example:
         >>> from io import BytesIO
@@ -162,9 +162,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         ['one', 'two']
     """
     if longest < 1:
-        raise ConfigError(
-            error_message("longest", "at least 1 character", str(longest), "Leave it out for the default.")
-        )
+        raise ConfigError(error_message("longest", "at least 1 character", str(longest), "Omit it for the default."))
     most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
     number = 0
     while raw := stream.readline(most):
@@ -191,18 +189,18 @@ def _refuse_long(where: str, longest: int) -> NoReturn:
 
 
 def decode(body: bytes, where: str, *, first: bool) -> str:
-    """Read a line as UTF-8.
+    """Decode a line as UTF-8.
 
     Args:
         body: the line.
         where: file and line, for the message.
-        first: whether it is the first of its file, where a file tells its kind.
+        first: whether it is the first line of its file, which reveals the file's encoding.
 
     Returns:
         Its text.
 
     Raises:
-        DataError: it is not UTF-8; names the byte.
+        DataError: it is not UTF-8; the message gives the byte.
 
     Example:
         >>> decode(b"na\\xc3\\xafve", "a.txt:1", first=True)
@@ -214,24 +212,24 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
         truncated = error.reason == "unexpected end of data"
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
-            got += ", the start of a character that does not end"
+            got += ", the start of an incomplete character"
         raise DataError(error_message(where, "valid UTF-8", got, _mend_encoding(body if first else b""))) from None
 
 
 def _mend_encoding(start: bytes) -> str:
-    """How to hint a file that is not UTF-8, by how it starts: in the middle the same bytes mean nothing."""
+    """Suggest how to fix a file that is not UTF-8, judging by its first bytes; in later lines they mean nothing."""
     if start.startswith(b"\x1f\x8b"):
-        return "The file looks compressed with gzip: give it a name that ends in .gz."
+        return "The file seems to be compressed with gzip: give it a name that ends in .gz."
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "The file looks like UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
+        return "The file seems to be UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "The file looks like UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
+        return "The file seems to be UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
     return "Convert the file to UTF-8, for example with `iconv -f ISO-8859-1 -t UTF-8`."
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, plain or packed, and turn what the system says into a `DataError`."""
+    """Open a file, plain or compressed, and turn errors of the operating system into a `DataError`."""
     path = Path(path)
     if "\0" in str(path):
         raise DataError(error_message(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
@@ -239,15 +237,15 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
             yield cast("BinaryIO", stream)
     except FileNotFoundError:
-        raise DataError(error_message(str(path), "a file", "nothing with that name", _mend_name(path))) from None
+        raise DataError(error_message(str(path), "a file", "no such file", _mend_name(path))) from None
     except IsADirectoryError:
-        raise DataError(error_message(str(path), "a file", "a folder", "Name a file inside it.")) from None
+        raise DataError(error_message(str(path), "a file", "a folder", "Give a file inside it.")) from None
     except PermissionError:
-        got = "a file that you may not read"
+        got = "a file without read permission"
         raise DataError(error_message(str(path), "a readable file", got, "Change its permissions.")) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        hint = "Copy or pack it again; if it is plain text, drop .gz from its name."
-        raise DataError(error_message(str(path), "a whole gzip file", str(error), hint)) from None
+        hint = "Copy or compress it again; if it is plain text, remove .gz from its name."
+        raise DataError(error_message(str(path), "a complete gzip file", str(error), hint)) from None
     except OSError as error:
         got = error.strerror or str(error)
         raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
@@ -257,7 +255,7 @@ def _mend_name(path: Path) -> str:
     try:
         siblings = [sibling.name for sibling in islice(path.parent.iterdir(), _SIBLINGS)]
     except FileNotFoundError:
-        return f"The folder {path.parent} is not there either."
+        return f"The folder {path.parent} does not exist either."
     except (OSError, ValueError):
         return "Check the path."
     hint = nearest(path.name, siblings) if siblings else ""
@@ -272,7 +270,7 @@ def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines:
             f"{longer}:{extra}",
             f"as many lines in {source} as in {target}",
             f"{source_lines:,} lines in {source} and {target_lines:,} lines in {target}",
-            f"Line N of one must belong to line N of the other: find the line that {shorter} lacks.",
+            f"Line N of one must correspond to line N of the other: find the line missing in {shorter}.",
         )
     )
 

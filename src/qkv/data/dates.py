@@ -1,13 +1,13 @@
-"""Dates as people write them, and what they mean: generated pairs like ("Tue, 3rd of May 2011", "2011-05-03").
+"""Dates as people write them, and in ISO format: generated pairs like ("Tue, 3rd of May 2011", "2011-05-03").
 
-The formats are English. A text means one date only, by these conventions:
+The formats are English. Every text means exactly one date, by these conventions:
 
-- between slashes the month comes first: 5/3/11 is the 3rd of May (as in the United States);
-- between dots, and before or after a month in Roman numerals, the day comes first: 3.5.11, 3.V.2011;
-- a year of four digits in front is followed by the month: 2011-05-03, 2011/5/3, 20110503;
-- years of two digits, 00 to 49, are 2000 to 2049, and 50 to 99 are 1950 to 1999, which is the range of all dates here.
+- with slashes, the month comes first: 5/3/11 is the 3rd of May (as in the United States);
+- with dots, or with a month in Roman numerals, the day comes first: 3.5.11, 3.V.2011;
+- a four-digit year in front is followed by the month: 2011-05-03, 2011/5/3, 20110503;
+- two-digit years 00 to 49 are 2000 to 2049, and 50 to 99 are 1950 to 1999, which is the range of all dates here.
 
-Where a format names the day of the week, it is the right one.
+If a format includes the day of the week, it is the correct one.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ _TWENTIES = ("twentieth", *(f"twenty-{unit}" for unit in _UNITS))
 _DAY_WORDS = (*_UNITS, *_TEENS, *_TWENTIES, "thirtieth", "thirty-first")
 
 FORMATS = (
-    # numbers alone
+    # only numbers
     "{year}-{month:02}-{day:02}",
     "{year}/{month:02}/{day:02}",
     "{year}/{month}/{day}",
@@ -140,15 +140,15 @@ FORMATS = (
     "{weekday}, the {day_word} of {name} {year}",
     "{day_word} {short_name} {year}",
 )
-"""Every format, for `str.format` with the parts of `parts`."""
+"""Every format, for `str.format` with the parts from `parts`."""
 
 _CASES = (str, str, str, str.lower, str.upper)
-"""How a text is spelled: three of five times as the format has it."""
+"""Variations in spelling: three of five texts follow the format exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Pairs to train on, to validate on and to test on, which share no date and no text.
+    """Training, validation and test pairs, which share no date and no text.
 
     Example:
         >>> len(splits(30, 5, 5, seed=0).train)
@@ -164,14 +164,14 @@ def generate(count: int, seed: int) -> list[Pair]:
     """Generate dates from the whole range.
 
     Args:
-        count: how many pairs; no two have the same text.
-        seed: decides which: the same seed always gives the same pairs.
+        count: number of pairs; all texts are different.
+        seed: random seed; the same seed always gives the same pairs.
 
     Returns:
         Pairs of a text and its date as YYYY-MM-DD, numbered from 1.
 
     Raises:
-        ConfigError: more pairs than there are.
+        ConfigError: more pairs are requested than exist.
 
     Example:
         >>> for pair in generate(3, seed=1):
@@ -186,19 +186,19 @@ def generate(count: int, seed: int) -> list[Pair]:
 def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     """Generate three sets of pairs such that no date of one, however written, occurs in another.
 
-    A tenth of all dates is set aside for validation and another for testing.
+    A tenth of all dates is reserved for validation and another for testing.
 
     Args:
-        train: how many pairs to train on.
-        validation: how many to validate on.
-        test: how many to test on.
-        seed: decides which dates go where and how they are written.
+        train: number of training pairs.
+        validation: number of validation pairs.
+        test: number of test pairs.
+        seed: random seed of the split and the formats.
 
     Returns:
         The three sets.
 
     Raises:
-        ConfigError: more pairs than there are.
+        ConfigError: more pairs are requested than exist.
 
     Example:
         >>> sets = splits(30, 5, 5, seed=0)
@@ -216,7 +216,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
 
 
 def write(day: date, form: str) -> str:
-    """Write a date in a format.
+    """Format a date.
 
     Args:
         day: the date.
@@ -233,7 +233,7 @@ def write(day: date, form: str) -> str:
 
 
 def parts(day: date) -> dict[str, str | int]:
-    """Name everything about a date that a format can hold.
+    """Return all parts of a date that a format can use.
 
     Args:
         day: the date.

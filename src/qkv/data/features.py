@@ -1,4 +1,4 @@
-"""What stands in a text, as numbers of a hash table: words, pairs of words, runs of characters."""
+"""Hashed features of a text: words, word pairs, character n-grams."""
 
 import zlib
 
@@ -8,22 +8,23 @@ _SHORTEST, _LONGEST = 3, 6
 
 
 def text_features(text: str, buckets: int) -> tuple[int, ...]:
-    """Number the words, the pairs of neighboring words, and the runs of 3 to 6 characters within words of a text.
+    """Hash the words, the pairs of neighboring words, and the 3- to 6-character n-grams within words of a text.
 
-    A word that training never saw still has runs that it did see. The numbers are the same on every machine.
+    An unseen word still has n-grams that training saw. The hashes are the same on every machine.
 
     Args:
         text: any text.
-        buckets: how many numbers there are; a few features share one.
+        buckets: number of hash buckets; a few features share one.
 
     Returns:
-        The different numbers, from 0 to buckets − 1, sorted.
+        The distinct buckets, from 0 to buckets − 1, sorted.
 
     Source: Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification", section 2.2 (pairs, hashing);
-        Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", section 3.2 (runs between marks).
+        Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", section 3.2 (n-grams with
+        boundaries).
 
     Example:
-        >>> len(text_features("a film", 1000))  # 2 words, 3 pairs with both ends, "<a>", and 10 runs of "<film>"
+        >>> len(text_features("a film", 1000))  # 2 words, 3 pairs with both ends, "<a>", and 10 n-grams of "<film>"
         16
     """
     found = [bare(piece) for piece in words(text)]

@@ -1,4 +1,4 @@
-"""What text was this: a digest to compare data by."""
+"""Digests for comparing texts."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -7,10 +7,10 @@ from qkv.data.corpus import Pair
 
 
 def fingerprint(texts: Iterable[str | Pair]) -> str:
-    """Make one short name for a sequence of texts: another text, order or division gives another name.
+    """Compute a digest of a sequence of texts; any other text, order or division gives another digest.
 
     Args:
-        texts: plain texts, or pairs, whose line numbers do not count.
+        texts: plain texts, or pairs, whose line numbers are ignored.
 
     Returns:
         A sha256 in hexadecimal, 64 characters.
@@ -23,7 +23,7 @@ def fingerprint(texts: Iterable[str | Pair]) -> str:
     """
     digest = sha256()
     for text in texts:
-        # Each text is preceded by its length in bytes: no two sequences feed the same bytes.
+        # Each text is preceded by its length in bytes, so different sequences never hash the same bytes.
         for part in (text,) if isinstance(text, str) else (text.source, text.target):
             body = part.encode("utf-8", "surrogatepass")
             digest.update(b"%d:" % len(body))

@@ -1,4 +1,4 @@
-"""Validation pairs out of training pairs, where the user gives none."""
+"""Splitting validation pairs off the training pairs, if the user gives none."""
 
 from collections.abc import Sequence
 from random import Random
@@ -8,18 +8,18 @@ from qkv.errors import ConfigError, error_message
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Divide pairs so that no source text is on both sides.
+    """Split pairs so that no source text is on both sides.
 
     Args:
         pairs: all pairs; those that share a source text stay together.
-        count: how many pairs to hold out, at least; a group of equal sources may exceed it.
-        seed: decides which.
+        count: minimum number of pairs to hold out; a group of equal sources can exceed it.
+        seed: random seed.
 
     Returns:
-        The pairs to train on and the pairs held out, each in the order given.
+        The training pairs and the held-out pairs, each in the given order.
 
     Raises:
-        ConfigError: nothing would be left to train on, or nothing is to be held out.
+        ConfigError: nothing would remain for training, or nothing is held out.
 
     Example:
         >>> train, held = hold_out([Pair(c, c, n) for n, c in enumerate("abca", start=1)], 1, seed=0)
@@ -41,5 +41,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         found += frequency[source]
     if found < count or found == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        raise ConfigError(error_message("count", f"more than {count:,} pairs to take from", got, "Hold out fewer."))
+        raise ConfigError(
+            error_message("count", f"more than {count:,} pairs with distinct sources", got, "Hold out fewer.")
+        )
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]

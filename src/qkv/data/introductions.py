@@ -1,7 +1,7 @@
-"""Sentences in which people introduce each other, and the answers, which need names never seen before.
+"""Sentences in which people introduce each other, and answers that repeat their names, which are always new.
 
 A source such as "hello , my name is Tazukori and this is Belmo ." is answered by "nice to meet you , Tazukori and
-Belmo !": every name is a word of its own, made of syllables, so that only copying can answer.
+Belmo !". Names are random syllables, so a model can only answer by copying.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _MOST = 200_000
 
 
 class Splits(NamedTuple):
-    """Pairs to train on, to validate on and to test on; no name of one occurs in another."""
+    """Training, validation and test pairs; no name of one occurs in another."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -40,16 +40,16 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     """Generate three sets of pairs such that no name of one occurs in another.
 
     Args:
-        train: how many pairs to train on.
-        validation: how many to validate on.
-        test: how many to test on.
-        seed: decides all that is left to chance.
+        train: number of training pairs.
+        validation: number of validation pairs.
+        test: number of test pairs.
+        seed: random seed.
 
     Returns:
         The three sets, each numbered from 1.
 
     Raises:
-        ConfigError: a negative number, or more pairs than there are names for.
+        ConfigError: a number is negative, or there are not enough names.
 
     Example:
         >>> sets = splits(2, 1, 1, seed=0)
@@ -59,7 +59,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     counts = (train, validation, test)
     if min(counts) < 0 or sum(counts) > _MOST:
         hint = "Generate fewer."
-        raise ConfigError(error_message("train", f"from 0 to {_MOST:,} pairs in all", f"{counts}", hint))
+        raise ConfigError(error_message("train", f"from 0 to {_MOST:,} pairs in total", f"{counts}", hint))
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
     ends = [3 * sum(counts[:place]) for place in range(4)]
@@ -67,7 +67,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
 
 
 def _pairs(names: Sequence[str], random: Random) -> list[Pair]:
-    """One pair for each three names."""
+    """Build one pair from each three names."""
     found = []
     for line, place in enumerate(range(0, len(names), 3), start=1):
         a, b, c = names[place : place + 3]
@@ -77,7 +77,7 @@ def _pairs(names: Sequence[str], random: Random) -> list[Pair]:
 
 
 def _names(count: int, random: Random) -> list[str]:
-    """Different names of two to four syllables."""
+    """Generate distinct names of two to four syllables."""
     found: dict[str, None] = {}
     while len(found) < count:
         syllables = 2 + int(random.random() * 3)

@@ -1,8 +1,8 @@
-r"""Texts with labels: one label for each line, or one tag for each word in columns.
+r"""Labeled texts: one label per line, or one tag per word in columns.
 
-A labeled file has `label<TAB>text` on each line. A tagged file is in the columns that CoNLL's tasks use: one word on
-each line, first its text, last its tag, tabs or single spaces between, and an empty line after each sentence. Columns
-between the two are not read. Lines that begin with `# ` in a file of tabs are comments, as in CoNLL-U.
+A labeled file has `label<TAB>text` on each line. A tagged file uses the column format of the CoNLL tasks: one word per
+line, its text first and its tag last, separated by tabs or single spaces, and an empty line after each sentence.
+Columns in between are ignored. In files with tabs, lines that start with `# ` are comments, as in CoNLL-U.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Labeled:
-    """A text, its label, and the line (from 1) they came from.
+    """A text, its label, and its line number (from 1).
 
     Example:
         >>> Labeled("a stirring film", "good", 1).label
@@ -33,7 +33,7 @@ class Labeled:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A sentence's words, the tag of each, and the line (from 1) of the first.
+    """The words of a sentence, their tags, and the line number (from 1) of the first word.
 
     Example:
         >>> Tagged(("Ada", "wrote"), ("PERSON", "O"), 1).tags
@@ -46,17 +46,17 @@ class Tagged:
 
 
 def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
-    """Read one file whose lines are a label, one tab and a text.
+    """Read a file with a label, one tab and a text on each line.
 
     Args:
         path: the file; `.gz` is unpacked.
-        longest: how many characters a line may have.
+        longest: maximum characters per line.
 
     Returns:
         One text per line, in order.
 
     Raises:
-        DataError: a file that cannot be read, is empty or not UTF-8, a line without exactly two filled columns.
+        DataError: the file cannot be read, is empty or not UTF-8, or a line does not have exactly two nonempty columns.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -72,7 +72,7 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
         where = f"{path}:{number}"
         if len(columns) != 2:
             got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
-            hint = "Write label<TAB>text; a tab inside the text must become a space."
+            hint = "Write label<TAB>text; replace tabs inside the text by spaces."
             raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
         label, text = columns[0].strip(), columns[1]
         if not label or not text.strip():
@@ -83,18 +83,18 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
 
 
 def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
-    """Read one file of words in columns, an empty line after each sentence.
+    """Read a file of words in columns, with an empty line after each sentence.
 
     Args:
         path: the file; `.gz` is unpacked.
-        longest: how many characters a line may have.
+        longest: maximum characters per line.
 
     Returns:
         The sentences, in order.
 
     Raises:
-        DataError: a file that cannot be read, holds no words or is not UTF-8; a line without two filled columns, or
-            with another number of columns than the first.
+        DataError: the file cannot be read, has no words or is not UTF-8; or a line has fewer than two nonempty columns,
+            or not as many columns as the first.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -108,16 +108,16 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
     tabs = any("\t" in line for line in lines)
     found = list(_sentences(lines, str(path), "\t" if tabs else " "))
     if not found:
-        hint = "Write one word on each line: word, then tag."
+        hint = "Write one word per line: word, then tag."
         raise DataError(error_message(str(path), "words with their tags", "none", hint))
     return found
 
 
 def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different labels, sorted.
+    """Return the distinct labels, sorted.
 
     Raises:
-        DataError: fewer than two, which leave nothing to learn.
+        DataError: there are fewer than two, so there is nothing to learn.
 
     Example:
         >>> labels_of(["good", "bad", "good"])
@@ -132,18 +132,18 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[T]]:
-    """Divide items at random.
+    """Split items at random.
 
     Args:
-        items: all of them.
-        count: how many to hold out.
-        seed: decides which.
+        items: all items.
+        count: number of items to hold out.
+        seed: random seed.
 
     Returns:
-        Those to train on and those held out, each in the order given.
+        The training items and the held-out items, each in the given order.
 
     Raises:
-        ConfigError: nothing would be left to train on.
+        ConfigError: nothing would remain for training.
 
     Example:
         >>> train, held = hold_out_some([1, 2, 3, 4], 1, seed=0)
@@ -151,8 +151,10 @@ def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[
         (3, 1)
     """
     if not 0 < count < len(items):
-        got = f"{len(items):,} for {count:,} to hold out"
-        raise ConfigError(error_message("data", "enough examples to hold some out", got, "Give more, or --valid-data."))
+        got = f"{len(items):,} examples, with {count:,} to hold out"
+        raise ConfigError(
+            error_message("data", "enough examples to hold some out", got, "Give more examples, or --valid-data.")
+        )
     held = set(Random(f"hold out:{seed}").sample(range(len(items)), count))
     return [x for n, x in enumerate(items) if n not in held], [x for n, x in enumerate(items) if n in held]
 
@@ -180,8 +182,12 @@ def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:
 def _check_columns(columns: list[str], width: int, where: str) -> None:
     if len(columns) < 2 or not columns[0].strip() or not columns[-1].strip():
         got = "one column" if len(columns) < 2 else "an empty column"
-        hint = "Write word, then tag, with a tab or one space between; leave a line empty after each sentence."
+        hint = "Write word, then tag, separated by a tab or one space, and an empty line after each sentence."
         raise DataError(error_message(where, "a word and its tag", got, hint))
     if len(columns) != width:
         got = f"{len(columns)}"
-        raise DataError(error_message(where, f"{width} columns, as above", got, "Give every word the same columns."))
+        raise DataError(
+            error_message(
+                where, f"{width} columns, as in earlier lines", got, "Give every word the same number of columns."
+            )
+        )

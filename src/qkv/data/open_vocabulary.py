@@ -1,4 +1,4 @@
-"""Words that the vocabulary lacks, numbered by the source they stand in: what a model that copies can still write."""
+"""Out-of-vocabulary words, numbered within their source, so that a model that copies can write them."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -11,8 +11,8 @@ class OpenSource(NamedTuple):
     """A source text.
 
     Attributes:
-        ids: of its pieces; N + i is the i-th different one that the vocabulary, of N pieces, lacks.
-        unknown: those pieces.
+        ids: its token ids; N + i is its i-th distinct out-of-vocabulary token, with N the vocabulary size.
+        unknown: those tokens.
     """
 
     ids: tuple[int, ...]
@@ -20,17 +20,17 @@ class OpenSource(NamedTuple):
 
 
 def encode_source(text: str, tokenizer: Tokenizer) -> OpenSource:
-    """Number a source's pieces, those that the vocabulary lacks by their first place.
+    """Encode a source, with out-of-vocabulary tokens numbered in order of first occurrence.
 
     Args:
         text: any text.
-        tokenizer: of words or characters; byte pairs lack nothing.
+        tokenizer: a tokenizer of words or characters; byte pairs have no unknown tokens.
 
     Returns:
-        The ids, and what the vocabulary lacks.
+        The ids, and the out-of-vocabulary tokens.
 
     Raises:
-        DataError: a lone surrogate in the text.
+        DataError: the text contains a lone surrogate.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["my name is"], kind="word")
@@ -47,7 +47,7 @@ def encode_source(text: str, tokenizer: Tokenizer) -> OpenSource:
 
 
 def encode_target(text: str, tokenizer: Tokenizer, unknown: Sequence[str]) -> tuple[int, ...]:
-    """Number a target's pieces; those that the vocabulary lacks as in their source, or unknown where it has none.
+    """Encode a target, with out-of-vocabulary tokens numbered as in the source, or as unknown if the source lacks them.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
@@ -60,7 +60,7 @@ def encode_target(text: str, tokenizer: Tokenizer, unknown: Sequence[str]) -> tu
 
 
 def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> str:
-    """Write ids as text, those beyond the vocabulary as the source's words.
+    """Decode ids; those beyond the vocabulary are words of the source.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
@@ -78,7 +78,7 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
 
 
 def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> list[str]:
-    """Name each id for a reader.
+    """Return a readable name for each id.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
@@ -92,7 +92,7 @@ def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
 
 
 def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
-    """What each piece of a text looks like in it; of words and characters, for byte pairs lack nothing.
+    """Return the surface form of each token of a text, for words and characters; byte pairs have no unknown tokens.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
@@ -103,7 +103,7 @@ def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
 
 
 def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[int, str]]:
-    """Each id with the piece of text it stands for."""
+    """Return each id with the text it represents."""
     if tokenizer.kind == "bpe" or tokenizer.unk not in ids:
         return [(number, "") for number in ids]
     text = text.lower() if tokenizer.vocabulary.lowercase else text

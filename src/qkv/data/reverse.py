@@ -1,4 +1,4 @@
-"""Sequences of symbols and the same sequences backwards: the smallest task that attention solves exactly."""
+"""Sequences of symbols and their reversal: the smallest task that attention solves exactly."""
 
 from random import Random
 from string import ascii_lowercase
@@ -10,21 +10,20 @@ from qkv.errors import ConfigError, error_message
 def generate(
     count: int, seed: int, *, symbols: str = ascii_lowercase, shortest: int = 1, longest: int = 20
 ) -> list[Pair]:
-    """Generate sequences with their reversal; any two slices of the result are disjoint sets.
+    """Generate sequences with their reversal; all sources are distinct, so any two slices of the result are disjoint.
 
     Args:
-        count: how many pairs; no two have the same source.
-        seed: decides which: the same seed always gives the same pairs.
-        symbols: the characters that sequences are made of; each one is a symbol.
-        shortest: how many symbols a sequence has at least; lengths are uniform where there are enough sequences.
-        longest: how many it has at most.
+        count: number of pairs.
+        seed: random seed; the same seed always gives the same pairs.
+        symbols: the characters of the sequences; each one is a symbol.
+        shortest: minimum number of symbols; lengths are uniform if there are enough sequences.
+        longest: maximum number of symbols.
 
     Returns:
-        Pairs of a text and the same text backwards, numbered from 1.
+        Pairs of a text and the reversed text, numbered from 1.
 
     Raises:
-        ConfigError: fewer than `count` sequences are possible at half of the ones of `longest` symbols, or sizes that
-            leave nothing.
+        ConfigError: `count` exceeds half the number of sequences of `longest` symbols, or the lengths are invalid.
 
     Example:
         >>> pair = generate(1, seed=0, symbols="ab", shortest=4, longest=4)[0]
@@ -35,8 +34,8 @@ def generate(
         hint = "Give 1 <= shortest <= longest."
         raise ConfigError(error_message("shortest", f"a length from 1 to {longest}", str(shortest), hint))
     if not symbols or len(set(symbols)) != len(symbols):
-        raise ConfigError(error_message("symbols", "different characters", repr(symbols), "Name each symbol once."))
-    # Half of what is possible with the longest ones alone: beyond it, drawing new ones would take long.
+        raise ConfigError(error_message("symbols", "distinct characters", repr(symbols), "Give each symbol once."))
+    # Half of the number of longest sequences: beyond that, finding new ones at random would take long.
     most = (len(symbols) ** longest + 1) // 2
     if not 0 <= count <= most:
         hint = "Generate fewer, or longer ones."

@@ -1,12 +1,12 @@
-"""How text falls into pieces, and how pieces become text again, for each kind of tokenizer.
+"""Splitting text into tokens and joining tokens to text, for each kind of tokenizer.
 
-`bpe` works on bytes, written with one printable character each (Radford et al. 2019, "Language models are unsupervised
-multitask learners"), so that no text is unknown and every text comes back as it was. Words keep the space before them;
-each digit and each punctuation mark stands alone.
+`bpe` works on bytes, each represented by one printable character (Radford et al. 2019, "Language models are
+unsupervised multitask learners"), so that nothing is unknown and every text round-trips exactly. Words include the
+space before them; each digit and each punctuation mark is separate.
 
-`word` keeps letters and digits together and makes each punctuation mark a piece of its own. A mark that touches its
-neighbor carries a joiner on that side (Klein et al. 2017, "OpenNMT"), so that "(t-shirt)" comes back without spaces
-while the words themselves stay plain.
+`word` keeps letters and digits together and makes each punctuation mark its own token. A mark that touches its neighbor
+carries a joiner on that side (Klein et al. 2017, "OpenNMT"), so that "(t-shirt)" is restored without spaces while the
+words themselves stay plain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from qkv.errors import DataError, error_message
 
 JOINER = "￭"
 JOINER_IN_TEXT = "■"
-"""What a joiner that stands in the text itself becomes."""
+"""Replacement for a joiner that occurs in the text itself."""
 
-# The bounded run keeps the work linear: byte pair encoding of one word takes more than linear time in its length.
+# The bounded repetition keeps the work linear: byte pair encoding of one word is superlinear in its length.
 _RUN, _NEAR = 64, 256
 _WORD_CHUNK = 1 << 14
-"""How many characters words are made of at once: the library takes some 450 bytes for each piece that it finds."""
+"""Characters per chunk when splitting words: the library takes some 450 bytes for each token that it finds."""
 _BPE_PIECE = rf" ?[\p{{L}}\p{{M}}]{{1,{_RUN}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]|\s"
 _WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
 
@@ -32,7 +32,7 @@ _WORD_SPLIT = pre_tokenizers.Split(Regex(_WORD_PIECE), "removed", invert=True)
 
 
 def bpe_splitter() -> pre_tokenizers.PreTokenizer:
-    """Build what divides text into the words within which byte pairs merge.
+    """Build the splitter into the words within which byte pairs merge.
 
     Returns:
         The library's pre-tokenizer.
@@ -42,17 +42,17 @@ def bpe_splitter() -> pre_tokenizers.PreTokenizer:
         ['Ġon', 'Ġ3', 'ĠMay']
     """
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    # The library's stub types the argument as a list of the union, which a literal of two subclasses is not.
+    # The library's stub declares the argument as a list of the union, which a literal of two subclasses is not.
     stages: list[pre_tokenizers.PreTokenizer] = [_BPE_SPLIT, bytes_]
     return pre_tokenizers.Sequence(stages)
 
 
 def chunks(text: str, size: int) -> Iterator[str]:
-    """Cut a long text where `bpe_splitter` cuts it in any case: the library takes some 450 bytes for each piece of it.
+    """Split a long text where `bpe_splitter` splits anyway, because the library takes some 450 bytes per token.
 
     Args:
         text: any text.
-        size: of a chunk, in characters; a little more where it is less than two pieces may have.
+        size: chunk size in characters; slightly more if it is less than two tokens can have.
 
     Returns:
         The text in parts.
@@ -70,10 +70,10 @@ def chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _cut(text: str, start: int, stop: int) -> int:
-    """A place after `start`, the last up to `stop` if there is one, between two pieces of byte pairs.
+    """Find a position after `start`, the last one up to `stop` if possible, between two words of byte pairs.
 
-    White space only begins a piece, and a mark or a digit only ends one. Where neither is near, the library tells:
-    what it finds from one cut on is what it finds in the whole, but for the last piece, which may go on.
+    White space only starts a word, and a mark or a digit only ends one. If neither is near, the library decides: what
+    it finds after a split point equals what it finds in the whole text, except for the last word, which may continue.
     """
     cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
     if cut > start:
@@ -87,7 +87,7 @@ def _cut(text: str, start: int, stop: int) -> int:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Build the table from the printable characters of byte-level pieces to the bytes they stand for.
+    """Build the table from the printable characters of byte-level tokens to the bytes they represent.
 
     Returns:
         256 characters with their byte.
@@ -103,21 +103,21 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def words(text: str) -> Iterator[str]:
-    """Divide text into words and marks, with joiners where a mark touches its neighbor.
+    """Split text into words and marks, with joiners where a mark touches its neighbor.
 
-    Takes time in proportion to the text, and room for its longest word.
+    Takes time linear in the text, and memory for its longest word.
 
     Args:
         text: any text.
 
     Returns:
-        The pieces in order; white space itself leaves none.
+        The tokens in order; white space gives none.
 
     Example:
         >>> list(words("(A t-shirt.)"))
         ['(￭', 'A', 't', '￭-￭', 'shirt', '￭.', '￭)']
     """
-    # The last piece waits, as what follows may join it or, of a word that a chunk ends in, go on with it.
+    # Delay the last token, because the following text can attach to it or, at the end of a chunk, continue it.
     waiting, begun, last_end = "", list[str](), -1
     for place in range(0, len(text), _WORD_CHUNK):
         goes_on = place > 0 and _is_one_word(text[place - 1 : place + 1])
@@ -148,7 +148,7 @@ def _is_mark(piece: str) -> bool:
 
 
 def join_words(pieces: Sequence[str]) -> str:
-    """Write words and marks as text: the inverse of `words` up to the kind and amount of white space.
+    """Join words and marks to text: the inverse of `words` up to the kind and amount of white space.
 
     Args:
         pieces: words and marks, with joiners.
@@ -171,13 +171,13 @@ def join_words(pieces: Sequence[str]) -> str:
 
 
 def bare(piece: str) -> str:
-    """Take the joiners off a piece.
+    """Remove the joiners from a token.
 
     Args:
         piece: a word or mark.
 
     Returns:
-        What it looks like in text.
+        Its surface form.
 
     Example:
         >>> bare("￭-￭")
@@ -187,16 +187,16 @@ def bare(piece: str) -> str:
 
 
 def require_text(text: str) -> str:
-    """Refuse what no file can hold: half of a surrogate pair.
+    """Refuse lone surrogates, which UTF-8 cannot encode.
 
     Args:
-        text: what the caller gave.
+        text: any text.
 
     Returns:
         The same text.
 
     Raises:
-        DataError: a lone surrogate in it.
+        DataError: it contains a lone surrogate.
 
     Example:
         >>> require_text("Mädchen")
@@ -207,5 +207,5 @@ def require_text(text: str) -> str:
     except UnicodeEncodeError as error:
         got = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start + 1}"
         hint = "Read the text with a strict UTF-8 decoder."
-        raise DataError(error_message("text", "characters that UTF-8 can write", got, hint)) from None
+        raise DataError(error_message("text", "characters that UTF-8 can encode", got, hint)) from None
     return text

@@ -12,7 +12,7 @@ Order = Literal["random", "sequential"]
 
 
 def read_text(path: Path) -> str:
-    r"""Read a file as one text: its lines, each with a newline behind it, the last one too.
+    r"""Read a file as one text: its lines, each followed by a newline, including the last one.
 
     Args:
         path: the file; `.gz` is unpacked.
@@ -21,7 +21,7 @@ def read_text(path: Path) -> str:
         The text.
 
     Raises:
-        DataError: a file that cannot be read, is empty, no UTF-8 or no text; names file and line.
+        DataError: the file cannot be read, is empty, or is not UTF-8 text; the message gives file and line.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -38,17 +38,17 @@ def read_text(path: Path) -> str:
 
 
 def divide(text: str, share: float) -> tuple[str, str]:
-    """Divide a text: its end is held out.
+    """Split a text and hold out its end.
 
     Args:
-        text: any.
-        share: of it that is held out, in (0, 1).
+        text: any text.
+        share: the fraction that is held out, in (0, 1).
 
     Returns:
-        The part to train on, and the part to validate on.
+        The training part and the validation part.
 
     Raises:
-        ConfigError: a share outside its range.
+        ConfigError: the fraction is outside its range.
 
     Example:
         >>> divide("abcdefghij", 0.1)
@@ -56,29 +56,29 @@ def divide(text: str, share: float) -> tuple[str, str]:
     """
     if not 0 < share < 1:
         hint = "A tenth (0.1) suits most texts."
-        raise ConfigError(error_message("data.holdout", "a share above 0 and below 1", f"{share}", hint))
+        raise ConfigError(error_message("data.holdout", "a fraction above 0 and below 1", f"{share}", hint))
     place = int(len(text) * (1 - share))
     return text[:place], text[place:]
 
 
 def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> list[int]:
-    """Where the windows of one epoch begin: beside each other, so that no token is predicted twice an epoch.
+    """Return where the windows of one epoch begin: adjacent, so that no token is predicted twice in an epoch.
 
-    In random order windows come shuffled, and begin at another place each epoch, so that no token always has the same
-    ones before it. The result depends on the arguments alone: to go on in the middle of an epoch takes its number.
+    In random order windows are shuffled, and their offset changes with each epoch, so that no token always has the same
+    context. The result depends only on the arguments: resuming within an epoch takes its number.
 
     Args:
         length: tokens in the text.
-        context: tokens that a window predicts; it reads as many, from one token before.
-        order: "random", or "sequential" as they stand in the text.
-        seed: of the run.
-        epoch: from 0 on.
+        context: tokens that a window predicts; it reads as many, starting one token earlier.
+        order: "random", or "sequential" for text order.
+        seed: random seed.
+        epoch: from 0.
 
     Returns:
-        The place of the first token of each window; it ends `context` tokens later, with the last one predicted.
+        The index of the first token of each window; it ends `context` tokens later, with the last one predicted.
 
     Raises:
-        DataError: a text shorter than one window.
+        DataError: the text is shorter than one window.
 
     Example:
         >>> windows(20, 4, "sequential", seed=0, epoch=0), windows(20, 4, "random", seed=0, epoch=0)
@@ -98,7 +98,7 @@ def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> l
 
 
 def in_batches(starts: Sequence[int], rows: int) -> list[list[int]]:
-    """Group windows as they come.
+    """Group windows in the given order.
 
     Example:
         >>> in_batches([7, 1, 4], rows=2)

@@ -1,4 +1,4 @@
-"""Text to numbers and back: byte pairs, words or characters, learnt from the training text."""
+"""Text to ids and back: byte pairs, words or characters, trained on the training text."""
 
 import json
 from collections import Counter
@@ -17,21 +17,20 @@ _BYTES = byte_alphabet()
 _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
 CHUNK = 1 << 16
-"""How many characters byte pairs are made of at once, and how many words are kept together."""
+"""Characters per chunk of byte pair encoding, and number of cached words."""
 _MOST = 1_000_000
-"""Byte pairs at most: the library takes memory for all of them before it has seen one."""
+"""Maximum number of byte pairs: the library allocates memory for all of them in advance."""
 
 
 @final
 class Tokenizer:
     """Text to ids and back.
 
-    The kinds differ in what comes back. `bpe` returns every text exactly as it was. `char` does too, but for characters
-    it never saw, which become U+FFFD. `word` writes single spaces, and "<unk>" for words it never saw. `lowercase`
-    lower-cases the text first (as `str.lower` does).
+    `bpe` restores every text exactly. So does `char`, except for unseen characters, which become U+FFFD. `word` writes
+    single spaces, and "<unk>" for unseen words. `lowercase` lower-cases the text first (by `str.lower`).
 
     Args:
-        vocabulary: what was learnt; use `learn` or `from_json` to get a tokenizer.
+        vocabulary: the trained vocabulary; use `learn` or `from_json` to get a tokenizer.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["A dog.", "A cat."], kind="word")
@@ -50,7 +49,7 @@ class Tokenizer:
     __slots__ = ("_byte_pairs", "_ids", "vocabulary")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Make a tokenizer of what was learnt."""
+        """Create a tokenizer from a vocabulary."""
         self.vocabulary = vocabulary
         self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
         self._byte_pairs = _byte_pair_encoder(vocabulary, self._ids) if vocabulary.kind == "bpe" else None
@@ -64,16 +63,16 @@ class Tokenizer:
         Args:
             texts: the training text; for a joint vocabulary both languages.
             kind: "bpe" (byte pairs, nothing is ever unknown), "word" or "char".
-            size: how many pieces at most, the four specials and, for "bpe", the 256 bytes included.
+            size: maximum number of tokens, including the four special ones and, for "bpe", the 256 bytes.
             lowercase: whether to lower-case text here and in `encode`.
-            minimum: how often a word, a character or, for "bpe", a pair must occur to be learnt.
+            minimum: minimum frequency of a word, a character or, for "bpe", a pair.
 
         Returns:
             The tokenizer.
 
         Raises:
-            ConfigError: an unknown kind, a size that leaves nothing to learn, a minimum below 1.
-            DataError: no text, or text that UTF-8 cannot write.
+            ConfigError: the kind is unknown, the size is too small to learn anything, or the minimum is below 1.
+            DataError: there is no text, or it cannot be encoded in UTF-8.
 
         Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1.
 
@@ -95,31 +94,33 @@ class Tokenizer:
 
     @property
     def kind(self) -> Kind:
-        """What the pieces are: "bpe", "word" or "char"."""
+        """The kind of tokens: "bpe", "word" or "char"."""
         return self.vocabulary.kind
 
     @property
     def size(self) -> int:
-        """How many pieces there are: ids run from 0 to size - 1."""
+        """The number of tokens: ids run from 0 to size - 1."""
         return len(self.vocabulary.pieces)
 
     @property
     def never_written(self) -> tuple[int, ...]:
-        """The ids that no target ever holds, so that none should be written: padding, the begin mark, and, for "bpe",
-        which knows every text, the unknown piece."""
+        """The ids that never occur in a target, so that none should be written: padding, the begin token and, for
+        "bpe", which
+        has no unknown text, the unknown token.
+        """
         return (self.pad, self.bos, self.unk) if self.kind == "bpe" else (self.pad, self.bos)
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids, without `bos` and `eos`; text that spells a special piece is only text.
+        """Encode text to ids, without `bos` and `eos`; text that looks like a special token is treated as text.
 
         Args:
-            text: any text that UTF-8 can write.
+            text: any text that UTF-8 can encode.
 
         Returns:
             The ids; none for an empty text.
 
         Raises:
-            DataError: a lone surrogate in the text.
+            DataError: the text contains a lone surrogate.
 
         Example:
             >>> tokenizer = Tokenizer.learn(["abc"], kind="char")
@@ -130,28 +131,28 @@ class Tokenizer:
         if self.vocabulary.lowercase:
             text = text.lower()
         if self._byte_pairs is not None:
-            # A space before the first word makes it the same piece as in the middle of a text; `decode` takes it away.
+            # A space before the first word makes it the same token as within a text; `decode` removes it.
             parts = chunks(" " + text, CHUNK) if text else ()
             return [number for part in parts for number in self._byte_pairs.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]
         ids = (self._word_id(word) for word in words(text))
-        # Together only at the end: one list that grows is read anew by each run of the garbage collector, which makes
-        # the time quadratic; tuples of numbers are not.
+        # Merged only at the end: the garbage collector rescans one growing list at each run, which is quadratic in
+        # total; it does not rescan tuples of integers.
         runs = list(iter(lambda: tuple(islice(ids, CHUNK)), ()))
         return list(chain.from_iterable(runs))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Turn ids into text; special pieces leave nothing, but for the unknown one.
+        """Decode ids to text; special tokens are dropped, except the unknown token.
 
         Args:
-            ids: from `encode`, or from a model: bytes that make no character become U+FFFD.
+            ids: from `encode`, or from a model: bytes that are not valid characters become U+FFFD.
 
         Returns:
             The text.
 
         Raises:
-            DataError: an id that the vocabulary does not have.
+            DataError: an id is not in the vocabulary.
 
         Example:
             >>> tokenizer = Tokenizer.learn(["abc"], kind="char")
@@ -168,17 +169,17 @@ class Tokenizer:
         return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Name each id for a reader, one name per id.
+        """Return a readable name for each id.
 
         Args:
             ids: any ids of the vocabulary.
 
         Returns:
-            For "bpe" the text with a space shown as "▁" and bytes that are part of a character as "<E2>", for "word"
-            the word without joiners, for "char" the character; specials as "<eos>".
+            For "bpe" the text, with spaces shown as "▁" and partial characters as bytes "<E2>"; for "word" the word
+            without joiners; for "char" the character; special tokens as "<eos>".
 
         Raises:
-            DataError: an id that the vocabulary does not have.
+            DataError: an id is not in the vocabulary.
 
         Example:
             >>> tokenizer = Tokenizer.learn(["ein Hund"] * 9, size=400)
@@ -188,7 +189,7 @@ class Tokenizer:
         return [self._piece(number) for number in self._checked(ids)]
 
     def to_json(self) -> str:
-        """Write the tokenizer as JSON; the same tokenizer always gives the same characters.
+        """Serialize the tokenizer as JSON; the same tokenizer always gives the same JSON.
 
         Returns:
             The JSON.
@@ -202,16 +203,16 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """Read a tokenizer; nothing in the text can choose code to run.
+        """Parse a tokenizer; nothing in the text can select code to run.
 
         Args:
-            text: what `to_json` wrote.
+            text: the output of `to_json`.
 
         Returns:
             The tokenizer.
 
         Raises:
-            DataError: anything that `to_json` could not have written.
+            DataError: `to_json` could not have written the text.
 
         Example:
             >>> Tokenizer.from_json("[]")
@@ -221,7 +222,7 @@ class Tokenizer:
         return cls(Vocabulary.from_json(text))
 
     def _word_id(self, word: str) -> int:
-        # A mark that never touched its neighbor on this side is better known without its joiners than not at all.
+        # A mark whose joiners never occurred in training is better looked up without them than treated as unknown.
         return self._ids.get(word, self._ids.get(bare(word), self.unk))
 
     def _checked(self, ids: Iterable[int]) -> Iterator[int]:
@@ -257,7 +258,7 @@ def _check_counts(kind: Kind, size: int, minimum: int) -> None:
         raise ConfigError(error_message("size", f"at most {_MOST:,} with kind {kind}", str(size), hint))
     if minimum < 1:
         raise ConfigError(
-            error_message("minimum", "at least 1", str(minimum), "1 learns everything there is room for.")
+            error_message("minimum", "at least 1", str(minimum), "1 learns everything that fits in the vocabulary.")
         )
 
 
@@ -287,7 +288,7 @@ def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, lowercase: 
 
 
 def _byte_pair_encoder(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:
-    # No piece is registered with the library as special: text that spells one must stay text.
+    # No token is registered with the library as special: text that looks like one must stay text.
     encoder = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=list[tuple[str, str]](vocabulary.merges)))
     encoder.pre_tokenizer = bpe_splitter()
     return encoder

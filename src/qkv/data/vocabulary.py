@@ -1,7 +1,7 @@
-"""What a tokenizer has learnt, as a value that can be written and read.
+"""A tokenizer's vocabulary, as a value that can be saved and loaded.
 
-The JSON holds names and lists of strings only; what code runs on them is decided here by the name of the kind, never by
-the file, and everything is checked before it is used.
+The JSON contains only names and lists of strings. The code that uses them is selected here by the name of the kind,
+never by the file, and everything is checked before use.
 """
 
 import json
@@ -18,18 +18,18 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 _FORMAT = "qkv tokenizer 1"
 _FIELDS = ("format", "kind", "lowercase", "pieces", "merges")
-_MEND = "Restore the file from where it was written, or learn the tokenizer again."
+_MEND = "Restore the file from its source, or train the tokenizer again."
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The pieces of a tokenizer in the order of their ids.
+    """The tokens of a tokenizer in the order of their ids.
 
     Args:
         kind: "bpe", "word" or "char".
         lowercase: whether text is lower-cased first.
-        pieces: every piece, the specials first; a piece's place is its id.
-        merges: for "bpe" the pairs to merge, the first learnt first.
+        pieces: every token, special ones first; a token's index is its id.
+        merges: for "bpe" the pairs to merge, in the order learned.
 
     Example:
         >>> Vocabulary("char", False, (*SPECIALS, "a", "b"), ()).to_json()[:31]
@@ -42,10 +42,10 @@ class Vocabulary:
     merges: tuple[tuple[str, str], ...]
 
     def to_json(self) -> str:
-        """Write the vocabulary as JSON: the same vocabulary always gives the same characters.
+        """Serialize the vocabulary as JSON; the same vocabulary always gives the same JSON.
 
         Returns:
-            The JSON, which ends in a newline.
+            The JSON, ending in a newline.
 
         Example:
             >>> vocabulary = Vocabulary("char", False, (*SPECIALS, "a"), ())
@@ -58,16 +58,16 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
-        """Read a vocabulary and check every part of it.
+        """Parse a vocabulary and check every part of it.
 
         Args:
-            text: what `to_json` wrote.
+            text: the output of `to_json`.
 
         Returns:
             The vocabulary.
 
         Raises:
-            DataError: anything that `to_json` could not have written.
+            DataError: `to_json` could not have written the text.
 
         Example:
             >>> Vocabulary.from_json("{}")
@@ -86,16 +86,16 @@ class Vocabulary:
 
 
 def check_kind(name: str) -> Kind:
-    """Refuse the name of a kind that does not exist.
+    """Check the name of a tokenizer kind.
 
     Args:
-        name: what the caller wrote.
+        name: the name.
 
     Returns:
         The name.
 
     Raises:
-        ConfigError: no such kind.
+        ConfigError: the kind is unknown.
 
     Example:
         >>> check_kind("word")
@@ -131,34 +131,34 @@ def _strings(value: object, field: str) -> tuple[str, ...]:
         _refuse(f"{field} to be a list", _shown(value))
     for place, item in enumerate(value):
         if not isinstance(item, str) or not item:
-            _refuse(f"{field} to be strings that are not empty", f"{_shown(item)} at place {place}")
+            _refuse(f"{field} to be nonempty strings", f"{_shown(item)} at place {place}")
         if not _writable(item):
-            _refuse(f"{field} that UTF-8 can write", f"{_shown(item)} at place {place}")
+            _refuse(f"{field} that UTF-8 can encode", f"{_shown(item)} at place {place}")
     return tuple(value)
 
 
 def _merge(text: str) -> tuple[str, str]:
     left, space, right = text.partition(" ")
     if not (left and space and right) or " " in right:
-        _refuse("merges of two pieces with one space between", _shown(text))
+        _refuse("merges of two pieces separated by one space", _shown(text))
     return left, right
 
 
 def _check_pieces(kind: Kind, pieces: tuple[str, ...]) -> None:
     if pieces[: len(SPECIALS)] != SPECIALS:
         _refuse(f"the first pieces to be {' '.join(SPECIALS)}", _shown(pieces[: len(SPECIALS)]))
-    learnt = pieces[len(SPECIALS) :]
+    learned = pieces[len(SPECIALS) :]
     if len(set(pieces)) != len(pieces):
         seen: set[str] = set()
         twice = next(piece for piece in pieces if piece in seen or seen.add(piece))  # type: ignore[func-returns-value]
         _refuse("every piece once", f"{_shown(twice)} twice")
-    if kind == "char" and any(len(piece) != 1 for piece in learnt):
-        _refuse("pieces of one character", _shown(next(piece for piece in learnt if len(piece) != 1)))
+    if kind == "char" and any(len(piece) != 1 for piece in learned):
+        _refuse("pieces of one character", _shown(next(piece for piece in learned if len(piece) != 1)))
     if kind == "bpe":
         alphabet = byte_alphabet()
-        if missing := [byte for letter, byte in alphabet.items() if letter not in set(learnt)]:
+        if missing := [byte for letter, byte in alphabet.items() if letter not in set(learned)]:
             _refuse("a piece for each of the 256 bytes", f"none for byte 0x{missing[0]:02X}")
-        if foreign := next((piece for piece in learnt if not set(piece) <= alphabet.keys()), None):
+        if foreign := next((piece for piece in learned if not set(piece) <= alphabet.keys()), None):
             _refuse("pieces in the byte alphabet", _shown(foreign))
 
 
@@ -167,10 +167,10 @@ def _check_merges(kind: Kind, pieces: tuple[str, ...], merges: tuple[tuple[str, 
         _refuse(f"no merges with kind {kind}", f"{len(merges):,} merges")
     if len(set(merges)) != len(merges):
         _refuse("every merge once", "one merge twice")
-    learnt = set(pieces[len(SPECIALS) :])
+    learned = set(pieces[len(SPECIALS) :])
     for left, right in merges:
         for piece in (left, right, left + right):
-            if piece not in learnt:
+            if piece not in learned:
                 _refuse("merges of pieces into pieces", f"{_shown(left)} + {_shown(right)} without {_shown(piece)}")
 
 

@@ -1,4 +1,4 @@
-"""Which word of a text, in the sense of what stands between spaces, each piece of a tokenizer belongs to."""
+"""Which whitespace-separated word of a text each token belongs to."""
 
 from qkv.data.segments import JOINER, words
 from qkv.data.tokenizer import Tokenizer
@@ -7,15 +7,15 @@ NO_WORD = -1
 
 
 def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Count words by the spaces before them.
+    """Return the index of the word of each token.
 
     Args:
         text: the text.
-        tokenizer: that divides it.
+        tokenizer: the tokenizer.
 
     Returns:
-        For each id of `tokenizer.encode(text)` the number of its word, as `text.split()` counts them; −1 for a piece
-        that is a space alone.
+        For each id of `tokenizer.encode(text)` the index of its word in `text.split()`; −1 for a token that is only a
+        space.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["low lower"] * 9, kind="bpe", size=264)

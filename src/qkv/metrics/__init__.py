@@ -1,4 +1,4 @@
-"""How good a system is: one code for validation in training and for evaluation afterwards.
+"""Metrics, with the same code for validation in training and for evaluation.
 
 Rates (BLEU, chrF, accuracy, F1, error rates) are in percent.
 """

@@ -1,4 +1,4 @@
-"""Word alignments: the links of a line in the Pharaoh format, and the error rate against links made by hand."""
+"""Word alignments: links in the Pharaoh format, and the error rate against manual alignments."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Links:
 
     Args:
         sure: links that must be found.
-        possible: links that may be found; every sure one is among them.
+        possible: links that may be found, including every sure one.
 
     Example:
         >>> parse_links("0-0 1p2").possible == {(0, 0), (1, 2)}
@@ -35,14 +35,14 @@ def parse_links(text: str, where: str = "links") -> Links:
     """Read one line of links: "3-4" is a sure link, "3p4" a possible one; positions count from 0.
 
     Args:
-        text: links with white space between; none is fine.
-        where: what a message calls the line, as "test.align:17".
+        text: links separated by white space; can be empty.
+        where: the line's name in messages, as "test.align:17".
 
     Returns:
         The links.
 
     Raises:
-        DataError: anything else on the line.
+        DataError: the line contains anything else.
 
     Example:
         >>> sorted(parse_links("0-0 2-1 1p2").sure)
@@ -74,7 +74,7 @@ def parse_alignments(lines: Iterable[str], name: str) -> list[Links]:
         The links, line by line.
 
     Raises:
-        DataError: a line that is not links, with its number.
+        DataError: a line is invalid; the message gives its number.
 
     Example:
         >>> len(parse_alignments(["0-0 1p1", ""], "test.align"))
@@ -84,17 +84,17 @@ def parse_alignments(lines: Iterable[str], name: str) -> list[Links]:
 
 
 def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
-    """Measure how far links are from those made by hand: AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), over all pairs.
+    """Compute the alignment error rate AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) over all pairs.
 
     Args:
-        hypotheses: the links A found for each sentence pair.
-        references: the sure links S and the possible ones P, S among them, for each sentence pair.
+        hypotheses: the predicted links A of each sentence pair.
+        references: the sure links S and the possible ones P, which include S, of each sentence pair.
 
     Returns:
         The figure "alignment_error_rate" in percent, lower is better.
 
     Raises:
-        DataError: unequal numbers of sentence pairs, or no link at all.
+        DataError: the numbers of sentence pairs differ, or there is no link.
 
     Source: Och and Ney 2003, "A systematic comparison of various statistical alignment models", section 6.1.
 
@@ -108,17 +108,17 @@ def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Seque
 
 
 def alignment_precision(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
-    """Measure how many of the links found are possible: |A & P| / |A|, over all pairs.
+    """Compute the share of predicted links that are possible: |A & P| / |A|, over all pairs.
 
     Args:
-        hypotheses: the links A found for each sentence pair.
-        references: the links made by hand for each sentence pair.
+        hypotheses: the predicted links A of each sentence pair.
+        references: the manual alignments of each sentence pair.
 
     Returns:
         The figure "alignment_precision" in percent.
 
     Raises:
-        DataError: unequal numbers of sentence pairs, or no link found.
+        DataError: the numbers of sentence pairs differ, or no link is predicted.
 
     Example:
         >>> alignment_precision([{(0, 0), (1, 2)}], [parse_links("0-0 1p1")]).value
@@ -129,17 +129,17 @@ def alignment_precision(hypotheses: Sequence[Iterable[Link]], references: Sequen
 
 
 def alignment_recall(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
-    """Measure how many of the sure links are found: |A & S| / |S|, over all pairs.
+    """Compute the share of sure links that are predicted: |A & S| / |S|, over all pairs.
 
     Args:
-        hypotheses: the links A found for each sentence pair.
-        references: the links made by hand for each sentence pair.
+        hypotheses: the predicted links A of each sentence pair.
+        references: the manual alignments of each sentence pair.
 
     Returns:
         The figure "alignment_recall" in percent.
 
     Raises:
-        DataError: unequal numbers of sentence pairs, or no sure link.
+        DataError: the numbers of sentence pairs differ, or there is no sure link.
 
     Example:
         >>> alignment_recall([{(0, 0), (1, 2)}], [parse_links("0-0 1p1")]).value

@@ -1,4 +1,4 @@
-"""How many insertions, deletions and substitutions turn the output into the reference."""
+"""Error rates by insertions, deletions and substitutions."""
 
 from collections.abc import Hashable, Sequence
 
@@ -7,17 +7,17 @@ from qkv.metrics.figure import Figure, require_same_length
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Measure edits of words per reference word, over all texts together.
+    """Compute edits of words per reference word, over all texts together.
 
     Args:
-        hypotheses: one text per item; words are what white space divides.
+        hypotheses: one text per item; words are separated by white space.
         references: one text per item.
 
     Returns:
-        The figure "word_error_rate" in percent, lower is better; more than 100 is possible.
+        The figure "word_error_rate" in percent, lower is better; it can exceed 100.
 
     Raises:
-        DataError: unequal numbers of texts, or no reference word.
+        DataError: the numbers of texts differ, or there is no reference word.
 
     Example:
         >>> word_error_rate(["the cat sat"], ["the cat sat down"]).value
@@ -28,7 +28,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Fig
 
 
 def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Measure edits of characters per reference character, over all texts together.
+    """Compute edits of characters per reference character, over all texts together.
 
     Args:
         hypotheses: one text per item.
@@ -38,7 +38,7 @@ def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -
         The figure "character_error_rate" in percent, lower is better.
 
     Raises:
-        DataError: unequal numbers of texts, or no reference character.
+        DataError: the numbers of texts differ, or there is no reference character.
 
     Example:
         >>> round(character_error_rate(["kitten"], ["sitting"]).value, 2)
@@ -49,7 +49,7 @@ def character_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -
 
 
 def token_error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> Figure:
-    """Measure edits of given tokens, phonemes for example, per reference token, over all sequences together.
+    """Compute edits of tokens, phonemes for example, per reference token, over all sequences together.
 
     Args:
         hypotheses: one sequence per item.
@@ -59,7 +59,7 @@ def token_error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Seque
         The figure "token_error_rate" in percent, lower is better.
 
     Raises:
-        DataError: unequal numbers of sequences, or no reference token.
+        DataError: the numbers of sequences differ, or there is no reference token.
 
     Example:
         >>> token_error_rate([["k", "æ"]], [["k", "æ", "t", "s"]]).value
@@ -69,10 +69,10 @@ def token_error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Seque
 
 
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """Count the fewest insertions, deletions and substitutions that turn one sequence into the other.
+    """Count the minimum number of insertions, deletions and substitutions that turn one sequence into the other.
 
-    A column of the table of distances is one whole number: its bits say where the distance rises and falls from one row
-    to the next, so that a column costs a few operations on numbers of as many bits as `left` has elements.
+    A column of the distance table is one integer whose bits encode where the distance rises and falls from one row to
+    the next, so a column costs a few operations on integers with as many bits as `left` has elements.
 
     Args:
         left: a sequence.
@@ -109,7 +109,7 @@ def _rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequenc
     require_same_length(hypotheses, references)
     length = sum(map(len, references))
     if not length:
-        hint = "A rate needs something to divide by."
-        raise DataError(error_message("references", "at least one token in all", "only empty ones", hint))
+        hint = "An error rate is relative to the number of reference tokens."
+        raise DataError(error_message("references", "at least one token in total", "only empty ones", hint))
     edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
     return 100 * edits / length

@@ -1,4 +1,4 @@
-"""One number that says how good a system is, with all that is needed to compare it."""
+"""One number that measures a system, with everything needed to compare it."""
 
 import math
 from collections.abc import Sized
@@ -15,8 +15,8 @@ class Figure:
     Args:
         name: what was measured, for example "bleu".
         value: the number; rates are in percent.
-        signature: how it was measured; figures compare only where signatures are equal.
-        higher_is_better: which way is up.
+        signature: how it was measured; only figures with equal signatures are comparable.
+        higher_is_better: whether larger values are better.
 
     Example:
         >>> print(Figure("bleu", 28.3, "case:lc"))
@@ -32,13 +32,13 @@ class Figure:
         """Compare with an earlier figure of the same name.
 
         Args:
-            other: the earlier figure; None where there is none.
+            other: the earlier figure; None if there is none.
 
         Returns:
-            Whether this one is strictly better; anything that is a number is better than none or NaN, NaN never is.
+            Whether this one is strictly better; any number is better than None or NaN, and NaN is never better.
 
         Raises:
-            ConfigError: figures of different names, signatures or directions.
+            ConfigError: names, signatures or directions differ.
 
         Example:
             >>> Figure("perplexity", 4.0, "", False).better_than(Figure("perplexity", 5.0, "", False))
@@ -50,7 +50,7 @@ class Figure:
             return True
         measured = (self.name, self.signature, self.higher_is_better)
         if measured != (other.name, other.signature, other.higher_is_better):
-            hint = "Measure both in the same way."
+            hint = "Measure both the same way."
             expected = f"{self.name} ({self.signature})"
             raise ConfigError(error_message("other", expected, f"{other.name} ({other.signature})", hint))
         return self.value > other.value if self.higher_is_better else self.value < other.value
@@ -60,17 +60,17 @@ class Figure:
 
 
 def require_same_length(hypotheses: Sized, references: Sized) -> int:
-    """Refuse lists that do not belong together.
+    """Check that two lists have the same length.
 
     Args:
-        hypotheses: what the system gave.
-        references: what is right.
+        hypotheses: the system's outputs.
+        references: the correct outputs.
 
     Returns:
-        How many there are, at least one.
+        Their length, at least one.
 
     Raises:
-        DataError: unequal numbers, or none.
+        DataError: the lengths differ, or the lists are empty.
 
     Example:
         >>> require_same_length(["a"], ["b"])
@@ -78,7 +78,7 @@ def require_same_length(hypotheses: Sized, references: Sized) -> int:
     """
     if len(hypotheses) != len(references):
         expected = f"one for each of the {len(references):,} references"
-        hint = "Give them in the same order, none left out."
+        hint = "Give one hypothesis per reference, in the same order."
         raise DataError(error_message("hypotheses", expected, f"{len(hypotheses):,}", hint))
     if not len(references):
         raise DataError(error_message("references", "at least one", "none", "There is nothing to measure."))

@@ -7,17 +7,17 @@ from qkv.metrics.figure import Figure
 
 
 def perplexity(loss: float, tokens: int) -> Figure:
-    """Measure the exponential of the mean loss.
+    """Compute the exponential of the mean loss.
 
     Args:
         loss: the sum over all tokens of the negative log-likelihood, in nats, without label smoothing.
-        tokens: how many tokens were predicted, `eos` included.
+        tokens: number of predicted tokens, `eos` included.
 
     Returns:
-        The figure "perplexity", lower is better; it compares only between models with the same tokens.
+        The figure "perplexity", lower is better; only comparable between models with the same tokens.
 
     Raises:
-        DataError: no tokens.
+        DataError: there are no tokens.
 
     Example:
         >>> round(perplexity(4 * math.log(10), 4).value, 6)
@@ -32,17 +32,17 @@ def perplexity(loss: float, tokens: int) -> Figure:
 
 
 def bits_per_character(loss: float, characters: int) -> Figure:
-    """Measure the loss in bits, shared out over the characters of the text.
+    """Compute the loss in bits per character of the text, which is comparable between tokenizers.
 
     Args:
         loss: the sum over all tokens of the negative log-likelihood, in nats.
-        characters: how many characters the text has; tokens of any size compare by it.
+        characters: number of characters of the text.
 
     Returns:
         The figure "bits_per_character", lower is better.
 
     Raises:
-        DataError: no characters.
+        DataError: there are no characters.
 
     Example:
         >>> round(bits_per_character(8 * math.log(2), 4).value, 6)

@@ -7,7 +7,7 @@ from qkv.metrics.figure import Figure, require_same_length
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Measure how many texts are right to the last character.
+    """Compute the share of texts that are entirely correct.
 
     Args:
         hypotheses: one text per item.
@@ -17,7 +17,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
         The figure "exact_match" in percent.
 
     Raises:
-        DataError: unequal numbers of texts, or none.
+        DataError: the numbers of texts differ or are zero.
 
     Example:
         >>> exact_match(["2011-05-03", "2011-05-04"], ["2011-05-03", "2011-04-05"]).value
@@ -27,7 +27,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
 
 
 def accuracy(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Figure:
-    """Measure how many labels are right.
+    """Compute the share of correct labels.
 
     Args:
         predictions: one label per item.
@@ -37,7 +37,7 @@ def accuracy(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Fig
         The figure "accuracy" in percent.
 
     Raises:
-        DataError: unequal numbers of labels, or none.
+        DataError: the numbers of labels differ or are zero.
 
     Example:
         >>> accuracy([1, 0, 1, 1], [1, 0, 0, 1]).value
@@ -47,17 +47,17 @@ def accuracy(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Fig
 
 
 def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Figure:
-    """Measure the mean over the classes of the harmonic mean of precision and recall.
+    """Compute the mean over classes of the harmonic mean of precision and recall.
 
     Args:
         predictions: one label per item.
         labels: one label per item.
 
     Returns:
-        The figure "macro_f1" in percent; every class that occurs on either side counts the same.
+        The figure "macro_f1" in percent; every class that occurs on either side has equal weight.
 
     Raises:
-        DataError: unequal numbers of labels, or none.
+        DataError: the numbers of labels differ or are zero.
 
     Example:
         >>> round(macro_f1(["a", "a", "b"], ["a", "b", "b"]).value, 2)
@@ -65,7 +65,7 @@ def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Fig
     """
     require_same_length(predictions, labels)
     right = Counter(p for p, label in zip(predictions, labels, strict=True) if p == label)
-    # F1 = 2 right / (predicted + labeled); the sum of the two counts is never 0 for a class that occurs.
+    # F1 = 2 correct / (predicted + labeled); the sum of the two counts is never 0 for a class that occurs.
     either = Counter(predictions) + Counter(labels)
     value = sum(2 * right[label] / count for label, count in either.items()) / len(either)
     return Figure("macro_f1", 100 * value, "average:macro|classes:all that occur")

@@ -1,4 +1,4 @@
-"""Spans that a sequence of tags names, and how many of them were found."""
+"""Spans encoded by a sequence of tags, and their F1."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from qkv.metrics.figure import Figure, require_same_length
 
 
 class Span(NamedTuple):
-    """Words start to stop − 1 and what they are."""
+    """The words start to stop − 1, and their kind."""
 
     kind: str
     start: int
@@ -16,7 +16,7 @@ class Span(NamedTuple):
 
 
 def names_spans(labels: Sequence[str]) -> bool:
-    """Whether labels are of the form O, B-KIND, I-KIND.
+    """Return whether labels have the form O, B-KIND, I-KIND.
 
     Example:
         >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["NOUN", "VERB"])
@@ -27,10 +27,10 @@ def names_spans(labels: Sequence[str]) -> bool:
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """Read the spans of a sentence; an I without a beginning begins one, as in CoNLL's own evaluation.
+    """Decode the spans of a sentence; an I without a B starts a span, as in CoNLL's evaluation script.
 
     Args:
-        tags: of each word: O, B-KIND or I-KIND.
+        tags: the tag of each word: O, B-KIND or I-KIND.
 
     Returns:
         The spans in order.
@@ -54,17 +54,17 @@ def spans(tags: Sequence[str]) -> list[Span]:
 
 
 def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> Figure:
-    """Measure the harmonic mean of precision and recall of spans that are right in kind and at both ends.
+    """Compute F1 of spans; a span is correct if its kind and both ends are.
 
     Args:
         predictions: the tags of each sentence.
-        labels: the right ones.
+        labels: the correct tags.
 
     Returns:
-        The figure "span_f1" in percent; 100 where there are no spans on either side.
+        The figure "span_f1" in percent; 100 if there are no spans on either side.
 
     Raises:
-        DataError: unequal numbers of sentences or words, or none.
+        DataError: the numbers of sentences or words differ, or are zero.
 
     Example:
         >>> round(span_f1([["B-PER", "O"]], [["B-PER", "B-LOC"]]).value, 2)
@@ -75,7 +75,7 @@ def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]
     for number, (given, true) in enumerate(zip(predictions, labels, strict=True), start=1):
         if len(given) != len(true):
             got = f"{len(given)} in sentence {number}"
-            raise DataError(error_message("predictions", f"{len(true)} tags", got, "Give one tag for each word."))
+            raise DataError(error_message("predictions", f"{len(true)} tags", got, "Give one tag per word."))
         ours, theirs = set(spans(given)), set(spans(true))
         right += len(ours & theirs)
         either += len(ours) + len(theirs)

@@ -1,4 +1,4 @@
-"""Links of two directions made one: by what both say, by what either says, or grown from the one towards the other."""
+"""Combining alignment links of two directions: intersection, union, and growing from one to the other."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ _NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 
 
 
 def intersection(forward: set[Link], backward: set[Link]) -> set[Link]:
-    """What both directions say.
+    """Return the links found in both directions.
 
     Example:
         >>> sorted(intersection({(0, 0), (1, 1)}, {(0, 0)}))
@@ -20,7 +20,7 @@ def intersection(forward: set[Link], backward: set[Link]) -> set[Link]:
 
 
 def union(forward: set[Link], backward: set[Link]) -> set[Link]:
-    """What either direction says.
+    """Return the links found in either direction.
 
     Example:
         >>> sorted(union({(0, 0), (1, 1)}, {(0, 0)}))
@@ -30,9 +30,9 @@ def union(forward: set[Link], backward: set[Link]) -> set[Link]:
 
 
 def grow_diagonal(forward: set[Link], backward: set[Link]) -> set[Link]:
-    """What both say, and then, as long as there are any, links of either that touch one that is there.
+    """Start from the intersection, and repeatedly add neighboring links of the union.
 
-    A link is added where its source or its target word has none yet.
+    A link is added if its source or its target word has none yet.
 
     Source: Koehn et al. 2003, "Statistical Phrase-Based Translation", section 4 (in the order of its later
         publication as `grow-diag`).
@@ -58,7 +58,7 @@ def grow_diagonal(forward: set[Link], backward: set[Link]) -> set[Link]:
 
 
 def grow_diagonal_final(forward: set[Link], backward: set[Link]) -> set[Link]:
-    """Grown, and then every link of either direction whose source and target word both have none.
+    """Grow diagonally, then add every link of either direction whose source and target word both have none.
 
     Source: Koehn et al. 2003; `grow-diag-final-and`.
 
@@ -88,18 +88,18 @@ SYMMETRIZATIONS: Mapping[str, Callable[[set[Link], set[Link]], set[Link]]] = Map
 
 
 def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> set[Link]:
-    """Make one set of links of two.
+    """Combine two sets of links.
 
     Args:
         how: "intersection", "union", "grow-diagonal" or "grow-diagonal-final".
         forward: pairs of source and target word.
-        backward: likewise, from a model of the other direction: source word first here too.
+        backward: likewise, from a model of the other direction; also source word first.
 
     Returns:
         The links.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: the name is unknown.
 
     Example:
         >>> sorted(symmetrize("union", [(0, 0)], [(1, 0)]))
@@ -107,5 +107,5 @@ def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> s
     """
     if how not in SYMMETRIZATIONS:
         hint = nearest(how, SYMMETRIZATIONS)
-        raise ConfigError(error_message("--symmetrize", "a known way", f'"{how}"', hint))
+        raise ConfigError(error_message("--symmetrize", "the name of a combination", f'"{how}"', hint))
     return SYMMETRIZATIONS[how](set(forward), set(backward))

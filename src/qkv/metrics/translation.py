@@ -1,4 +1,4 @@
-"""Scores of translations: BLEU as it is published today, chrF, and BLEU on tokens as older papers have it."""
+"""Translation metrics: BLEU as published today, chrF, and BLEU on tokens as in older papers."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ _ORDER = 4
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Measure sacreBLEU: cased, on detokenized text, tokenized as WMT does (13a).
+    """Compute sacreBLEU: cased, on detokenized text, with WMT's tokenization (13a).
 
     Args:
         hypotheses: one detokenized translation per sentence.
@@ -20,7 +20,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
         The figure "bleu" from 0 to 100, with sacreBLEU's signature.
 
     Raises:
-        DataError: unequal numbers of sentences, or none.
+        DataError: the numbers of sentences differ or are zero.
 
     Source: Papineni et al. 2002, "BLEU: a method for automatic evaluation of machine translation"; Post 2018, "A call
     for clarity in reporting BLEU scores".
@@ -29,18 +29,18 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
         >>> round(bleu(["The cat sat on the mat."], ["The cat lay on the mat."]).value, 2)
         48.89
     """
-    # Slow to import, and only needed where something is scored.
+    # Slow to import, and only needed for scoring.
     from sacrebleu.metrics.bleu import BLEU
 
     require_same_length(hypotheses, references)
-    # `force` only silences a warning about text that looks tokenized, which one-word outputs set off as well.
+    # `force` only silences a warning about text that looks tokenized, which one-word outputs also trigger.
     metric = BLEU(force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Figure("bleu", float(score.score), str(metric.get_signature()))
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Measure chrF2: the F-score of character n-grams up to 6, recall counting twice, by sacreBLEU.
+    """Compute sacreBLEU's chrF2: the F-score of character n-grams up to 6, with recall weighted twice.
 
     Args:
         hypotheses: one detokenized translation per sentence.
@@ -50,7 +50,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
         The figure "chrf" from 0 to 100, with sacreBLEU's signature.
 
     Raises:
-        DataError: unequal numbers of sentences, or none.
+        DataError: the numbers of sentences differ or are zero.
 
     Source: Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation".
 
@@ -73,22 +73,22 @@ def tokenized_bleu(
     lowercase: bool = False,
     tokenizer: str = "given",
 ) -> Figure:
-    """Measure corpus BLEU on tokens that the caller made: no smoothing, n-grams up to 4, one reference.
+    """Compute corpus BLEU on given tokens: no smoothing, n-grams up to 4, one reference.
 
-    This is what tensor2tensor, the Hugging Face `evaluate` metric "bleu" and torchtext's `bleu_score` compute. It
-    depends on the tokenization, so it compares only with figures that used the same one.
+    Same as tensor2tensor, the Hugging Face `evaluate` metric "bleu" and torchtext's `bleu_score`. It depends on the
+    tokenization, so it is only comparable with figures for the same one.
 
     Args:
         hypotheses: the tokens of one translation per sentence.
         references: the tokens of one reference per sentence.
         lowercase: whether to lower-case every token first.
-        tokenizer: what the signature says about where the tokens come from.
+        tokenizer: description of the tokenization for the signature.
 
     Returns:
-        The figure "tokenized_bleu" from 0 to 100: 0 where any order has no match.
+        The figure "tokenized_bleu" from 0 to 100: 0 if any n-gram order has no match.
 
     Raises:
-        DataError: unequal numbers of sentences, or none.
+        DataError: the numbers of sentences differ or are zero.
 
     Source: Papineni et al. 2002, section 2.3, corpus level.
 
@@ -119,7 +119,7 @@ def _ngrams(tokens: tuple[str, ...], order: int) -> Counter[tuple[str, ...]]:
 
 
 def _precision(matches: Sequence[int], possible: Sequence[int]) -> float:
-    """Take the geometric mean of the clipped precisions."""
+    """Compute the geometric mean of the clipped precisions."""
     if min(matches) == 0:
         return 0.0
     return math.exp(sum(math.log(m / p) for m, p in zip(matches, possible, strict=True)) / len(matches))

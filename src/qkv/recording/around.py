@@ -19,7 +19,7 @@ class Around(NamedTuple):
 
     Attributes:
         query, key, value: before it.
-        output: behind it; its weight is None where heads are only joined.
+        output: behind it; its weight is None if heads are only joined.
     """
 
     query: Projection

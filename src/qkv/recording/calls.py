@@ -34,10 +34,10 @@ class Call:
     Args:
         query, key, value: as the layer was given them.
         options: score, normalizer, mask, bias and enable_gqa, where given.
-        state: of the rows, (..., Q); None where the backend that ran gave none.
+        state: of the rows, (..., Q); None if the backend that ran gave none.
         moment: which change of the batch came last before it (see `Lineage`); −1 where the model says nothing of rows.
         own: whether queries and keys come from one sequence.
-        given: what the projections before it were given; None where there are none.
+        given: what the projections before it were given; None if there are none.
     """
 
     query: Tensor

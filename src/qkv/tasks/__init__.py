@@ -1,1 +1,1 @@
-"""Tasks: data, model, objective and decoding put together; import them from their modules."""
+"""Tasks, which combine data, model, objective and decoding. Import them from their modules."""

@@ -1,4 +1,4 @@
-"""Word alignments out of a translation model: which source word each target word attended to."""
+"""Word alignment with a translation model: which source word each target word attended to."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, final
@@ -22,18 +22,18 @@ from qkv.tasks.translator import Translator
 _BATCH_TOKENS = 2048
 MUTUAL = "mutual"
 WAYS = (MUTUAL, *SYMMETRIZATIONS)
-"""How two directions become one: by their weights together, or by the links of each."""
+"""How two directions are combined: by the sum of their weights, or by combining the links of each."""
 
 
 class Sentences(NamedTuple):
-    """A source and its translation, words with spaces between."""
+    """A source and its translation, words separated by spaces."""
 
     source: str
     target: str
 
 
 class _Numbers(NamedTuple):
-    """A pair as ids, and the word of each."""
+    """A pair as token ids, and the word of each token."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -43,13 +43,13 @@ class _Numbers(NamedTuple):
 
 @final
 class Aligner:
-    """Reads alignments from a translator's cross-attention while it is made to write given translations.
+    """Reads alignments from a translator's cross-attention while forcing it to write given translations.
 
     Args:
-        translator: with attention.
+        translator: a model with attention.
 
     Raises:
-        ConfigError: a model without attention.
+        ConfigError: the model has no attention.
 
     Source: Bahdanau et al. 2015, section 5.2.1; Garg et al. 2019, "Jointly Learning to Align and Translate with
         Transformer Models", section 4 (which layer).
@@ -67,39 +67,39 @@ class Aligner:
 
     @property
     def default(self) -> Reading:
-        """The reading where none is chosen: of a Transformer the last layer but one, after the step."""
+        """The default reading: for a Transformer, the layer before the last, after the step."""
         return default_reading(self.layers)
 
     def align(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[set[Link]]:
         """Align sentences with their translations.
 
         Args:
-            pairs: words with spaces between.
-            reading: which weights to read; None for `default`.
+            pairs: words separated by spaces.
+            reading: the weights to read; None for `default`.
 
         Returns:
-            For each pair its links, source word first, both from 0: one for each target word.
+            The links of each pair, source word first, counted from 0: one per target word.
 
         Raises:
-            ConfigError: a layer or head that the model does not have.
-            DataError: a pair that is too long; names its number.
+            ConfigError: the model does not have this layer or head.
+            DataError: a pair is too long; the message gives its number.
         """
         return [likeliest(weights) for weights in self.weights(pairs, reading)]
 
     def weights(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[Tensor]:
-        """What each target word attended to.
+        """Return the weights of each target word on the source words.
 
         Args:
-            pairs: words with spaces between.
-            reading: which weights to read; None for `default`.
+            pairs: words separated by spaces.
+            reading: the weights to read; None for `default`.
 
         Returns:
-            For each pair (target words, source words): those of a word's source pieces are added up, those of its
-            target pieces averaged.
+            For each pair (target words, source words), summed over the tokens of a source word and averaged over those
+            of a target word.
 
         Raises:
-            ConfigError: a layer or head that the model does not have.
-            DataError: a pair that is too long; names its number.
+            ConfigError: the model does not have this layer or head.
+            DataError: a pair is too long; the message gives its number.
         """
         reading = reading or self.default
         if reading.layer not in self.layers:
@@ -108,11 +108,11 @@ class Aligner:
         return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
     def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
-        """Find the layer, head and step whose links are nearest to those made by hand.
+        """Find the layer, head and step whose links are closest to manual alignments.
 
         Args:
-            pairs: for validation.
-            gold: their links.
+            pairs: validation sentences.
+            gold: their manual alignments.
 
         Returns:
             The reading, and its alignment error rate on these pairs.
@@ -134,7 +134,7 @@ class Aligner:
         ]
 
     def _weights(self, pairs: Sequence[Sentences], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-        """For each pair, of each layer the weights between words, see `_between_words`."""
+        """Return, for each pair and layer, the weights between words; see `_between_words`."""
         numbered = [self._numbers(pair, place) for place, pair in enumerate(pairs, start=1)]
         batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
         results = [self._batch([numbered[place] for place in batch], layers) for batch in batches]
@@ -166,13 +166,13 @@ class Aligner:
         for name, ids in (("source", source), ("target", target)):
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
-                hint = "Leave the line out, or divide it."
+                hint = "Remove or split the line."
                 raise DataError(error_message(f"{name} line {place}", expected, f"{len(ids)}", hint))
         return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
 
 
 def likeliest(weights_TS: Tensor) -> set[Link]:
-    """The likeliest source word of each target word, source word first.
+    """Link each target word to its most likely source word, source word first.
 
     Example:
         >>> sorted(likeliest(torch.tensor([[0.9, 0.1], [0.8, 0.2]])))
@@ -182,14 +182,14 @@ def likeliest(weights_TS: Tensor) -> set[Link]:
 
 
 def mutual(forward_TS: Tensor, backward_ST: Tensor) -> set[Link]:
-    """The words that are each other's likeliest, by the sum of what both directions attend to.
+    """Link words that are each other's most likely partner, by the sum of the weights of both directions.
 
     Args:
-        forward_TS: what each target word attended to, (target words, source words).
-        backward_ST: what each source word attended to in a model of the other direction.
+        forward_TS: the weights of each target word, (target words, source words).
+        backward_ST: the weights of each source word in a model of the other direction.
 
     Returns:
-        The links, source word first: at most one of each word.
+        The links, source word first: at most one per word.
 
     Source: Liang et al. 2006, "Alignment by Agreement" (weights of both directions decide together); Jalili Sabet et
         al. 2020, "SimAlign", section 3.1, "Argmax".
@@ -207,18 +207,18 @@ def mutual(forward_TS: Tensor, backward_ST: Tensor) -> set[Link]:
 
 
 def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> list[set[Link]]:
-    """Make links of the weights of both directions.
+    """Combine the weights of both directions to links.
 
     Args:
-        how: "mutual", or how the links of each direction become one, see `qkv.metrics.symmetrize`.
+        how: "mutual", or how the links of both directions are combined, see `qkv.metrics.symmetrize`.
         forward: for each pair (target words, source words).
         backward: for each pair (source words, target words), from a model of the other direction.
 
     Returns:
-        For each pair its links, source word first.
+        The links of each pair, source word first.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: the name is unknown.
     """
     if how not in WAYS:
         raise ConfigError(error_message("--symmetrize", f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS)))
@@ -235,9 +235,9 @@ def _by_head(weights: Tensor) -> Tensor:
 
 
 def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
-    """Weights (2, H, T, S) between words, read at each target piece and after it.
+    """Compute weights (2, H, T, S) between words, read at the step of each target token and after it.
 
-    Those of a word's source pieces are added up, those of its target pieces averaged.
+    Weights are summed over the tokens of a source word and averaged over those of a target word.
     """
     count = len(one.target)
     sources, targets = _membership(one.source_words), _membership(one.target_words)
@@ -247,7 +247,7 @@ def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
 
 
 def _membership(places: Sequence[int]) -> Tensor:
-    """Pieces by words, 1 where a piece is part of a word."""
+    """Return a matrix of tokens by words, 1 where a token is part of a word."""
     words = max(places, default=NO_WORD) + 1
     columns = torch.tensor(places)
     return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()

@@ -1,4 +1,4 @@
-"""`qkv align`: files of sentences to files of links, by one model or two that agree."""
+"""`qkv align`: align files of sentences, with one model or with two models of opposite directions."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from qkv.tasks.translator import Translator
 
 
 class Three(NamedTuple):
-    """Files that belong together line by line: sources, targets, and links made by hand."""
+    """Files that correspond line by line: sources, targets, and manual alignments."""
 
     source: Path | None
     target: Path | None
@@ -32,7 +32,7 @@ class Three(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A reading by the user's own choice; no layer where there is none."""
+    """A reading chosen by the user; no layer if unspecified."""
 
     layer: str | None
     head: int | None
@@ -41,12 +41,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligned:
-    """What was found.
+    """The result of an alignment.
 
     Args:
         pairs: the sentences.
-        links: of each.
-        said: what is to be told: the readings, and the figures.
+        links: the links of each.
+        said: lines to report: the readings and the figures.
     """
 
     pairs: list[Sentences]
@@ -54,11 +54,11 @@ class Aligned:
     said: list[str]
 
     def as_pharaoh(self) -> list[str]:
-        """Lines such as "0-0 1-2"."""
+        """Format lines such as "0-0 1-2"."""
         return [" ".join(f"{source}-{target}" for source, target in sorted(found)) for found in self.links]
 
     def as_json(self) -> list[str]:
-        """One object for each pair: its words and its links."""
+        """Format one JSON object per pair: its words and its links."""
         return [
             json.dumps(
                 {"source": pair.source.split(), "target": pair.target.split(), "links": sorted(found)},
@@ -75,28 +75,30 @@ def align_files(
 
     Args:
         run: a translation model.
-        reverse: one of the other direction, or None.
-        files: what to align; where there are links by hand the error is told.
-        valid: sentences with links by hand on which layer, head and step are chosen; all or none.
-        chosen: a reading in place of that.
-        how: the two directions become one.
-        device: where to compute.
+        reverse: a model of the other direction, or None.
+        files: what to align; with manual alignments, the error rate is reported.
+        valid: sentences with manual alignments for choosing layer, head and step; all files or none.
+        chosen: a fixed reading instead.
+        how: how the two directions are combined.
+        device: compute device.
 
     Returns:
         The links.
 
     Raises:
-        ConfigError: files or settings that do not belong together.
-        DataError: a file cannot be used; names file and line.
-        CheckpointError: a model cannot be used.
+        ConfigError: files or settings are inconsistent.
+        DataError: a file is invalid; the message gives file and line.
+        CheckpointError: a checkpoint is invalid.
     """
     for name, given in (("--head", chosen.head), ("--when", chosen.when)):
         if given is not None and chosen.layer is None:
-            hint = "Name the layer too, or give --valid-source, --valid-target and --valid-gold to choose all three."
-            raise ConfigError(error_message(name, "--layer beside it", "none", hint))
+            hint = (
+                "Give --layer too, or --valid-source, --valid-target and --valid-gold to choose layer, head and step."
+            )
+            raise ConfigError(error_message(name, "--layer with it", "none", hint))
     if chosen.layer is not None and any(valid):
-        hint = "Either name the layer, or let these sentences choose it."
-        raise ConfigError(error_message("--layer", "no --valid-source beside it", "both", hint))
+        hint = "Either give --layer, or choose it by these sentences."
+        raise ConfigError(error_message("--layer", "no --valid-source with it", "both", hint))
     if how not in WAYS:
         join(how, (), ())
     pairs, gold = _read(files, "--")
@@ -138,19 +140,21 @@ def _read(files: Three, prefix: str) -> tuple[list[Sentences], list[Links] | Non
     if files.source is None or files.target is None:
         given = [f"{prefix}{name}" for name, path in zip(files._fields, files, strict=True) if path is not None]
         expected = f"{prefix}source FILE and {prefix}target FILE"
-        hint = "Two files, line N of one the translation of line N of the other."
+        hint = "Give two files: line N of one is the translation of line N of the other."
         raise ConfigError(error_message(f"{prefix}source", expected, " and ".join(given) or "none of them", hint))
     pairs = [Sentences(pair.source, pair.target) for pair in read_pairs(files.source, files.target)]
     if files.gold is None:
         if prefix == "--":
             return pairs, None
-        hint = "Links are chosen by their error against those made by hand."
+        hint = "The choice needs manual alignments of the validation sentences."
         raise ConfigError(error_message("--valid-gold", "--valid-gold FILE", "none", hint))
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold))
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"
         raise DataError(
-            error_message(str(files.gold), "links for each sentence", got, "One line for each, maybe empty.")
+            error_message(
+                str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
+            )
         )
     return pairs, gold
 

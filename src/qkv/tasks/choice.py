@@ -1,4 +1,4 @@
-"""Which translation model: a name and its sizes, from a configuration file or a checkpoint."""
+"""Creating translation models by name and sizes, from a configuration file or a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ KINDS = ("transformer", "gru", "lstm", "rnn")
 
 @dataclass(frozen=True)
 class Kind:
-    """The name of a model; checks it, and gives the nearest valid one."""
+    """Check the name of a model; the error suggests the closest valid one."""
 
     kind: Literal["transformer", "gru", "lstm", "rnn"] = "transformer"
 
@@ -35,7 +35,8 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
         The configuration.
 
     Raises:
-        ConfigError: an unknown kind or field, with the nearest valid one; or a value outside its range.
+        ConfigError: the kind or a field is unknown (the message suggests the closest one), or a value is outside its
+            range.
 
     Example:
         >>> model_settings({"kind": "lstm", "hidden": 64}).cell
@@ -45,32 +46,32 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
     sizes = {name: item for name, item in table.items() if name != "kind"}
     for name in ("size", "cell"):
         if name in sizes:
-            hint = 'The vocabulary is learnt from the text (tokenizer.size), the cell is the model\'s kind ("lstm").'
-            raise ConfigError(error_message(f"model.{name}", "a known setting", "one that follows from others", hint))
+            hint = 'tokenizer.size limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
+            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
     if kind == "transformer":
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
 
 
 def model_table(config: RecurrentConfig | TransformerConfig) -> dict[str, Any]:
-    """The settings of a model as names and numbers, the inverse of `model_settings`."""
+    """Return the settings of a model as a dict, the inverse of `model_settings`."""
     table = plain(config)
     table.pop("size")
     return {"kind": table.pop("cell", "transformer"), **table}
 
 
 def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationModel:
-    """Make a model of its settings, weights drawn anew.
+    """Create a model from its settings, with new weights.
 
     Args:
-        table: as `model_table` gave it.
-        tokenizer: for the size of the vocabulary.
+        table: as returned by `model_table`.
+        tokenizer: gives the vocabulary size.
 
     Returns:
         The model.
 
     Raises:
-        ConfigError: as `model_settings`.
+        ConfigError: as for `model_settings`.
     """
     config = model_settings(table, tokenizer.size)
     plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
@@ -78,10 +79,10 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationMo
 
 
 def as_device(name: str) -> torch.device:
-    """The device of a name.
+    """Return the device with a name.
 
     Raises:
-        ConfigError: no such device here.
+        ConfigError: the device is not available.
 
     Example:
         >>> as_device("cpu")
@@ -89,10 +90,8 @@ def as_device(name: str) -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # "meta" has tensors, but no numbers in them
+        torch.zeros(1, device=device).item()  # "meta" tensors hold no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         got = str(error).splitlines()[0]
-        raise ConfigError(
-            error_message("--device", "a device of this machine", f"{name}: {got}", 'Use "cpu".')
-        ) from None
+        raise ConfigError(error_message("--device", "an available device", f"{name}: {got}", 'Use "cpu".')) from None
     return device

@@ -1,4 +1,4 @@
-"""The demonstration: from dates as people write them to a model that reads them, and a look at its attention."""
+"""The demonstration: train a model to read dates as people write them, and show its attention."""
 
 import sys
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ _UNSEEN = 1000
 
 
 def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
-    """Train on generated dates, score on dates never seen, and show where the model looks.
+    """Train on generated dates, score on unseen dates, and show what the model attends to.
 
     Args:
-        out: the folder for data, model and pictures; a run that was interrupted goes on.
-        seed: decides everything that is left to chance.
-        steps: number of updates; None for as many as it takes.
+        out: folder for data, model and pictures; an interrupted run resumes.
+        seed: random seed.
+        steps: number of training steps; None for the default.
 
     Returns:
         The exit code: 0, or that of the interruption.
@@ -41,7 +41,7 @@ def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
         _write(path, pairs)
     run = out / "run"
     command = f"qkv train translate --data {files['train']} --valid-data {files['valid']} --out {run} --model gru …"
-    _say(f"What follows is `{command}`:")
+    _say(f"This is the same as `{command}`:")
     tables: dict[str, dict[str, Any]] = {
         "data": {"data": files["train"], "valid_data": files["valid"]},
         "tokenizer": {"kind": "char"},
@@ -70,7 +70,7 @@ def _write(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
-    """The percentage of dates that are read without a fault.
+    """Return the percentage of dates that are read correctly.
 
     Example:
         >>> pairs = [Pair("3 May", "2011-05-03", 1), Pair("5 May", "2011-05-05", 2), Pair("4 May", "2011-05-04", 3)]
@@ -88,15 +88,15 @@ def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path)
     for each, pair in zip(shown, unseen, strict=False):
         _print_one(console, each, pair)
     draw(shown, page, terminal=False)
-    console.print(f"[bold]{exact:.1f}%[/bold] of {len(unseen):,} dates never seen are read exactly.")
-    console.print(f"What it attends to, to explore: {page}", highlight=False)
-    console.print(f'Yours: echo "Friday, the 13th of June 2031" | qkv translate {run} --show', highlight=False)
+    console.print(f"[bold]{exact:.1f}%[/bold] of {len(unseen):,} unseen dates are read correctly.")
+    console.print(f"Explore what it attends to: {page}", highlight=False)
+    console.print(f'Try your own: echo "Friday, the 13th of June 2031" | qkv translate {run} --show', highlight=False)
 
 
 def _print_one(console: Console, found: Translation, pair: Pair) -> None:
     from qkv.view.console import terminal
 
-    right = "✓" if found.text == pair.target else f"✗ it is {pair.target}"
+    right = "✓" if found.text == pair.target else f"✗ correct: {pair.target}"
     console.print(f"{found.source}  →  [bold]{found.text}[/bold] {right}", highlight=False)
     for alignment in alignments([found]):
         terminal(alignment, console)

@@ -1,4 +1,4 @@
-"""How a batch of sources is decoded: greedily, by a beam, or by drawing; by one model or several."""
+"""Decoding a batch of sources: greedily, with a beam, or by sampling; with one model or several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ Count = TypeVar("Count", int, Tensor)
 
 
 def usual_limit(source_tokens: Count) -> Count:
-    """The most tokens of a translation where nobody chose: no text of a language pair grows more than threefold.
+    """Return the default maximum length of a translation: no text of a language pair grows more than threefold.
 
     Example:
         >>> usual_limit(10)
@@ -34,30 +34,30 @@ def usual_limit(source_tokens: Count) -> Count:
 
 
 _MOST = 1_000_000
-"""More hypotheses or tokens than anyone waits for."""
+"""Upper limit of beam width and tokens: larger values would never finish in practice."""
 
 
 @final
 @dataclass(frozen=True)
 class Decoding:
-    """How to decode.
+    """Decoding settings.
 
     Args:
-        beam: how many hypotheses are kept; 1 takes the likeliest token at each step.
-        length_penalty: α; 0 compares log-probabilities, 1 their means per token.
+        beam: beam width; 1 is greedy.
+        length_penalty: α; 0 compares log-probabilities, 1 their mean per token.
         normalization: "plain" for |Y|^α, "wu" for ((5 + |Y|) / 6)^α.
-        coverage: β of the coverage penalty; 0 switches it off.
-        n_best: how many translations of each line; drawn ones where tokens are drawn.
-        sampling: how tokens are drawn; None where the likeliest are taken.
-        stop: when a beam ends: "proved" once no hypothesis that still runs could be better, "filled" once as many as
-            it is wide have ended.
-        max_tokens: the most tokens of a translation, the end mark included; None for three to each token of its source
-            and 16 more. One that reaches it is cut there, and says so (`Translation.finished`).
-        mean: how several models are joined.
-        unknown: which weights say what source word stands where the model wrote an unknown one; None to leave it.
+        coverage: β of the coverage penalty; 0 disables it.
+        n_best: number of translations per line; with sampling, the number of samples.
+        sampling: sampling settings; None to take the most likely tokens.
+        stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
+            is wide have finished.
+        max_tokens: maximum tokens per translation, end token included; None for three per source token plus 16. A
+            translation that reaches it is cut, and its `Translation.finished` is false.
+        mean: how the predictions of several models are averaged.
+        unknown: the weights that select the source word for an unknown token; None to leave it.
 
     Raises:
-        ConfigError: numbers outside their ranges, or settings that exclude each other.
+        ConfigError: a number is outside its range, or settings exclude each other.
 
     Example:
         >>> Decoding(beam=5, n_best=2).search.width
@@ -80,10 +80,10 @@ class Decoding:
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
             if number is not None and not 1 <= number <= _MOST:
                 expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
-                raise ConfigError(error_message(name, expected, f"{number}", "Leave it out for the usual number."))
+                raise ConfigError(error_message(name, expected, f"{number}", "Omit it for the default."))
         if self.sampling is not None and self.beam != 1:
-            hint = "A beam searches, sampling draws: choose one."
-            raise ConfigError(error_message("beam", "1 where tokens are drawn", f"{self.beam}", hint))
+            hint = "Use either a beam or sampling."
+            raise ConfigError(error_message("beam", "1 with sampling", f"{self.beam}", hint))
         if self.coverage and self.beam == 1:
             hint = "It ranks the hypotheses of a beam: use --beam 5."
             raise ConfigError(error_message("coverage", "0 without a beam", f"{self.coverage}", hint))
@@ -91,14 +91,14 @@ class Decoding:
             hint = "It ends the search of a beam: use --beam 5."
             raise ConfigError(error_message("stop", '"proved" without a beam', f'"{self.stop}"', hint))
         if self.sampling is None and self.n_best > self.beam:
-            hint = f"Use --beam {self.n_best} or wider, or --sample to draw them."
-            raise ConfigError(error_message("n_best", f"from 1 to the beam's {self.beam}", f"{self.n_best}", hint))
+            hint = f"Use --beam {self.n_best} or wider, or --sample."
+            raise ConfigError(error_message("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint))
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
         object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
 
     def limit(self, source_tokens: Tensor) -> Tensor:
-        """The most tokens of each translation (B,), from the number of its source's (B,)."""
+        """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
         usual = usual_limit(source_tokens)
         return usual if self.max_tokens is None else torch.full_like(usual, self.max_tokens)
 
@@ -119,22 +119,22 @@ def decode(
     """Decode a batch.
 
     Args:
-        models: over one vocabulary.
+        models: one or more models with the same vocabulary.
         source: token ids (B, S).
         lengths: (B,).
-        keys: for each of `n_best` draws the keys of the rows; unused where nothing is drawn.
+        keys: the random keys of the rows for each of `n_best` samples; unused without sampling.
         how: the settings.
-        bos, eos: the marks.
-        limit: the most tokens of each row (B,).
+        bos, eos: begin and end token.
+        limit: maximum tokens of each row (B,).
         never: ids that are never written.
         session: of several batches; None for this one alone.
 
     Returns:
-        For each row its hypotheses, the best first.
+        The hypotheses of each row, best first.
 
     Raises:
-        ConfigError: a coverage penalty for a model without attention.
-        QkvError: scores that are not numbers.
+        ConfigError: a coverage penalty is used with a model without attention.
+        QkvError: scores are NaN.
     """
     steppers = [_stepper(model, watch=how.coverage > 0) for model in models]
     model = steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), how.mean)
@@ -152,17 +152,17 @@ def decode(
 def as_sampling(
     wanted: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
 ) -> Sampling | None:
-    """The settings of a draw from a command's flags.
+    """Build sampling settings from a command's flags.
 
     Args:
-        wanted: whether to draw at all.
-        temperature, top_k, top_p, seed: as `Sampling` takes them; None where not given.
+        wanted: whether to sample at all.
+        temperature, top_k, top_p, seed: as for `Sampling`; None if not given.
 
     Returns:
-        The settings; None where nothing is drawn.
+        The settings; None without sampling.
 
     Raises:
-        ConfigError: a flag that only drawing has, without it; or a number outside its range.
+        ConfigError: a sampling flag is given without --sample, or a number is outside its range.
     """
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     named = {name: value for name, value in given.items() if value is not None}
@@ -170,20 +170,20 @@ def as_sampling(
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
         flag = f"--{next(iter(named)).replace('_', '-')}"
-        raise ConfigError(error_message(flag, "--sample beside it", "no --sample", "Nothing is drawn without it."))
+        raise ConfigError(error_message(flag, "--sample with it", "no --sample", "It only applies to sampling."))
     return None
 
 
 def as_normalization(name: str) -> Normalization:
-    """The name of a normalization, checked where it is used."""
+    """Check the name of a length normalization."""
     return cast("Normalization", name)
 
 
 def as_stop(name: str) -> Stop:
-    """When a beam ends, checked.
+    """Check the stopping rule of a beam.
 
     Raises:
-        ConfigError: no such end.
+        ConfigError: the rule is unknown.
 
     Example:
         >>> as_stop("filled")
@@ -195,13 +195,15 @@ def as_stop(name: str) -> Stop:
 
 
 def as_mean(name: str) -> Mean:
-    """The name of a mean, checked.
+    """Check the name of a mean.
 
     Raises:
-        ConfigError: no such mean.
+        ConfigError: the name is unknown.
     """
     if name not in get_args(Mean):
-        raise ConfigError(error_message("--mean", "a known mean", repr(name), nearest(name, get_args(Mean))))
+        raise ConfigError(
+            error_message("--mean", "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
+        )
     return cast("Mean", name)
 
 
@@ -209,7 +211,7 @@ def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:
     if not watch:
         return cast("Stepper[Any]", model)
     if model.alignment_layer is None:
-        hint = "Leave --coverage out."
+        hint = "Omit --coverage."
         raise ConfigError(error_message("coverage", "a model with attention", "one trained with --score none", hint))
     return Watching(model, model.alignment_layer)
 

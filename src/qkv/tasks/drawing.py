@@ -1,4 +1,4 @@
-"""What trained models attended to, in the terminal and in files."""
+"""Drawing what trained models attended to, in the terminal and in files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from qkv.view.export import save
 
 
 def alignments(translations: Sequence[Translation]) -> list[Alignment]:
-    """The alignment of each translation that has one."""
+    """Return the alignments of the translations that have one."""
     return [
         Alignment(found.source_tokens, found.target_tokens, found.weights)
         for found in translations
@@ -22,29 +22,29 @@ def alignments(translations: Sequence[Translation]) -> list[Alignment]:
 
 
 def draw(translations: Sequence[Translation], file: Path | None, *, terminal: bool) -> None:
-    """Draw what translations attended to.
+    """Draw the attention of translations.
 
     Args:
-        translations: with their weights.
-        file: where to save it: .html, .svg or .png; None for nowhere.
+        translations: translations with their weights.
+        file: output file: .html, .svg or .png; None for none.
         terminal: whether to draw on standard error.
 
     Raises:
-        ConfigError: the file has another suffix, or cannot be written.
+        ConfigError: the file has a wrong suffix, or cannot be written.
     """
     _draw(alignments(translations), file, terminal)
 
 
 def draw_labels(found: Sequence[Classification], file: Path | None, *, terminal: bool) -> None:
-    """Draw what share of a text each word gave to its label.
+    """Draw how much each word of a text contributed to its label.
 
     Args:
         found: classifications with their weights.
-        file: where to save it: .html, .svg or .png; None for nowhere.
+        file: output file: .html, .svg or .png; None for none.
         terminal: whether to draw on standard error.
 
     Raises:
-        ConfigError: the file has another suffix, or cannot be written.
+        ConfigError: the file has a wrong suffix, or cannot be written.
     """
     drawn = [Alignment(each.tokens, (each.label,), each.weights[None]) for each in found if each.weights is not None]
     _draw(drawn, file, terminal)

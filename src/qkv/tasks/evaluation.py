@@ -28,18 +28,18 @@ def evaluate_translation(
     """Score a translation model.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
+        run: run folder, or one checkpoint in it.
         files: sources and their translations.
-        device: where to compute.
-        out: where to write the translations, if anywhere.
-        how: they are made.
+        device: compute device.
+        out: where to write the translations, or None.
+        how: decoding settings.
 
     Returns:
-        The figures. Standard error is told of translations that were cut.
+        The metrics. Translations that were cut are reported on standard error.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
-        DataError: a file cannot be used; names file and line.
+        CheckpointError: the checkpoint is invalid.
+        DataError: a file is invalid; the message gives file and line.
     """
     pairs = read_for_scoring(files)
     translator = Translator.load(run, device)
@@ -56,22 +56,22 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
     """Score a language model on a file of plain text.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
+        run: run folder, or one checkpoint in it.
         text: the file.
-        others: files of other tasks; none may be given.
-        device: where to compute.
+        others: files of other tasks; must not be given.
+        device: compute device.
 
     Returns:
-        The figures.
+        The metrics.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used, or is no language model.
-        DataError: the file cannot be used.
+        CheckpointError: the checkpoint is invalid, or is not a language model.
+        DataError: the file is invalid.
         ConfigError: other files are given too.
     """
     if others != Files():
-        hint = "A language model reads text alone."
-        raise ConfigError(error_message("--text", "no other file beside it", "others too", hint))
+        hint = "A language model only reads text."
+        raise ConfigError(error_message("--text", "no other file with it", "other files too", hint))
     return Generator.load(run, device).evaluate(read_text(text))
 
 
@@ -81,24 +81,24 @@ def evaluate(
     """Score a model on files of its task.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
-        files: as the task's training takes them.
-        device: where to compute.
-        out: where to write what the model says, if anywhere.
-        how: a translator decodes; of other tasks the default, for they do not.
+        run: run folder, or one checkpoint in it.
+        files: in the format of the task's training.
+        device: compute device.
+        out: where to write the model's output, or None.
+        how: decoding settings of a translator; must be the default for other tasks.
 
     Returns:
-        The figures.
+        The metrics.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
-        DataError: a file cannot be used; names file and line.
-        ConfigError: files or settings that this task does not take.
+        CheckpointError: the checkpoint is invalid.
+        DataError: a file is invalid; the message gives file and line.
+        ConfigError: the task does not accept these files or settings.
     """
     task = open_run(run).task
     if task != "translate" and how != _GREEDY:
-        hint = "Only translations are searched for."
-        raise ConfigError(error_message("--beam", "no setting of decoding", f"one for a run trained to {task}", hint))
+        hint = "Only translations use it."
+        raise ConfigError(error_message("--beam", "no decoding setting", f"one with a run of `qkv train {task}`", hint))
     match task:
         case "classify":
             return evaluate_labels("classify", run, _one_file(files), device, out)
@@ -113,9 +113,9 @@ def evaluate(
 
 def _one_file(files: Files) -> Path | None:
     if files.source is not None or files.target is not None:
-        hint = "Labeled texts are in one file: --data FILE."
+        hint = "Pass the labeled texts as one file: --data FILE."
         raise ConfigError(
-            error_message("--source", "--data FILE for a model that labels", "--source or --target", hint)
+            error_message("--source", "--data FILE for a classifier or tagger", "--source or --target", hint)
         )
     return files.data
 
@@ -123,21 +123,21 @@ def _one_file(files: Files) -> Path | None:
 def evaluate_labels(
     kind: Kind, run: Path, data: Path | None, device: str = "cpu", out: Path | None = None
 ) -> list[Figure]:
-    """Score a model that labels.
+    """Score a classifier or tagger.
 
     Args:
         kind: "classify" or "tag".
-        run: the folder that training wrote, or one checkpoint in it.
+        run: run folder, or one checkpoint in it.
         data: a labeled file.
-        device: where to compute.
-        out: where to write the labels, if anywhere: as the file's own, with the labels that were found.
+        device: compute device.
+        out: where to write the predicted labels, in the format of the file, or None.
 
     Returns:
-        The figures. Standard error is told of labels that training never saw, which count as wrong.
+        The metrics. Labels that training never saw count as wrong and are reported on standard error.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
-        DataError: the file cannot be used; names file and line.
+        CheckpointError: the checkpoint is invalid.
+        DataError: the file is invalid; the message gives file and line.
     """
     texts = read_texts(kind, data)
     model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)

@@ -1,4 +1,4 @@
-"""A mechanism described by words, for `qkv explain`."""
+"""A mechanism described by names, for `qkv explain`."""
 
 import math
 from collections.abc import Callable
@@ -29,10 +29,10 @@ class Question:
     """A call of `qkv.attention`, described by names and sizes.
 
     Args:
-        score, normalizer, mask: names; no normalizer is the score's own.
+        score, normalizer, mask: names; no normalizer means the score's default.
         batch, heads, queries, keys, width: sizes.
-        dropout: of the weights.
-        dtype: the name of the elements' type.
+        dropout: dropout of the weights.
+        dtype: the name of the dtype.
         gradient: whether to plan for training.
         backend: "auto" or a name.
     """
@@ -52,7 +52,7 @@ class Question:
 
 
 _LONGEST, _LARGEST = 2**40, 2**62
-"""Of one size, and of all of them multiplied."""
+"""Limits of a single size, and of the product of all sizes."""
 
 _SCORES: dict[str, Callable[[int, torch.dtype], Score]] = {
     "additive": lambda width, dtype: Additive(torch.ones(width, dtype=dtype)),
@@ -98,8 +98,8 @@ def answer(asked: Question) -> Plan:
         The plan.
 
     Raises:
-        ConfigError: an unknown name; gives the nearest valid one. Or sizes that no tensor can have.
-        UnsupportedError: the backend asked for cannot serve.
+        ConfigError: a name is unknown (the message suggests the closest one), or a size is too large for a tensor.
+        UnsupportedError: the requested backend does not support the call.
 
     Example:
         >>> answer(Question(queries=4096, keys=4096, mask="causal")).backend
@@ -110,7 +110,7 @@ def answer(asked: Question) -> Plan:
     score = _named("--score", asked.score, _SCORES)(asked.width, dtype)
     normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
     mask = _named("--mask", asked.mask, _MASKS)(asked)
-    # Expanded zeros stand for tensors of any size without taking their memory.
+    # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
         torch.zeros((), dtype=dtype).expand(asked.batch, asked.heads, count, asked.width)
         for count in (asked.queries, asked.keys)
@@ -126,11 +126,11 @@ def _expect_countable(asked: Question) -> None:
     sizes = {name: getattr(asked, name) for name in ("batch", "heads", "queries", "keys", "width")}
     for name, size in sizes.items():
         if size > _LONGEST:
-            hint = "PyTorch counts no further."
+            hint = "PyTorch does not support larger sizes."
             raise ConfigError(error_message(f"--{name}", f"at most {_LONGEST:,}", f"{size:.3g}", hint))
     if math.prod(max(1, size) for size in sizes.values()) > _LARGEST:
         got = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-        hint = "PyTorch counts no further: ask for a smaller call."
+        hint = "PyTorch does not support larger tensors: use smaller sizes."
         raise ConfigError(error_message("sizes", f"a product of at most {_LARGEST:,}", got, hint))
 
 

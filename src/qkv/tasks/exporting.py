@@ -1,4 +1,4 @@
-"""A trained model as files that other programs run."""
+"""Exporting a trained model for other programs."""
 
 import os
 from pathlib import Path
@@ -22,14 +22,14 @@ TARGETS = ("ctranslate2", "onnx")
 ABOUT = "about.json"
 Loaded = Translator | Generator | Classifier | Tagger
 _LEAST_POSITIONS = 1024
-"""As many positions get their sinusoids at least: CTranslate2 computes none beyond its table."""
+"""Minimum length of the table of sinusoids: CTranslate2 cannot go beyond its table."""
 
 
 def export(run: str | Path, to: str, out: Path) -> list[str]:
-    """Write a trained model, its tokenizer, and what to know of both.
+    """Write a trained model, its tokenizer, and a description of both.
 
     Args:
-        run: the folder that training wrote (its best checkpoint is taken), or one checkpoint in it.
+        run: run folder, whose best checkpoint is used, or one checkpoint in it.
         to: "ctranslate2" or "onnx".
         out: a folder that does not exist yet.
 
@@ -37,9 +37,9 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         The names of the files in it.
 
     Raises:
-        ConfigError: an unknown target, a folder that exists, or a library that is not installed.
-        UnsupportedError: a model that the target cannot hold; says which part of it.
-        CheckpointError: the checkpoint cannot be used, or the folder cannot be written.
+        ConfigError: the target is unknown, the folder exists, or a library is not installed.
+        UnsupportedError: the target does not support a part of the model.
+        CheckpointError: the checkpoint is invalid, or the folder cannot be written.
 
     Example:
         >>> export("runs/de-en", "onx", Path("out"))
@@ -52,7 +52,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
     expect_writable(out)
     trained: Loaded = load(run)
-    with typed(out, "a folder that can be written to"):
+    with typed(out, "a writable folder"):
         if to == "onnx":
             _to_onnx(trained.model, out)
         else:
@@ -65,7 +65,9 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
 def _to_onnx(model: nn.Module, out: Path) -> None:
     if not isinstance(model, Exportable):
         hint = "Train with --model transformer, without --copy."
-        raise UnsupportedError(error_message("--to", "a model that becomes graphs of ONNX", type(model).__name__, hint))
+        raise UnsupportedError(
+            error_message("--to", "a model that can be exported to ONNX", type(model).__name__, hint)
+        )
     to_onnx(model, out)
 
 
@@ -73,7 +75,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
         hint = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
-        raise UnsupportedError(error_message("--to", "a Transformer that translates", type(model).__name__, hint))
+        raise UnsupportedError(error_message("--to", "a translation Transformer", type(model).__name__, hint))
     positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
     to_ctranslate2(model, tokenizer.vocabulary.pieces, out, **_marks(tokenizer), positions=positions)
 

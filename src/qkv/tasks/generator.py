@@ -1,4 +1,4 @@
-"""A trained language model: from a prompt to text, as it comes; and how likely a text is."""
+"""A trained language model: continues prompts, and measures the likelihood of texts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,15 +48,15 @@ class Generator:
         """Load the best checkpoint of a run, or one checkpoint.
 
         Args:
-            run: the folder that training wrote, or one checkpoint in it.
-            device: where to compute.
+            run: run folder, or one checkpoint in it.
+            device: compute device.
 
         Returns:
             The generator.
 
         Raises:
-            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
-            ConfigError: no such device here.
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+            ConfigError: the device is not available.
         """
         place = as_device(str(device))
         trained = open_run(run)
@@ -77,25 +77,25 @@ class Generator:
         seed: int = 0,
         long_prompt: LongPrompt = "refuse",
     ) -> list[str]:
-        """Go on with each prompt; what a prompt gets does not depend on the others, nor on their order.
+        """Continue each prompt, independently of the other prompts and their order.
 
-        Past the model's context it goes on from the last half of it.
+        Text that exceeds the model's context continues from the context's last half.
 
         Args:
             prompts: texts of at least one token each.
-            tokens: how many to add.
-            temperature: scores are divided by it; 0 takes the likeliest token.
-            top_k: only the k likeliest tokens stay.
-            top_p: only the likeliest tokens stay that have this probability together.
-            seed: decides every draw.
-            long_prompt: a prompt longer than the context is refused, or only its last tokens are read ("window").
+            tokens: number of tokens to add.
+            temperature: scores are divided by it; 0 takes the most likely token.
+            top_k: sample from the k most likely tokens only.
+            top_p: sample from the most likely tokens with this total probability only.
+            seed: random seed.
+            long_prompt: whether to "refuse" a prompt longer than the context, or read only its last tokens ("window").
 
         Returns:
             Each prompt with its continuation.
 
         Raises:
             DataError: a prompt is empty, too long, or has characters that the model does not know.
-            ConfigError: a number outside its range.
+            ConfigError: a number is outside its range.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
@@ -103,7 +103,7 @@ class Generator:
         found = [""] * len(prompts)
         for places in _alike(sources):
             draws = self._draws([sources[place] for place in places], [keys[place] for place in places], sampling)
-            # One row of token ids for each step.
+            # One row of token ids per step.
             steps = [next(draws) for _ in range(_count(tokens))]
             for place, ids in zip(places, zip(*steps, strict=True) if steps else [()] * len(places), strict=True):
                 found[place] = prompts[place] + "".join(self._texts(sources[place], iter(ids)))
@@ -120,16 +120,16 @@ class Generator:
         seed: int = 0,
         long_prompt: LongPrompt = "refuse",
     ) -> Iterator[str]:
-        """Go on with a prompt, piece by piece; together the same text as `generate` gives.
+        """Continue a prompt, yielding the text as it is generated; the same text as from `generate`.
 
         Args:
-            prompt, tokens, temperature, top_k, top_p, seed, long_prompt: as in `generate`.
+            prompt, tokens, temperature, top_k, top_p, seed, long_prompt: as for `generate`.
 
         Returns:
             The continuation in pieces, without the prompt.
 
         Raises:
-            DataError, ConfigError: as `generate`, before the first piece.
+            DataError, ConfigError: as for `generate`, before the first piece.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
@@ -137,21 +137,21 @@ class Generator:
         return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
 
     def evaluate(self, text: str) -> list[Figure]:
-        """Measure how well the model predicts a text, as training does.
+        """Measure how well the model predicts a text, with the same code as training.
 
         Args:
-            text: of two tokens or more.
+            text: at least two tokens.
 
         Returns:
             Loss, perplexity and bits per character.
 
         Raises:
-            DataError: a shorter text.
-            QkvError: the model's scores are not numbers.
+            DataError: the text is shorter.
+            QkvError: the model's scores are NaN.
         """
         given = passage(text, self.tokenizer)
         if len(given.ids) < 2:
-            raise DataError(error_message("text", "two tokens or more", f"{len(given.ids)}", "Give a longer text."))
+            raise DataError(error_message("text", "at least two tokens", f"{len(given.ids)}", "Give a longer text."))
         figures = judge(self.model, given)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures
@@ -161,10 +161,10 @@ class Generator:
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:
-            raise DataError(error_message("prompt", "at least one token", "none", "Begin with a newline, for example."))
+            raise DataError(error_message("prompt", "at least one token", "none", "For example, start with a newline."))
         if self.tokenizer.unk in ids:
             got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
-            hint = "The model has never seen it: leave it out, or train with subwords."
+            hint = "The model has never seen this character: remove it, or train with subwords."
             raise DataError(error_message("prompt", "characters of the training text", got, hint))
         if len(ids) > context and long_prompt != "window":
             hint = f"Shorten it, or read only its last {context:,} tokens (--long-prompt window)."
@@ -175,7 +175,7 @@ class Generator:
 
     @torch.no_grad()
     def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
-        """Token after token of sources of one length, without end."""
+        """Generate tokens for sources of one length, without end."""
         device, context = self.model.embed.weight.device, self.model.config.context
         known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
         scores, state = self._read(known)
@@ -198,7 +198,7 @@ class Generator:
         return _without_marks(logits[:, -1]), state
 
     def _texts(self, source: list[int], drawn: Iterator[int]) -> Iterator[str]:
-        """What each token adds to the text; a token that ends within a character waits for the next one."""
+        """Convert tokens to text; a token that ends within a character waits for the next one."""
         before, pending = source[-1:], list[int]()
         shown = len(self.tokenizer.decode(before))
         for token in drawn:
@@ -214,10 +214,10 @@ class Generator:
 
 
 def check_long_prompt(name: str) -> LongPrompt:
-    """Refuse a name that is none.
+    """Check the setting for long prompts.
 
     Raises:
-        ConfigError: neither "refuse" nor "window".
+        ConfigError: it is neither "refuse" nor "window".
 
     Example:
         >>> check_long_prompt("window")
@@ -230,21 +230,21 @@ def check_long_prompt(name: str) -> LongPrompt:
 
 
 def _expect_possible(gains: Tensor, step: int) -> None:
-    """Refuse to go on where the model gives no token any probability: a text has no end of its own here."""
+    """Raise if no token has any probability: there is nothing to sample."""
     if (gains == -torch.inf).any():
-        hint = "The parameters hold numbers that are too large: take an earlier checkpoint."
+        hint = "The model's parameters are too large: use an earlier checkpoint."
         got = f"none for token {step + 1} after the prompt"
-        raise QkvError(error_message("model", "a token with some probability", got, hint))
+        raise QkvError(error_message("model", "a token with nonzero probability", got, hint))
 
 
 def _without_marks(scores: Tensor) -> Tensor:
-    """No mark of the vocabulary is ever written."""
+    """Set the probability of special tokens to zero."""
     scores[:, : len(SPECIALS)] = -torch.inf
     return scores
 
 
 def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Places of sources of one length together: no row is padded."""
+    """Group sources by length: no row is padded."""
     lengths: dict[int, list[int]] = {}
     for place, source in enumerate(sources):
         lengths.setdefault(len(source), []).append(place)
@@ -253,5 +253,7 @@ def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _count(tokens: int) -> int:
     if tokens < 1:
-        raise ConfigError(error_message("tokens", "at least 1", str(tokens), "It is how many are added to the prompt."))
+        raise ConfigError(
+            error_message("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
+        )
     return tokens

@@ -31,22 +31,22 @@ _TRAINING: Mapping[str, object] = MappingProxyType(
         "patience": 10,
     }
 )
-"""What suits some thousand sentences on a laptop; chosen on the validation part of SST-2."""
+"""Defaults for a few thousand sentences on a laptop; chosen on the validation part of SST-2."""
 _WORDS: Mapping[Kind, Mapping[str, object]] = MappingProxyType(
     {"classify": {"kind": "word", "size": 30_000}, "tag": {"kind": "bpe", "size": 4000}}
 )
-"""Words carry a text's label; a tag may hang on how a word ends."""
+"""Words determine a text's label; a tag can depend on a word's ending."""
 
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """All settings of a training on labels.
+    """All settings of a labeling training.
 
     Args:
         data: the files.
-        tokenizer: how text becomes tokens.
-        model: its sizes.
-        training: how to train.
+        tokenizer: tokenizer settings.
+        model: model sizes.
+        training: training settings.
     """
 
     data: LabeledFiles
@@ -56,17 +56,17 @@ class LabelSettings:
 
 
 def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> LabelSettings:
-    """Build settings from nested names and values, checking all of them.
+    """Build settings from nested dicts, checking all of them.
 
     Args:
         kind: "classify" or "tag".
-        tables: `data`, `tokenizer`, `model`, `training`; what is left out has its default.
+        tables: `data`, `tokenizer`, `model`, `training`; missing values get defaults.
 
     Returns:
         The settings.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; or a value that does not fit.
+        ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
 
     Example:
         >>> load_label_settings("tag", {"model": {"encoder": "lstm"}}).tokenizer.kind
@@ -76,11 +76,11 @@ def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> 
     model = tables.get("model", {})
     for name in ("size", "labels"):
         if name in model:
-            hint = "The vocabulary and the labels are learnt from the text."
-            raise ConfigError(error_message(f"model.{name}", "a known setting", "one that follows from others", hint))
+            hint = "The vocabulary and the labels come from the training text."
+            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
     if kind == "tag" and "wide" in model:
-        hint = "Leave it out: it reads a text as a whole."
-        raise ConfigError(error_message("model.wide", "none where words are tagged", f"{model['wide']}", hint))
+        hint = "Omit it: it only applies to whole texts."
+        raise ConfigError(error_message("model.wide", "none for tagging", f"{model['wide']}", hint))
     return LabelSettings(
         build(LabeledFiles, tables.get("data", {}), "data"),
         build(Words, {**_WORDS[kind], **tables.get("tokenizer", {})}, "tokenizer"),
@@ -90,7 +90,7 @@ def load_label_settings(kind: Kind, tables: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def show_label_settings(settings: LabelSettings) -> dict[str, Any]:
-    """The settings as nested names and values, which `load_label_settings` takes back."""
+    """Return the settings as nested dicts, the inverse of `load_label_settings`."""
     return {**plain(settings), "model": _model_table(settings.model)}
 
 
@@ -103,21 +103,21 @@ def train_labels(
     tensorboard: bool = False,
     origin: Origin | None = None,
 ) -> Outcome:
-    """Train a model that labels texts or words, or go on with a run.
+    """Train a classifier or tagger, or resume a run.
 
     Args:
         kind: "classify" or "tag".
         settings: files, tokens, model, training.
         out: the run folder.
-        device: where to compute.
-        tensorboard: whether to log for TensorBoard too.
-        origin: the run whose weights and tokenizer are the start; None to start anew.
+        device: compute device.
+        tensorboard: whether to also log to TensorBoard.
+        origin: the run that provides initial weights and tokenizer; None to train from scratch.
 
     Returns:
         How it ended.
 
     Raises:
-        QkvError: bad input of any kind; nothing that was saved is lost.
+        QkvError: any bad input; nothing already saved is lost.
     """
     folder = run_folder(out)
     place = as_device(device)
@@ -142,18 +142,18 @@ def train_labels(
 
 
 def _expect_labels(labels: tuple[str, ...], origin: Origin | None) -> None:
-    """Refuse a start that learnt other labels: its outputs would mean something else."""
+    """Refuse to start from a run with other labels: its outputs would mean something else."""
     if origin is None or not origin.weights:
         return
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(labels):
         shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
-        hint = "Train on the same labels, or anew without --from."
+        hint = "Train on the same labels, or from scratch without --from."
         raise CheckpointError(error_message("--from", f"a run with the labels {', '.join(labels)}", shown, hint))
 
 
 def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
-    """Make a model of its settings, weights drawn anew.
+    """Create a model from its settings, with new weights.
 
     Args:
         kind: "classify" or "tag".
@@ -166,7 +166,7 @@ def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[
         The model.
 
     Raises:
-        ConfigError: a setting that does not fit.
+        ConfigError: a setting is invalid.
     """
     config = build(ReaderConfig, {**table, "size": size, "labels": len(labels)}, "model")
     return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
@@ -177,7 +177,7 @@ def _model_table(config: ReaderConfig) -> dict[str, Any]:
 
 
 def _config(kind: Kind, settings: LabelSettings, text: LabeledText) -> dict[str, Any]:
-    """What defines the run: the text itself rather than where its files lie."""
+    """Return what defines the run: the text itself, not the location of its files."""
     return {
         "task": kind,
         "labels": list(text.labels),
@@ -191,8 +191,8 @@ def _config(kind: Kind, settings: LabelSettings, text: LabeledText) -> dict[str,
 
 def _announce(text: LabeledText, size: str) -> None:
     print(  # noqa: T201
-        f"{len(text.train):,} texts to train on, {len(text.valid):,} to validate on; {len(text.labels)} labels; "
-        f"{text.tokenizer.size:,} pieces; {size}",
+        f"{len(text.train):,} training texts, {len(text.valid):,} validation texts; {len(text.labels)} labels; "
+        f"vocabulary of {text.tokenizer.size:,}; {size}",
         file=sys.stderr,
     )
 
@@ -200,7 +200,7 @@ def _announce(text: LabeledText, size: str) -> None:
 @final
 @dataclass(frozen=True)
 class LabelRecipe:
-    """One of the two tasks, as the command line wants it.
+    """One of the two labeling tasks, as the command line uses it.
 
     Args:
         TASK: "classify" or "tag".
@@ -209,15 +209,15 @@ class LabelRecipe:
     TASK: Kind
 
     def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> LabelSettings:
-        """As `load_label_settings`."""
+        """See `load_label_settings`."""
         return load_label_settings(self.TASK, tables)
 
     def show_settings(self, settings: LabelSettings) -> dict[str, Any]:
-        """As `show_label_settings`."""
+        """See `show_label_settings`."""
         return show_label_settings(settings)
 
     def train(
         self, settings: LabelSettings, out: Path | None, device: str, *, tensorboard: bool, origin: Origin | None
     ) -> Outcome:
-        """As `train_labels`."""
+        """See `train_labels`."""
         return train_labels(self.TASK, settings, out, device, tensorboard=tensorboard, origin=origin)

@@ -1,4 +1,4 @@
-"""Texts with labels as tokens: which files, which examples to validate on, which pieces."""
+"""Labeled texts as tokens: training files, validation examples, tokenizer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class LabeledFiles:
-    """Where the labeled texts are.
+    """Files with labeled texts.
 
     Args:
-        data: label<TAB>text on each line, or for tagging words in columns.
-        valid_data: likewise, to validate on; without it a tenth is held out (at most 1,000).
-        longest: the most tokens that a text may have.
+        data: label<TAB>text on each line, or words in columns for tagging.
+        valid_data: likewise for validation; without it a tenth is held out (at most 1,000).
+        longest: maximum tokens per text.
     """
 
     data: Path | None = None
@@ -33,12 +33,12 @@ class LabeledFiles:
 
 
 class Text(NamedTuple):
-    """A text as it is labeled: whole, or word by word.
+    """A labeled text: as a whole, or word by word.
 
     Attributes:
-        words: the units that bear labels; a text to classify is one of them.
-        labels: one for each.
-        line: of the file, from 1 on.
+        words: the labeled units; a text to classify is a single one.
+        labels: one per unit.
+        line: line number in the file, from 1.
     """
 
     words: tuple[str, ...]
@@ -50,11 +50,11 @@ class Item(NamedTuple):
     """A text as numbers.
 
     Attributes:
-        ids: its pieces.
-        begins: the place of each word's first piece; (0,) for a text to classify.
-        labels: the number of each word's label.
-        line: of the file, from 1 on.
-        features: what else a wide model reads of a text to classify, see `qkv.data.features`; None for other models.
+        ids: its token ids.
+        begins: the index of each word's first token; (0,) for a text to classify.
+        labels: the index of each word's label.
+        line: line number in the file, from 1.
+        features: features for a wide model, see `qkv.data.features`; None for other models.
     """
 
     ids: tuple[int, ...]
@@ -68,10 +68,10 @@ class LabeledText(NamedTuple):
     """Labeled texts ready for training.
 
     Attributes:
-        tokenizer: learnt from the training texts.
+        tokenizer: learned from the training texts.
         labels: the names of the labels, sorted.
         train, valid: examples.
-        fingerprint, valid_fingerprint: sha256 of what was read.
+        fingerprint, valid_fingerprint: sha256 of the texts.
     """
 
     tokenizer: Tokenizer
@@ -88,14 +88,14 @@ def read_texts(kind: Kind, path: Path | None, flag: str = "--data") -> list[Text
     Args:
         kind: "classify" for label<TAB>text, "tag" for words in columns.
         path: the file.
-        flag: what messages call it.
+        flag: its name in messages.
 
     Returns:
         The texts.
 
     Raises:
-        ConfigError: no file is named.
-        DataError: the file cannot be used; names file and line.
+        ConfigError: no file is given.
+        DataError: the file is invalid; the message gives file and line.
     """
     if path is None:
         hint = "A file with label<TAB>text on each line." if kind == "classify" else "A file of words in columns."
@@ -111,21 +111,21 @@ def read_for_training(
     tokenizer: Tokenizer | None = None,
     wide: int | None = None,
 ) -> LabeledText:
-    """Read and tokenize the texts to train and validate on.
+    """Read and tokenize the training and validation texts.
 
     Args:
         kind: "classify" or "tag".
-        files: where they are.
-        words: how to tokenize.
-        seed: decides what is held out, where no validation file is given.
-        tokenizer: one that was learnt before, to go on with; None to learn it.
-        wide: buckets of the features of a wide model; None for other models.
+        files: the files.
+        words: tokenizer settings.
+        seed: selects what is held out if there is no validation file.
+        tokenizer: an existing tokenizer; None to train one.
+        wide: feature buckets of a wide model; None for other models.
 
     Returns:
-        The texts, ready.
+        The texts, ready for training.
 
     Raises:
-        DataError: a file cannot be used; names file and line, also of a label that training never saw.
+        DataError: a file is invalid, or has a label that training never saw; the message gives file and line.
         ConfigError: files are missing.
     """
     train = read_texts(kind, files.data)
@@ -155,17 +155,17 @@ def numbered(
 
     Args:
         text: words with labels.
-        tokenizer: words to pieces.
+        tokenizer: the tokenizer.
         labels: the names of the labels.
-        longest: the most pieces.
-        name: of the file, for errors.
-        wide: buckets of the features of a wide model; None for other models.
+        longest: maximum number of tokens.
+        name: file name for errors.
+        wide: feature buckets of a wide model; None for other models.
 
     Returns:
         The numbers.
 
     Raises:
-        DataError: a text that is too long, or a label that is not among the names.
+        DataError: the text is too long, or its label is unknown.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
@@ -179,21 +179,21 @@ def numbered(
             raise DataError(error_message(f"{name}:{text.line}", f"one of {_shown(labels)}", got, hint))
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
-        hint = f"Shorten or divide it, or allow longer ones with --longest {len(ids)}."
+        hint = f"Shorten or split it, or allow longer ones with --longest {len(ids)}."
         raise DataError(error_message(f"{name}:{text.line}", f"at most {longest} tokens", f"{len(ids)}", hint))
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
     return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
 
 
 def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
-    """The features of a text to classify, lower-cased where its tokens are; None without buckets."""
+    """Return the features of a text to classify, lower-cased like its tokens; None without buckets."""
     if wide is None:
         return None
     return text_features(text.lower() if tokenizer.vocabulary.lowercase else text, wide)
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The pieces of words, and at which piece each word begins; a word that leaves no piece is the unknown one.
+    """Tokenize words, and return the index of each word's first token; a word without tokens becomes the unknown token.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["good film"], kind="char")

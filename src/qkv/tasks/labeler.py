@@ -1,4 +1,4 @@
-"""Trained models that label: a label for each text, or for each word, with probabilities and what was looked at."""
+"""Trained classifiers and taggers: a label for each text or word, with probabilities and attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Classification:
     """The label of a text.
 
     Args:
-        text: as given.
-        label: the likeliest.
-        probabilities: of all labels by name, the likeliest first.
+        text: the given text.
+        label: the most likely label.
+        probabilities: of all labels by name, most likely first.
         tokens: as the model sees them.
-        weights: what share of the text's vector each token gave (S,); None where not asked for.
+        weights: the share of each token in the text's vector (S,); None if not requested.
     """
 
     text: str
@@ -44,9 +44,9 @@ class Tagging:
     """The labels of a text's words.
 
     Args:
-        words: as given.
-        tags: the likeliest label of each.
-        probabilities: of each of these labels.
+        words: the given words.
+        tags: the most likely label of each.
+        probabilities: the probability of each of these labels.
     """
 
     words: tuple[str, ...]
@@ -60,10 +60,10 @@ class Classifier:
 
     Args:
         trained: a checkpoint of `qkv train classify`.
-        device: where to compute.
+        device: compute device.
 
     Raises:
-        CheckpointError: the checkpoint is of another task, or cannot be used.
+        CheckpointError: the checkpoint is of another task, or invalid.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -81,7 +81,7 @@ class Classifier:
         """Load the best checkpoint of a run, or one checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
         return cls(open_run(run), device)
 
@@ -92,10 +92,10 @@ class Classifier:
             texts: one or more.
 
         Returns:
-            The likeliest label of each.
+            The most likely label of each.
 
         Raises:
-            DataError: a text that is too long.
+            DataError: a text is too long.
         """
         return [found.label for found in self.classify_fully(texts)]
 
@@ -103,14 +103,14 @@ class Classifier:
         """Label texts, with probabilities.
 
         Args:
-            texts: one or more; an empty one is labeled too, by nothing but the bias.
-            attention: whether to say what each token gave.
+            texts: one or more; an empty one is labeled by the bias alone.
+            attention: whether to return the share of each token.
 
         Returns:
-            One classification for each text, in order.
+            One classification per text, in order.
 
         Raises:
-            DataError: a text that is too long.
+            DataError: a text is too long.
         """
         items = [self._item(text, number) for number, text in enumerate(texts, start=1)]
         found = predict(self.model, items, self.tokenizer.pad) if items else []
@@ -120,7 +120,7 @@ class Classifier:
         ]
 
     def attention(self, ids: Sequence[int]) -> Tensor:
-        """What share of the text's vector each token gave (S,)."""
+        """Return the share of each token in the text's vector (S,)."""
         device = self.model.output.weight.device
         model = cast("TextClassifier", self.model)
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
@@ -146,10 +146,10 @@ class Tagger:
 
     Args:
         trained: a checkpoint of `qkv train tag`.
-        device: where to compute.
+        device: compute device.
 
     Raises:
-        CheckpointError: the checkpoint is of another task, or cannot be used.
+        CheckpointError: the checkpoint is of another task, or invalid.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -167,7 +167,7 @@ class Tagger:
         """Load the best checkpoint of a run, or one checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is missing, incomplete, altered or of another task.
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
         return cls(open_run(run), device)
 
@@ -178,10 +178,10 @@ class Tagger:
             sentences: the words of each.
 
         Returns:
-            The likeliest tag of each word.
+            The most likely tag of each word.
 
         Raises:
-            DataError: a sentence that is too long.
+            DataError: a sentence is too long.
         """
         return [found.tags for found in self.tag_fully(sentences)]
 
@@ -189,13 +189,13 @@ class Tagger:
         """Tag sentences, with probabilities.
 
         Args:
-            sentences: the words of each; there may be none.
+            sentences: the words of each; can be empty.
 
         Returns:
-            One tagging for each sentence, in order.
+            One tagging per sentence, in order.
 
         Raises:
-            DataError: a sentence that is too long.
+            DataError: a sentence is too long.
         """
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
         items = [_item(ids, begins, self.longest, number) for number, (ids, begins) in enumerate(encoded, start=1)]
@@ -210,18 +210,18 @@ class Tagger:
 
 def _item(ids: tuple[int, ...], begins: tuple[int, ...], longest: int, number: int) -> Item:
     if len(ids) > longest:
-        hint = f"Divide it, or train with --longest {len(ids)}."
+        hint = f"Split it, or train with --longest {len(ids)}."
         raise DataError(error_message(f"text {number}", f"at most {longest} tokens", f"{len(ids)}", hint))
     return Item(ids, begins, (), number)
 
 
 def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[LabelModel, tuple[str, ...], int]:
-    """The model of a checkpoint, the names of its labels, and the most tokens it takes."""
+    """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
     config: dict[str, Any] = dict(trained.contents.config)
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
     good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     if not good or not isinstance(longest, int) or not isinstance(table, dict):
-        hint = "It was written by another version: train again, or install that version."
+        hint = "It was written by another version: retrain, or install that version."
         raise CheckpointError(error_message(str(trained.folder), "labels and sizes in config.json", "others", hint))
     names = tuple(str(label) for label in cast("list[object]", labels))
     sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk

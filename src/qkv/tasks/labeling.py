@@ -1,4 +1,4 @@
-"""Training a model that labels texts or words: the task that `qkv.train` sees."""
+"""Training a classifier or tagger: the task in the form that `qkv.train` expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class LabelBatch(NamedTuple):
     """Texts as tensors.
 
     Attributes:
-        ids: pieces (B, S), int64.
+        ids: token ids (B, S), int64.
         lengths: (B,), int64.
-        begins: first pieces of words (B, W), int64, 0 in the padding.
-        labels: of words (B, W), int64, −100 in the padding.
-        features: what a wide model reads besides (B, F), int64; None for other models.
-        counts: how many features each text has (B,), int64; None likewise.
+        begins: first tokens of words (B, W), int64, 0 in the padding.
+        labels: labels of words (B, W), int64, −100 in the padding.
+        features: features for a wide model (B, F), int64; None for other models.
+        counts: number of features of each text (B,), int64; None for other models.
     """
 
     ids: Tensor
@@ -45,14 +45,14 @@ class LabelBatch(NamedTuple):
 @final
 @dataclass(frozen=True)
 class LabelTask:
-    """Labeled texts, a model and how it is judged.
+    """Labeled texts, a model and its evaluation.
 
     Args:
-        model: what is trained.
-        tokenizer: text to pieces.
+        model: the model to train.
+        tokenizer: the tokenizer.
         labels: the names of the labels.
         train, valid: examples.
-        smoothing: of the labels in training.
+        smoothing: label smoothing in training.
     """
 
     model: LabelModel
@@ -64,11 +64,11 @@ class LabelTask:
 
     @property
     def unit(self) -> str:
-        """What the objective counts."""
+        """The unit that the objective counts."""
         return "labels"
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        """Texts of about equal length together."""
+        """Batch texts of about equal length."""
         return token_batches([Example(item.ids, (), item.line) for item in self.train], tokens, seed, epoch)
 
     def collate(self, places: Sequence[int]) -> LabelBatch:
@@ -76,7 +76,7 @@ class LabelTask:
         return stack([self.train[place] for place in places], self.tokenizer.pad, self._device())
 
     def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
-        """The cross entropy of each label, smoothed."""
+        """Compute the smoothed cross entropy of each label."""
         scores = label_scores(self.model, batch)
         loss = F.cross_entropy(
             scores.float().flatten(0, -2),
@@ -88,11 +88,11 @@ class LabelTask:
         return loss, int((batch.labels != _NO_LABEL).sum())
 
     def lines(self, places: Sequence[int]) -> list[int]:
-        """Where texts stand in the user's file."""
+        """Return the line numbers of texts in the user's file."""
         return [self.train[place].line for place in places]
 
     def validate(self) -> list[Figure]:
-        """Accuracy, F1 and loss on the validation texts."""
+        """Compute accuracy, F1 and loss on the validation texts."""
         found = predict(self.model, self.valid, self.tokenizer.pad)
         predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in found]
         truth = [[self.labels[number] for number in item.labels] for item in self.valid]
@@ -105,14 +105,14 @@ class LabelTask:
 
 
 def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:
-    """Score labels; the one code for training and for `qkv evaluate`.
+    """Score labels; used by both training and `qkv evaluate`.
 
     Args:
         predicted: the labels of each text, or of its words.
-        truth: the right ones.
+        truth: the correct labels.
 
     Returns:
-        Accuracy and macro F1 over all labels; F1 of spans first, where labels name spans.
+        Accuracy and macro F1 over all labels; preceded by F1 of spans if labels are spans.
     """
     ours, theirs = ([label for text in side for label in text] for side in (predicted, truth))
     figures = [accuracy(ours, theirs), macro_f1(ours, theirs)]
@@ -125,14 +125,14 @@ def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tens
 
     Args:
         model: in evaluation mode.
-        items: the texts; their labels do not count.
-        padding: the id that fills up shorter ones.
+        items: the texts; their labels are ignored.
+        padding: the padding id.
 
     Returns:
-        For each text the scores (words, labels), on the CPU.
+        The scores of each text (words, labels), on the CPU.
 
     Raises:
-        QkvError: they are not numbers.
+        QkvError: scores are NaN.
     """
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
@@ -154,7 +154,7 @@ def stack(items: Sequence[Item], padding: int, device: torch.device) -> LabelBat
     ids, lengths = collate_sources([item.ids for item in items], padding)
     begins, _ = collate_sources([item.begins for item in items], 0)
     labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
-    # All texts have features or none has.
+    # Either all texts have features or none has.
     wide = collate_sources([item.features for item in items if item.features is not None], 0) if _wide(items) else ()
     return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
 
@@ -164,7 +164,7 @@ def _wide(items: Sequence[Item]) -> bool:
 
 
 def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
-    """Scores before the softmax (B, W, labels); a text to classify counts as one word."""
+    """Compute logits (B, W, labels); a text to classify counts as one word."""
     if isinstance(model, TextClassifier):
         return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]
     return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

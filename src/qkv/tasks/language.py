@@ -1,4 +1,4 @@
-"""Training a language model: the task that `qkv.train` sees, and how such a model is judged."""
+"""Training a language model: the task in the form that `qkv.train` expects, and its evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ _JUDGED_TOKENS = 8192
 @final
 @dataclass(frozen=True)
 class LanguageTask:
-    """A text, a model and how it is judged.
+    """A text, a model and its evaluation.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         tokenizer: text to tokens and back.
-        train: the text to train on.
-        valid: the text to validate on.
-        order: of the windows.
-        smoothing: of the labels in training.
+        train: training text.
+        valid: validation text.
+        order: order of the windows.
+        smoothing: label smoothing in training.
     """
 
     model: LanguageModel
@@ -41,11 +41,11 @@ class LanguageTask:
 
     @property
     def unit(self) -> str:
-        """What the objective counts."""
+        """The unit that the objective counts."""
         return "tokens"
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        """Windows of the context, as many as make up a batch."""
+        """Batch windows of the context length."""
         context = self.model.config.context
         starts = windows(len(self.train.ids), context, self.order, seed, epoch)
         return in_batches(starts, max(1, tokens // context))
@@ -55,26 +55,26 @@ class LanguageTask:
         return cut(self.train.ids, places, self.model.config.context).to(self.model.embed.weight.device)
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
-        """The cross entropy of each next token, labels smoothed."""
+        """Compute the smoothed cross entropy of each next token."""
         states, output = self.model.advance(batch[:, :-1])[0], self.model.output
         return output_loss(states, output.weight, output.bias, batch[:, 1:], self.tokenizer.pad, self.smoothing)
 
     def lines(self, places: Sequence[int]) -> list[int]:
-        """On which lines windows begin."""
+        """Return the line numbers where windows begin."""
         return [1 + self.tokenizer.decode(self.train.ids[:place].tolist()).count("\n") for place in places]
 
     def validate(self) -> list[Figure]:
-        """Loss, perplexity and bits per character of the text held out."""
+        """Compute loss, perplexity and bits per character of the validation text."""
         return judge(self.model, self.valid)
 
 
 def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
-    """Windows with the token before each.
+    """Cut windows with the token before each.
 
     Args:
         ids: (N,).
-        starts: where each begins.
-        context: tokens that each predicts.
+        starts: where each window begins.
+        context: number of tokens that each window predicts.
 
     Returns:
         (len(starts), context + 1).
@@ -89,14 +89,14 @@ def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
 
 @torch.no_grad()
 def judge(model: LanguageModel, text: Passage) -> list[Figure]:
-    """Measure how well a model predicts a text; the one code for training and for `qkv evaluate`.
+    """Measure how well a model predicts a text; used by both training and `qkv evaluate`.
 
-    Every token but the first is predicted once, in windows of the model's context that stand beside each other; the
-    last, shorter one too.
+    Every token but the first is predicted once, in adjacent windows of the model's context length, including the last,
+    shorter one.
 
     Args:
         model: in evaluation mode.
-        text: two tokens or more.
+        text: at least two tokens.
 
     Returns:
         Loss in nats per token, perplexity, bits per character.

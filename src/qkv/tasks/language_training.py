@@ -33,20 +33,20 @@ _TRAINING: Mapping[str, object] = MappingProxyType(
         "log_every": 25,
     }
 )
-"""What suits a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
+"""Defaults for a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
 _WORDS: Mapping[str, object] = MappingProxyType({"kind": "char", "minimum": 1})
 _TOKENS: Mapping[str, str] = MappingProxyType({"characters": "char", "subwords": "bpe"})
 
 
 @dataclass(frozen=True)
 class LanguageSettings:
-    """All settings of a training on plain text.
+    """All settings of a language model training.
 
     Args:
         data: the file.
-        tokenizer: how text becomes tokens.
-        model: its sizes.
-        training: how to train.
+        tokenizer: tokenizer settings.
+        model: model sizes.
+        training: training settings.
     """
 
     data: TextFiles
@@ -56,16 +56,16 @@ class LanguageSettings:
 
 
 def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> LanguageSettings:
-    """Build settings from nested names and values, checking all of them.
+    """Build settings from nested dicts, checking all of them.
 
     Args:
-        tables: `data`, `tokenizer`, `model`, `training`; what is left out has its default.
+        tables: `data`, `tokenizer`, `model`, `training`; missing values get defaults.
 
     Returns:
         The settings.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; or a value that does not fit.
+        ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
 
     Example:
         >>> load_settings({"model": {"context": 64}}).tokenizer.kind
@@ -74,8 +74,8 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> LanguageSettings:
     check_tables(tables, TABLES)
     model = tables.get("model", {})
     if "size" in model:
-        hint = "The vocabulary is learnt from the text (tokenizer.size)."
-        raise ConfigError(error_message("model.size", "a known setting", "one that follows from others", hint))
+        hint = "The vocabulary comes from the training text (tokenizer.size)."
+        raise ConfigError(error_message("model.size", "a known setting", "a setting derived from others", hint))
     return LanguageSettings(
         build(TextFiles, tables.get("data", {}), "data"),
         build(Words, {**_WORDS, **tables.get("tokenizer", {})}, "tokenizer"),
@@ -85,10 +85,10 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> LanguageSettings:
 
 
 def token_kind(name: str | None) -> str | None:
-    """The tokenizer's kind of a word for it; None stays None.
+    """Convert the name of a token type to the tokenizer's kind; None stays None.
 
     Raises:
-        ConfigError: an unknown word; gives the nearest.
+        ConfigError: the name is unknown; the message suggests the closest one.
 
     Example:
         >>> token_kind("subwords")
@@ -102,7 +102,7 @@ def token_kind(name: str | None) -> str | None:
 
 
 def show_settings(settings: LanguageSettings) -> dict[str, Any]:
-    """The settings as nested names and values, which `load_settings` takes back."""
+    """Return the settings as nested dicts, the inverse of `load_settings`."""
     return {**plain(settings), "model": _model_table(settings.model)}
 
 
@@ -114,20 +114,20 @@ def train(
     tensorboard: bool = False,
     origin: Origin | None = None,
 ) -> Outcome:
-    """Train a language model, or go on with a run.
+    """Train a language model, or resume a run.
 
     Args:
         settings: file, tokens, model, training.
         out: the run folder.
-        device: where to compute.
-        tensorboard: whether to log for TensorBoard too.
-        origin: the run whose weights and tokenizer are the start; None to start anew.
+        device: compute device.
+        tensorboard: whether to also log to TensorBoard.
+        origin: the run that provides initial weights and tokenizer; None to train from scratch.
 
     Returns:
         How it ended.
 
     Raises:
-        QkvError: bad input of any kind; nothing that was saved is lost.
+        QkvError: any bad input; nothing already saved is lost.
     """
     folder = run_folder(out)
     place = as_device(device)
@@ -150,7 +150,7 @@ def train(
 
 
 def build_language_model(table: Mapping[str, Any], size: int) -> LanguageModel:
-    """Make a model of its settings, weights drawn anew.
+    """Create a model from its settings, with new weights.
 
     Args:
         table: its sizes.
@@ -160,7 +160,7 @@ def build_language_model(table: Mapping[str, Any], size: int) -> LanguageModel:
         The model.
 
     Raises:
-        ConfigError: a setting that does not fit.
+        ConfigError: a setting is invalid.
     """
     return LanguageModel(build(DecoderConfig, {**table, "size": size}, "model"))
 
@@ -170,7 +170,7 @@ def _model_table(config: DecoderConfig) -> dict[str, Any]:
 
 
 def _config(settings: LanguageSettings, text: Text) -> dict[str, Any]:
-    """What defines the run: the text itself rather than where its files lie."""
+    """Return what defines the run: the text itself, not the location of its files."""
     return {
         "task": TASK,
         "order": settings.data.order,
@@ -184,7 +184,7 @@ def _config(settings: LanguageSettings, text: Text) -> dict[str, Any]:
 def _announce(text: Text, size: str) -> None:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
     print(  # noqa: T201
-        f"{len(text.train.ids):,} tokens to train on, {len(text.valid.ids):,} to validate on{unknown}; "
-        f"{text.tokenizer.size:,} pieces; {size}",
+        f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}; "
+        f"vocabulary of {text.tokenizer.size:,}; {size}",
         file=sys.stderr,
     )

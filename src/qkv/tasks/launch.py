@@ -1,4 +1,4 @@
-"""What all trainings share, whatever their task: a folder, first weights, and the start of the loop."""
+"""Shared by all trainings: the run folder, initial weights, and starting the loop."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,37 +21,37 @@ TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings that every task has."""
 _FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
 _ADDED = {"model.residual": False}
-"""Settings that runs begun before there were them do not name."""
+"""Settings that older runs do not contain."""
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def run_folder(out: Path | None) -> Path:
-    """The folder of a run, which must be named, and one that can be written to: said before any text is read.
+    """Check the run folder before any text is read: it must be given and writable.
 
     Raises:
-        ConfigError: it is not named.
-        CheckpointError: a file stands in its place, or it cannot be written to.
+        ConfigError: it is not given.
+        CheckpointError: it is a file, or is not writable.
 
     Example:
         >>> run_folder(Path("runs/first")).name
         'first'
     """
     if out is None:
-        hint = "For example --out runs/first; the same command again resumes."
+        hint = "For example --out runs/first. Run the same command again to resume."
         raise ConfigError(error_message("--out", "a folder for the run", "none", hint))
     expect_writable(out)
     return out
 
 
 def first_model(build: Callable[[], Model], seed: int, device: torch.device, origin: Origin | None) -> Model:
-    """Make a model, its weights drawn by the seed or taken from where it starts.
+    """Create a model with random weights or those of another run.
 
     Args:
-        build: makes it.
-        seed: of the run: the first weights are part of what it decides.
-        device: where to.
-        origin: the run whose weights are the start; None to start anew.
+        build: creates the model.
+        seed: the run's seed, which also determines the initial weights.
+        device: the model's device.
+        origin: the run that provides initial weights; None to train from scratch.
 
     Returns:
         The model.
@@ -76,26 +76,26 @@ def launch(
     origin: Origin | None,
     tensorboard: bool,
 ) -> Outcome:
-    """Train, or go on with a run.
+    """Train, or resume a run.
 
     Args:
-        task: data, objective and judgment.
-        model: what is trained.
-        training: how.
+        task: data, objective and evaluation.
+        model: the model to train.
+        training: training settings.
         out: the run folder.
-        config: what defines the run, its origin aside.
-        tokenizer: kept with the checkpoints.
+        config: what defines the run, except its origin.
+        tokenizer: stored with the checkpoints.
         origin: the run that it starts from, if any.
-        tensorboard: whether to log for TensorBoard too.
+        tensorboard: whether to also log to TensorBoard.
 
     Returns:
         How it ended.
 
     Raises:
-        QkvError: bad input of any kind; nothing that was saved is lost.
+        QkvError: any bad input; nothing already saved is lost.
     """
-    # PyTorch's optimizers import its compiler, which takes seconds: here a signal ends the process at once, as nothing
-    # is to be saved yet; within `train` it would have to wait for them.
+    # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at once,
+    # because there is nothing to save yet; within `train` it would have to wait for the import.
     from torch import _dynamo  # noqa: F401
 
     return train(
@@ -112,7 +112,7 @@ def launch(
 
 
 def size_of(model: nn.Module) -> str:
-    """How many parameters a model has, in words.
+    """Describe the number of parameters of a model.
 
     Example:
         >>> size_of(nn.Linear(999, 1000))

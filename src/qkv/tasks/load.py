@@ -1,4 +1,4 @@
-"""`qkv.load`: a trained model, whatever its task."""
+"""`qkv.load`: load a trained model of any task."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,14 +27,14 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
-        run: the folder that training wrote (its best checkpoint is taken), or one checkpoint in it.
-        device: where to compute.
+        run: run folder, whose best checkpoint is used, or one checkpoint in it.
+        device: compute device.
 
     Returns:
-        A `Translator`, `Generator`, `Classifier` or `Tagger`, as the run was trained.
+        A `Translator`, `Generator`, `Classifier` or `Tagger`, depending on the run's task.
 
     Raises:
-        CheckpointError: the checkpoint is missing, incomplete, altered, or of a task this version does not know.
+        CheckpointError: the checkpoint is missing, incomplete, corrupted, or of an unknown task.
 
     Example:
         >>> load("/dev/null/run")

@@ -1,4 +1,4 @@
-"""What another run gives to a training: weights and tokenizer to go on from, or the tokenizer alone."""
+"""The run a training starts from: its weights and tokenizer, or its tokenizer alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +10,19 @@ from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, error_message
-from qkv.tasks.runs import Trained, learnt_tokenizer, open_run
+from qkv.tasks.runs import Trained, learned_tokenizer, open_run
 
 _SHOWN = 4
 _WHERE = "--from"
 
 
 class Origin(NamedTuple):
-    """Where weights and tokenizer come from.
+    """The source of weights and tokenizer.
 
     Attributes:
         trained: the checkpoint.
-        digest: sha256 that stands for every byte of what is taken.
-        weights: whether weights are taken; else the tokenizer alone.
+        digest: sha256 over every byte that is used.
+        weights: whether weights are used; else the tokenizer alone.
     """
 
     trained: Trained
@@ -34,20 +34,20 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
     """Read the run to start from.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it; None to start anew.
-        task: of the training that is to begin.
-        tokenizer: a run of any task whose tokenizer is taken, so that what both train can translate together.
+        run: run folder, or one checkpoint in it; None to train from scratch.
+        task: the task of the new training.
+        tokenizer: a run of any task whose tokenizer is used, so that both models can form an ensemble.
 
     Returns:
         The origin, if any.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used, or is of another task.
-        ConfigError: both are named.
+        CheckpointError: the checkpoint is invalid, or is of another task.
+        ConfigError: both are given.
     """
     if run is not None and tokenizer is not None:
-        hint = "A start brings its own tokenizer: leave one of them out."
-        raise ConfigError(error_message("--tokenizer-from", "no --from beside it", "both", hint))
+        hint = "--from already uses that run's tokenizer: omit one of them."
+        raise ConfigError(error_message("--tokenizer-from", "no --from with it", "both", hint))
     if tokenizer is not None:
         found = open_run(tokenizer)
         return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)
@@ -62,7 +62,7 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
 
 
 def origin_tables(origin: Origin | None) -> dict[str, Any]:
-    """The settings that the start decides: model and tokenizer, or the tokenizer alone."""
+    """Return the settings that the origin determines: model and tokenizer, or the tokenizer alone."""
     if origin is None:
         return {}
     config, names = origin.trained.contents.config, ("model", "tokenizer") if origin.weights else ("tokenizer",)
@@ -70,34 +70,36 @@ def origin_tables(origin: Origin | None) -> dict[str, Any]:
 
 
 def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
-    """Refuse settings of the tokenizer that are not those of the one that is taken.
+    """Refuse tokenizer settings that differ from those of the reused tokenizer.
 
     Args:
-        origin: where it comes from.
+        origin: the source of the tokenizer.
         given: the settings of this training, nested.
 
     Raises:
-        ConfigError: one of them differs.
+        ConfigError: a setting differs.
     """
     theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
     for name in theirs:
         if name in ours and ours[name] != theirs[name]:
-            hint = "It was learnt before: leave the setting out, or take no tokenizer from another run."
-            expected = f"{theirs[name]}, as the tokenizer of the other run was learnt"
+            hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."
+            expected = f"{theirs[name]}, as in the tokenizer of the other run"
             raise ConfigError(error_message(f"tokenizer.{name}", expected, f"{ours[name]}", hint))
 
 
 def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
-    """The tokenizer to go on with: that of the run itself, else that of its start; None where there is none yet."""
-    learnt = learnt_tokenizer(out)
-    return origin.trained.tokenizer if learnt is None and origin is not None else learnt
+    """Return the tokenizer to continue with: that of the run itself, else that of its origin; None if there is none
+    yet.
+    """
+    learned = learned_tokenizer(out)
+    return origin.trained.tokenizer if learned is None and origin is not None else learned
 
 
 def start_from(model: nn.Module, origin: Origin | None) -> None:
-    """Give a new model the weights of its start.
+    """Copy the weights of the origin to a new model.
 
     Raises:
-        CheckpointError: a tensor is missing, is too many or has another shape; names them.
+        CheckpointError: a tensor is missing, unexpected or of another shape; the message names them.
     """
     if origin is None or not origin.weights:
         return
@@ -111,14 +113,14 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
     ]
     if faults:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        hint = "Leave out the settings that change the model, or train it anew without --from."
+        hint = "Omit the settings that change the model, or train from scratch without --from."
         got = f"in {origin.trained.folder}: {'; '.join(faults[:_SHOWN])}{more}"
         raise CheckpointError(error_message(_WHERE, "the tensors of this model", got, hint))
     model.load_state_dict(dict(theirs))
 
 
 def origin_config(origin: Origin | None) -> dict[str, Any]:
-    """What the start adds to the configuration that defines a run."""
+    """Return what the origin adds to the configuration that defines a run."""
     if origin is None:
         return {}
     return {"from" if origin.weights else "tokenizer_from": origin.digest}

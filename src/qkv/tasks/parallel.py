@@ -1,4 +1,4 @@
-"""Parallel text for translation: which files, which pairs to validate on, which tokens."""
+"""Parallel text for translation: training files, validation pairs, tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Files:
-    """Where the pairs are: two parallel files, or one TSV file.
+    """Files with sentence pairs: two parallel files, or one TSV file.
 
     Args:
         source, target: line N of one translates line N of the other.
-        data: or a file with `source<TAB>target` on each line.
-        valid_source, valid_target, valid_data: likewise, to validate on; without them a part of the training pairs
-            is held out (a twentieth, at most 1,000).
-        longest: the most tokens that a line may have.
+        data: or one file with `source<TAB>target` on each line.
+        valid_source, valid_target, valid_data: likewise for validation; without them a part of the training pairs is
+            held out (a twentieth, at most 1,000).
+        longest: maximum tokens per line.
     """
 
     source: Path | None = None
@@ -39,13 +39,13 @@ class Files:
 
 @dataclass(frozen=True)
 class Words:
-    """How text becomes tokens; learnt from the training text.
+    """Tokenizer settings; the tokenizer is built from the training text.
 
     Args:
         kind: byte pairs over both languages, words, or characters.
-        size: the most pieces of the vocabulary.
+        size: maximum vocabulary size.
         lowercase: whether to lower-case all text.
-        minimum: how often a piece must occur.
+        minimum: minimum frequency of a token.
     """
 
     kind: Literal["bpe", "word", "char"] = "bpe"
@@ -58,9 +58,9 @@ class Parallel(NamedTuple):
     """Pairs ready for training.
 
     Attributes:
-        tokenizer: learnt from the training pairs.
-        train: examples to train on, their `index` the line they come from.
-        valid: pairs to validate on.
+        tokenizer: learned from the training pairs.
+        train: training examples, with their line number as `index`.
+        valid: validation pairs.
         valid_examples: the same as tokens.
         fingerprint: sha256 of the training pairs.
     """
@@ -75,21 +75,21 @@ class Parallel(NamedTuple):
 def read_training(
     files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
 ) -> Parallel:
-    """Read and tokenize the pairs to train and validate on.
+    """Read and tokenize the training and validation pairs.
 
     Args:
-        files: where they are.
-        words: how to tokenize.
-        seed: decides which pairs are held out, where no validation files are given.
-        tokenizer: one that was learnt before, to go on with; None to learn it.
-        copies: whether words of a source that the vocabulary lacks have numbers of their own, for a model that copies.
+        files: the files.
+        words: tokenizer settings.
+        seed: selects the held-out pairs if there are no validation files.
+        tokenizer: an existing tokenizer; None to train one.
+        copies: whether out-of-vocabulary source words get their own ids, for a model that copies.
 
     Returns:
-        The pairs, ready.
+        The pairs, ready for training.
 
     Raises:
-        DataError: a file cannot be used; names file and line.
-        ConfigError: files are missing, or too many are named.
+        DataError: a file is invalid; the message gives file and line.
+        ConfigError: files are missing, or too many are given.
     """
     pairs = _read(files.source, files.target, files.data, "")
     names = valid_names = _names(files.source, files.target, files.data)
@@ -107,10 +107,10 @@ def read_training(
 
 
 def read_for_scoring(files: Files) -> list[Pair]:
-    """Read pairs to score a model on.
+    """Read pairs for scoring a model.
 
     Raises:
-        DataError, ConfigError: as `read_training`.
+        DataError, ConfigError: as for `read_training`.
     """
     return _read(files.source, files.target, files.data, "")
 

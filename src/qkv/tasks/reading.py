@@ -1,4 +1,4 @@
-"""Which weights of a translation model say what a target word goes back to."""
+"""Which attention weights of a translation model align a target word."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ When = Literal["at", "after"]
 @final
 @dataclass(frozen=True)
 class Reading:
-    """Which weights say what a target word is aligned to.
+    """The weights that align a target word.
 
     Args:
-        layer: the attention, its path in the model.
-        head: which one, from 0; None for the mean over all.
-        when: "at" the step that predicts the word, or "after" it, at the step whose input it is: what a Transformer
-            looks at then is often the word itself rather than the next.
+        layer: path of the attention in the model.
+        head: head index, from 0; None for the mean over all.
+        when: "at" the step that predicts the word, or "after" it, at the step whose input it is: there, a Transformer
+            often attends to the word itself rather than the next one.
 
     Source: "after": Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation", section 3.1.
     """
@@ -40,27 +40,27 @@ class Reading:
         """Read the weights of one sentence.
 
         Args:
-            weights: of the layer, (T + 1, S) or (H, T + 1, S): a row for each target token and one for the end mark.
+            weights: of the layer, (T + 1, S) or (H, T + 1, S): one row per target token and one for the end token.
 
         Returns:
-            (T + 1, S); what is read after the last token is read at it.
+            (T + 1, S); for the last row, "after" is read "at" its step.
 
         Raises:
-            ConfigError: no such head.
+            ConfigError: the head does not exist.
         """
         found = self.pick(weights if weights.ndim == 3 else weights[None])
         return found if self.when == "at" else torch.cat([found[1:], found[-1:]])
 
     def pick(self, heads: Tensor) -> Tensor:
-        """The head, or the mean of all: (H, ..., S) to (..., S).
+        """Select the head, or the mean over all: (H, ..., S) to (..., S).
 
         Raises:
-            ConfigError: no such head.
+            ConfigError: the head does not exist.
         """
         if self.head is None:
             return heads.mean(0)
         if not 0 <= self.head < heads.shape[0]:
-            hint = "Leave it out for the mean over all."
+            hint = "Omit it for the mean over all heads."
             raise ConfigError(error_message("--head", f"from 0 to {heads.shape[0] - 1}", f"{self.head}", hint))
         return heads[self.head]
 
@@ -70,10 +70,10 @@ class Reading:
 
 
 def attention_layers(model: TranslationModel) -> list[str]:
-    """The attentions over the source, in the order of the model.
+    """Return the cross-attention layers, in the order of the model.
 
     Raises:
-        ConfigError: a model without attention.
+        ConfigError: the model has no attention.
     """
     last = model.alignment_layer
     if last is None:
@@ -85,7 +85,7 @@ def attention_layers(model: TranslationModel) -> list[str]:
 
 
 def default_reading(layers: Sequence[str]) -> Reading:
-    """The reading where none is chosen: of a Transformer the last layer but one, after the step.
+    """Return the default reading: for a Transformer, the layer before the last, after the step.
 
     Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.
 

@@ -1,4 +1,4 @@
-"""What a run folder holds, whatever its task: which task, which tokenizer, which weights."""
+"""The contents of a run folder, for any task: task, tokenizer, weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ _DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn
 
 
 class Trained(NamedTuple):
-    """What was trained.
+    """A trained checkpoint.
 
     Attributes:
-        folder: the checkpoint.
-        contents: its weights, configuration and figures.
+        folder: the checkpoint's folder.
+        contents: its weights, configuration and metrics.
         tokenizer: text to ids.
-        task: its name.
+        task: name of the task.
     """
 
     folder: Path
@@ -38,13 +38,13 @@ def open_run(run: str | Path) -> Trained:
     """Read the best checkpoint of a run, or one checkpoint.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
+        run: run folder, or one checkpoint in it.
 
     Returns:
-        What it holds.
+        Its contents.
 
     Raises:
-        CheckpointError: the checkpoint is missing, incomplete or altered, or names no task.
+        CheckpointError: the checkpoint is missing, incomplete, corrupted, or has no task.
     """
     folder = locate(Path(run))
     contents = load(folder, trainer=False)
@@ -52,7 +52,7 @@ def open_run(run: str | Path) -> Trained:
     if not isinstance(task, str) or contents.tokenizer is None:
         hint = "Give the folder that `qkv train` wrote."
         raise CheckpointError(
-            error_message(str(folder), "a checkpoint with its task and tokenizer", "one without", hint)
+            error_message(str(folder), "a checkpoint with its task and tokenizer", "one without them", hint)
         )
     return Trained(folder, contents, Tokenizer.from_json(contents.tokenizer), task)
 
@@ -61,34 +61,34 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
     """Refuse a checkpoint of another task.
 
     Args:
-        trained: what was read.
-        task: the task that is wanted.
-        what: such a model in words.
+        trained: the checkpoint.
+        task: the expected task.
+        what: a description of such a model.
 
     Raises:
         CheckpointError: it is of another task.
     """
     if trained.task != task:
-        hint = f"Use `qkv {trained.task}`, the command of its task."
+        hint = f"Use `qkv {trained.task}`, the command for its task."
         raise CheckpointError(error_message(str(trained.folder), what, f"one trained to {trained.task}", hint))
 
 
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
-    """Make the model that a checkpoint names, and give it its weights.
+    """Create the model of a checkpoint, and load its weights.
 
-    Sizes are believed last: no memory is taken before they are those of the stored weights. PyTorch refuses sizes of
-    more than 64 bits in several ways, by a `TypeError` among others.
+    No memory is allocated before the configured sizes match those of the stored weights. PyTorch rejects sizes of more
+    than 64 bits in several ways, including a `TypeError`.
 
     Args:
-        make: makes the model of the checkpoint's configuration.
+        make: creates the model from the checkpoint's configuration.
         trained: the checkpoint.
-        weights: others than its own, as their mean over several checkpoints.
+        weights: use these weights instead of its own, such as an average of checkpoints.
 
     Returns:
         The model.
 
     Raises:
-        CheckpointError: they are not the weights of this model, or there is no such model.
+        CheckpointError: the weights do not fit the model, or the model is unknown.
     """
     stored = dict(trained.contents.model if weights is None else weights)
     try:
@@ -99,16 +99,19 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
             model = make()
         model.load_state_dict(stored)
     except (ConfigError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        hint = "It was written by another version: train again, or install that version."
+        hint = "It was written by another version: retrain, or install that version."
         got = str(error).partition("\n")[0][:200]
-        raise CheckpointError(error_message(str(trained.folder), "weights of the model it names", got, hint)) from error
+        raise CheckpointError(
+            error_message(str(trained.folder), "weights of the model in config.json", got, hint)
+        ) from error
     return model
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves first weights as they are, for stored ones take their place.
+    """Skip weight initialization, because stored weights replace the initial ones.
 
-    On the meta device PyTorch would import its compiler to draw none, which takes longer than all else in loading.
+    On the meta device, PyTorch's initializers would import its compiler, which takes longer than everything else in
+    loading.
     """
 
     def __torch_function__(
@@ -119,7 +122,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def _expect_few_layers(table: object, tensors: int) -> None:
-    """Every layer has weights: a configuration with more of them than there are tensors is not worth a try."""
+    """Every layer has weights, so a configuration with more layers than stored tensors is refused."""
     for name, size in table.items() if isinstance(table, Mapping) else ():
         if str(name).endswith("layers") and isinstance(size, int) and size > tensors:
             raise ValueError(f"{size:,} {name} in config.json, but {tensors:,} tensors")
@@ -133,8 +136,8 @@ def _expect_sizes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) ->
             raise ValueError(f"{words[1]} named {name} where config.json has {words[0]}")
 
 
-def learnt_tokenizer(out: Path) -> Tokenizer | None:
-    """The tokenizer of a run that is to be gone on with; None where there is no run yet."""
+def learned_tokenizer(out: Path) -> Tokenizer | None:
+    """Return the tokenizer of a run to resume; None if there is no run yet."""
     if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
         return None
     tokenizer = load(found, trainer=False).tokenizer

@@ -1,4 +1,4 @@
-"""From a TOML file and flags to settings: nested frozen dataclasses of names and numbers; unknown keys are errors."""
+"""Settings from a TOML file and flags, as nested frozen dataclasses of names and numbers; unknown keys are errors."""
 
 import json
 import tomllib
@@ -13,7 +13,7 @@ from qkv.errors import ConfigError, error_message, nearest
 T = TypeVar("T")
 Plain = dict[str, Any]
 _SHOWN = 200
-"""How much of a value or a name a message repeats."""
+"""How much of a value or a name a message quotes."""
 
 
 def read_toml(path: Path) -> Plain:
@@ -26,7 +26,7 @@ def read_toml(path: Path) -> Plain:
         Its tables.
 
     Raises:
-        ConfigError: it cannot be read, or is no TOML; names file and line.
+        ConfigError: it cannot be read, or is not TOML; the message gives file and line.
     """
     try:
         tables = tomllib.loads(path.read_bytes().decode("utf-8"))
@@ -37,23 +37,23 @@ def read_toml(path: Path) -> Plain:
         ) from None
     except ValueError as error:
         raise ConfigError(
-            error_message("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Mend the line it names.")
+            error_message("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line.")
         ) from None
     except RecursionError:
         raise ConfigError(
-            error_message("--config", "a few tables", f"{path}: nested too deeply", "Use flat tables.")
+            error_message("--config", "flat tables of settings", f"{path}: nested too deeply", "Use flat tables.")
         ) from None
     return tables
 
 
 def _expect_brief(item: Any) -> None:
-    """Whole numbers of TOML have 64 bits; Python's parser takes any, and some are too long to be written in a message.
+    """Check that integers fit 64 bits and names have a sensible length; Python's TOML parser accepts any.
 
     Raises:
-        ValueError: a longer one, or the name of a setting that no message could repeat.
+        ValueError: an integer or a name is too long.
     """
     if isinstance(item, int) and not -(2**63) <= item < 2**63:
-        raise ValueError("a whole number of more than 64 bits")
+        raise ValueError("an integer of more than 64 bits")
     for name in item if isinstance(item, dict) else ():
         if len(name) > _SHOWN:
             raise ValueError(f"a name of {len(name):,} characters")
@@ -62,7 +62,7 @@ def _expect_brief(item: Any) -> None:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
-    """Lay one nested mapping over another; what is above wins.
+    """Merge two nested mappings; the second wins.
 
     Example:
         >>> merge({"model": {"width": 256, "kind": "gru"}}, {"model": {"width": 512}})
@@ -76,14 +76,14 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
 
 
 def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse names that are no table of settings, and tables that are none.
+    """Check that all names are known tables.
 
     Args:
-        tables: by name.
-        known: the names there are.
+        tables: the tables by name.
+        known: the known names.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; or something else than a table.
+        ConfigError: a name is unknown (the message suggests the closest one), or is not a table.
 
     Example:
         >>> check_tables({"model": {}}, ("data", "model"))
@@ -91,7 +91,7 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, table in tables.items():
         if name not in known:
             expected = f"one of the tables {', '.join(known)}"
-            raise ConfigError(error_message(name, expected, "a name that is none", nearest(name, known)))
+            raise ConfigError(error_message(name, expected, "an unknown name", nearest(name, known)))
         if not isinstance(table, Mapping):
             got = json.dumps(table, default=str)[:_SHOWN]
             raise ConfigError(
@@ -100,10 +100,10 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
-    """Make a frozen dataclass of a mapping, checking every name and type.
+    """Build a frozen dataclass from a mapping, checking every name and type.
 
     Args:
-        cls: the dataclass; its fields may be dataclasses themselves.
+        cls: the dataclass; its fields can be dataclasses themselves.
         mapping: names and values.
         where: the dotted name of the table, for errors.
 
@@ -111,7 +111,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         The settings.
 
     Raises:
-        ConfigError: an unknown name (with the nearest valid one), a missing one, or a value of another type.
+        ConfigError: a name is unknown (the message suggests the closest one) or missing, or a value has a wrong type.
 
     Example:
         >>> from dataclasses import dataclass
@@ -171,7 +171,7 @@ def _value(hint: Any, item: Any, name: str) -> Any:
 
 
 def _choices(hint: Any) -> list[Any]:
-    """The alternatives of a type hint: types, and the texts of a Literal."""
+    """Return the alternatives of a type hint: types, and the strings of a Literal."""
     if get_origin(hint) in (Union, UnionType, Literal):
         return [choice for part in get_args(hint) for choice in _choices(part)]
     return [hint]
@@ -193,7 +193,7 @@ def _converted(choice: Any, item: Any) -> tuple[bool, Any]:
 
 
 def _expected(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    words = {int: "an integer", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
     parts = [
         words.get(choice, json.dumps(choice) if isinstance(choice, str) else str(choice)) for choice in _choices(hint)
     ]
@@ -201,7 +201,7 @@ def _expected(hint: Any) -> str:
 
 
 def plain(settings: Any) -> Plain:
-    """Names and numbers of settings, nested; what is None is left out, paths are texts.
+    """Convert settings to a nested dict; None is omitted, paths become strings.
 
     Example:
         >>> from dataclasses import dataclass
@@ -225,7 +225,7 @@ def plain(settings: Any) -> Plain:
 
 
 def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
-    """Write nested settings as TOML, so that `--print-config > run.toml` can be given to `--config`.
+    """Format nested settings as TOML, so that `--print-config > run.toml` can be passed to `--config`.
 
     Example:
         >>> print(to_toml({"seed": 1, "model": {"kind": "gru"}}))
@@ -234,7 +234,7 @@ def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
         [model]
         kind = "gru"
     """
-    # TOML has no DEL in a text; JSON has.
+    # A TOML string cannot contain DEL; a JSON string can.
     lines = [
         f"{key} = {json.dumps(item, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, item in settings.items()

@@ -1,4 +1,4 @@
-"""The viewer on the screen until it is interrupted, or in a file."""
+"""Open the viewer until interrupted, or save it to a file."""
 
 import sys
 from pathlib import Path
@@ -14,13 +14,13 @@ def show(scene: Scene, port: int, *, browser: bool) -> None:
     """Serve a scene until interrupted; its address goes to standard output.
 
     Args:
-        scene: what is looked at.
-        port: where to listen on 127.0.0.1; 0 for any free port.
-        browser: whether to open it.
+        scene: the scene to show.
+        port: port on 127.0.0.1; 0 for any free port.
+        browser: whether to open a browser.
 
     Raises:
-        ConfigError: the port is taken.
-        UnsupportedError: the web libraries are not there.
+        ConfigError: the port is in use.
+        UnsupportedError: the web libraries are not installed.
     """
     with serve(scene, port, browser) as serving:
         print(serving.url, flush=True)  # noqa: T201
@@ -32,14 +32,14 @@ def write_page(scene: Scene, path: Path) -> str:
     """Write a scene as one page.
 
     Args:
-        scene: what is looked at.
+        scene: the scene to show.
         path: a file that ends in .html.
 
     Returns:
-        What is in it, in a sentence.
+        A sentence that describes the file.
 
     Raises:
-        ConfigError: another suffix, or a place that cannot be written.
+        ConfigError: the suffix is wrong, or the file cannot be written.
     """
     if path.suffix.lower() != ".html":
         hint = "The page holds the whole viewer."
@@ -47,7 +47,7 @@ def write_page(scene: Scene, path: Path) -> str:
     made = page(scene)
     try:
         replace_file(path, made.text.encode())
-    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise ConfigError(str(error)) from error
-    rest = f"; {made.left_out:,} of its parts are left out and need the running viewer" if made.left_out else ""
+    rest = f"; {made.left_out:,} parts are omitted and need the running viewer" if made.left_out else ""
     return f"{path}: the viewer as one page, for any browser{rest}"

@@ -1,4 +1,4 @@
-"""Lines from standard input and to standard output, UTF-8 whatever the machine's locale."""
+"""Lines from standard input and to standard output, UTF-8 in any locale."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ def read_stdin() -> list[str]:
     """Read lines until the end of standard input.
 
     Raises:
-        DataError: a line is no UTF-8; names its number. Or standard input cannot be read.
+        DataError: a line is not UTF-8 (the message gives its number), or standard input cannot be read.
     """
     try:
         return list(iterate_lines(_open(sys.stdin).buffer, "standard input"))
@@ -26,19 +26,19 @@ def write_lines(lines: Iterable[str]) -> None:
     """Write lines to standard output and flush it.
 
     Raises:
-        DataError: it cannot be written to.
+        DataError: it cannot be written.
     """
     write_text(["".join(line.replace("\n", " ") + "\n" for line in lines)])
 
 
 def write_text(pieces: Iterable[str]) -> None:
-    """Write pieces of a text to standard output, each as soon as it is there.
+    """Write pieces of a text to standard output, each as soon as it is available.
 
-    A file or a pipe gets every character as it is, also of file names that are no UTF-8; a terminal none that it would
-    obey.
+    A file or a pipe gets every character unchanged, even of file names that are not UTF-8; a terminal gets control
+    characters escaped.
 
     Raises:
-        DataError: it cannot be written to.
+        DataError: it cannot be written.
     """
     for piece in pieces:
         try:
@@ -46,15 +46,15 @@ def write_text(pieces: Iterable[str]) -> None:
             out.buffer.write((harmless(piece) if out.isatty() else piece).encode("utf-8", "surrogateescape"))
             out.buffer.flush()
         except BrokenPipeError:
-            raise  # whoever reads has enough: no fault
+            raise  # the reader has closed the pipe: not an error
         except OSError as error:
             _forget()
             got, hint = error.strerror or str(error), "Free some space, or write to another file."
-            raise DataError(error_message("standard output", "room for what is written", got, hint)) from None
+            raise DataError(error_message("standard output", "enough space for the output", got, hint)) from None
 
 
 def _open(stream: TextIO | None) -> TextIO:
-    """A standard stream; Python has none where the shell closed it.
+    """Return a standard stream; Python has none if the shell closed it.
 
     Raises:
         OSError: it is closed.
@@ -65,7 +65,7 @@ def _open(stream: TextIO | None) -> TextIO:
 
 
 def _forget() -> None:
-    """What could not be written is written to nowhere, or Python would try again at the end."""
+    """Redirect the stream to nowhere, or Python would try to write the rest again at exit."""
     if sys.stdout is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

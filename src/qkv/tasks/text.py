@@ -1,4 +1,4 @@
-"""Plain text for a language model: which file, which part to validate on, which tokens."""
+"""Plain text for a language model: training file, validation part, tokenizer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,13 @@ from qkv.tasks.parallel import Words
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Where the text is.
+    """Files with plain text.
 
     Args:
-        text: a file of plain text.
-        valid_text: another one to validate on; without it the end of the first is held out.
-        holdout: the share that is held out.
-        order: of the windows that an epoch trains on.
+        text: training file.
+        valid_text: validation file; without it the end of the training file is held out.
+        holdout: the fraction that is held out.
+        order: order of an epoch's windows.
     """
 
     text: Path | None = None
@@ -36,8 +36,8 @@ class Passage(NamedTuple):
 
     Attributes:
         ids: (N,), int64.
-        characters: how many characters the tokens after the first one stand for.
-        unknown: how many tokens the vocabulary does not have.
+        characters: number of characters in all tokens but the first.
+        unknown: number of unknown tokens.
     """
 
     ids: Tensor
@@ -49,7 +49,7 @@ class Text(NamedTuple):
     """Text ready for training.
 
     Attributes:
-        tokenizer: learnt from the part to train on.
+        tokenizer: built from the training part.
         train, valid: the two parts.
         fingerprints: sha256 of each part.
     """
@@ -61,20 +61,20 @@ class Text(NamedTuple):
 
 
 def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: Tokenizer | None = None) -> Text:
-    """Read and tokenize the text to train and validate on.
+    """Read and tokenize the training and validation text.
 
     Args:
-        files: where it is.
-        words: how to tokenize.
-        context: tokens of a window; both parts hold at least one.
-        tokenizer: one that was learnt before, to go on with; None to learn it.
+        files: the files.
+        words: tokenizer settings.
+        context: tokens per window; both parts must have at least one window.
+        tokenizer: an existing tokenizer; None to train one.
 
     Returns:
-        The text, ready.
+        The text, ready for training.
 
     Raises:
-        DataError: a file cannot be used, or is too short.
-        ConfigError: no file is named.
+        DataError: a file is invalid or too short.
+        ConfigError: no file is given.
     """
     if files.text is None:
         hint = "Any plain text in UTF-8; .gz too."
@@ -86,13 +86,13 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
         train, valid = whole, read_text(files.valid_text)
     if tokenizer is None:
         tokenizer = Tokenizer.learn([train], words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
-    for part in (learnt := passage(train, tokenizer)), (held := passage(valid, tokenizer)):
+    for part in (learned := passage(train, tokenizer)), (held := passage(valid, tokenizer)):
         windows(len(part.ids), context, "sequential", 0, 0)
-    return Text(tokenizer, learnt, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+    return Text(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
 def passage(text: str, tokenizer: Tokenizer) -> Passage:
-    """Turn a text into tokens.
+    """Tokenize a text.
 
     Example:
         >>> passage("abca", Tokenizer.learn(["abc"], "char"))

@@ -1,4 +1,4 @@
-"""A translation model out of its checkpoints: the best one, or the mean of the newest ones."""
+"""Loading a translation model: its best checkpoint, or the average of the newest ones."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ from qkv.train.average import average_checkpoints, last_checkpoints
 
 
 class TrainedTranslation(NamedTuple):
-    """What was trained.
+    """A trained translation model.
 
     Attributes:
         model: the network with its weights.
         tokenizer: text to ids.
-        longest: the most tokens of a source line.
+        longest: maximum tokens of a source line.
     """
 
     model: TranslationModel
@@ -27,23 +27,23 @@ class TrainedTranslation(NamedTuple):
 
 
 def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
-    """Load the best checkpoint of a run, or one checkpoint, or the mean of the newest.
+    """Load the best checkpoint of a run, one checkpoint, or the average of the newest ones.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
-        average: more than 1 for the mean of the weights of that many newest checkpoints.
+        run: run folder, or one checkpoint in it.
+        average: number of newest checkpoints whose weights are averaged; 1 uses the best checkpoint.
 
     Returns:
-        The model, its tokenizer and its limit.
+        The model, its tokenizer and its length limit.
 
     Raises:
-        CheckpointError: the checkpoint is missing, incomplete, altered or of another task, or there are fewer.
-        ConfigError: an average of less than one.
+        CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task, or there are too few.
+        ConfigError: `average` is less than one.
     """
     trained = open_run(run)
     expect_task(trained, "translate", "a translation model")
     if average < 1:
-        raise ConfigError(error_message("--average", "at least 1", f"{average}", "1 takes the best checkpoint alone."))
+        raise ConfigError(error_message("--average", "at least 1", f"{average}", "1 uses the best checkpoint."))
     weights = trained.contents.model
     if average > 1:
         weights = average_checkpoints(last_checkpoints(_whole(run), average))
@@ -55,10 +55,10 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
 
 
 def _whole(run: Path) -> Path:
-    """The run folder, for an average of several checkpoints."""
+    """Check that a run folder is given if several checkpoints are to be averaged."""
     if is_checkpoint(run):
         hint = "Give the run folder."
         raise CheckpointError(
-            error_message(str(run), "a run folder, to average checkpoints of", "one checkpoint", hint)
+            error_message(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
         )
     return run

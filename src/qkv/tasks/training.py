@@ -31,12 +31,12 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
         "monitor": "bleu",
     }
 )
-"""What suits some ten thousand sentence pairs on a laptop; chosen on the validation part of Multi30k."""
+"""Defaults for tens of thousands of sentence pairs on a laptop; chosen on the validation part of Multi30k."""
 
 COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {"tokenizer": {"kind": "word"}, "training": {"label_smoothing": 0.0}}
 )
-"""What a model that copies has of its own: whole words, and no smoothing towards words that are not in the source."""
+"""Defaults for a model that copies: whole words, and no label smoothing towards words that are not in the source."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Settings:
 
     Args:
         data: the files.
-        tokenizer: how text becomes tokens.
-        model: which model, and its sizes.
-        training: how to train.
+        tokenizer: tokenizer settings.
+        model: kind and sizes of the model.
+        training: training settings.
     """
 
     data: Files
@@ -57,16 +57,16 @@ class Settings:
 
 
 def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Build settings from nested names and values, checking all of them.
+    """Build settings from nested dicts, checking all of them.
 
     Args:
-        tables: `data`, `tokenizer`, `model`, `training`; what is left out has its default.
+        tables: `data`, `tokenizer`, `model`, `training`; missing values get defaults.
 
     Returns:
         The settings.
 
     Raises:
-        ConfigError: an unknown name, with the nearest valid one; or a value that does not fit.
+        ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
 
     Example:
         >>> load_settings({"model": {"kind": "gru"}}).model.score
@@ -82,13 +82,13 @@ def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
         build(Training, {**DEFAULTS, **own.get("training", {}), **tables.get("training", {})}, "training"),
     )
     if model.copy != "none" and settings.training.label_smoothing:
-        got, hint = f"{settings.training.label_smoothing}", "Leave it out, or train without copying."
+        got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
         raise ConfigError(error_message("training.label_smoothing", "0 for a model that copies", got, hint))
     return settings
 
 
 def show_settings(settings: Settings) -> dict[str, Any]:
-    """The settings as nested names and values, which `load_settings` takes back."""
+    """Return the settings as nested dicts, the inverse of `load_settings`."""
     return {**plain(settings), "model": model_table(settings.model)}
 
 
@@ -100,20 +100,20 @@ def train(
     tensorboard: bool = False,
     origin: Origin | None = None,
 ) -> Outcome:
-    """Train a translation model, or go on with a run.
+    """Train a translation model, or resume a run.
 
     Args:
         settings: files, tokens, model, training.
         out: the run folder.
-        device: where to compute.
-        tensorboard: whether to log for TensorBoard too.
-        origin: the run whose weights and tokenizer are the start; None to start anew.
+        device: compute device.
+        tensorboard: whether to also log to TensorBoard.
+        origin: the run that provides initial weights and tokenizer; None to train from scratch.
 
     Returns:
         How it ended.
 
     Raises:
-        QkvError: bad input of any kind; nothing that was saved is lost.
+        QkvError: any bad input; nothing already saved is lost.
     """
     folder = run_folder(out)
     place = as_device(device)
@@ -149,7 +149,7 @@ def train(
 
 
 def _config(settings: Settings, text: Parallel) -> dict[str, Any]:
-    """What defines the run: the text itself rather than where its files lie."""
+    """Return what defines the run: the text itself, not the location of its files."""
     return {
         "task": TASK,
         "longest": settings.data.longest,
@@ -163,7 +163,7 @@ def _config(settings: Settings, text: Parallel) -> dict[str, Any]:
 def _announce(text: Parallel, size: str) -> None:
     tokens = sum(len(example.target) + 1 for example in text.train)
     print(  # noqa: T201
-        f"{len(text.train):,} pairs to train on ({tokens:,} target tokens), {len(text.valid):,} to validate on; "
-        f"{text.tokenizer.size:,} pieces; {size}",
+        f"{len(text.train):,} training pairs ({tokens:,} target tokens), {len(text.valid):,} validation pairs; "
+        f"vocabulary of {text.tokenizer.size:,}; {size}",
         file=sys.stderr,
     )

@@ -1,4 +1,4 @@
-"""Training a translation model: the task that `qkv.train` sees."""
+"""Training a translation model: the task in the form that `qkv.train` expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ _VALIDATION_TOKENS = 8192
 @final
 @dataclass(frozen=True)
 class TranslationTask:
-    """Parallel text, a model and how it is judged.
+    """Parallel text, a model and its evaluation.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         tokenizer: text to tokens and back.
-        train: examples to train on.
-        valid: pairs to validate on.
+        train: training examples.
+        valid: validation pairs.
         valid_examples: the same as tokens.
-        smoothing: of the labels in training.
-        longest: the most tokens of a source line.
+        smoothing: label smoothing in training.
+        longest: maximum tokens of a source line.
     """
 
     model: TranslationModel
@@ -47,11 +47,11 @@ class TranslationTask:
 
     @property
     def unit(self) -> str:
-        """What the objective counts."""
+        """The unit that the objective counts."""
         return "tokens"
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
-        """Examples of about equal length together."""
+        """Batch examples of about equal length."""
         return token_batches(self.train, tokens, seed, epoch)
 
     def collate(self, places: Sequence[int]) -> Batch:
@@ -59,21 +59,21 @@ class TranslationTask:
         return self._stack([self.train[place] for place in places])
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
-        """The cross entropy of each next target token, labels smoothed."""
+        """Compute the smoothed cross entropy of each next target token."""
         return self._loss(batch, self.smoothing)
 
     def lines(self, places: Sequence[int]) -> list[int]:
-        """Where examples stand in the user's files."""
+        """Return the line numbers of examples in the user's files."""
         return [self.train[place].index for place in places]
 
     def validate(self) -> list[Figure]:
-        """BLEU and the other figures of `judge`, and the loss, on the validation pairs."""
-        # A model that has not learnt yet runs into the limit often: no news in training.
+        """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
+        # An untrained model often reaches the length limit: that is not worth a warning in training.
         found = self.translator().translate_fully([pair.source for pair in self.valid])
         return [*judge([each.text for each in found], self.valid), self._validation_loss()]
 
     def translator(self) -> Translator:
-        """The model as it is now, ready to translate."""
+        """Return the current model as a translator."""
         return Translator(self.model, self.tokenizer, self.longest)
 
     def _validation_loss(self) -> Figure:
@@ -99,14 +99,14 @@ class TranslationTask:
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
-    """Score translations; the one code for training and for `qkv evaluate`.
+    """Score translations; used by both training and `qkv evaluate`.
 
     Args:
-        hypotheses: what the model wrote for each source.
-        pairs: the sources, and what people wrote for them.
+        hypotheses: the model's output for each source.
+        pairs: the sources and their references.
 
     Returns:
-        sacreBLEU, chrF, exact match and word error rate (of phones with spaces between, that of phones).
+        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
     """
     references = [pair.target for pair in pairs]
     return [figure(hypotheses, references) for figure in (bleu, chrf, exact_match, word_error_rate)]

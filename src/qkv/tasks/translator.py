@@ -1,4 +1,4 @@
-"""A trained translation model: from source lines to target lines, and what each target token attended to."""
+"""A trained translation model: translates source lines, and returns what each target token attended to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,17 +35,17 @@ class Translation:
     """One translated line.
 
     Args:
-        source: the line as given.
+        source: the given line.
         text: its translation.
         score: the log-probability of the translation, in nats.
-        finished: whether the model ended it; False where it was still going at the limit.
-        source_tokens, target_tokens: as the model sees them; the last target token is the end mark, or "…" where the
-            limit cut it.
-        weights: what each target token attended to, (T, S); None where the model has no attention, or none was asked
-            for.
-        ranked: by what a beam ranked it: the score normalized by length; None where nothing was ranked.
-        origins: for each target token, the end mark aside, the source token that it was copied from, or None where it
-            came from the vocabulary; None as a whole where the model does not copy, or `weights` were not asked for.
+        finished: whether the model ended it; False if it was cut at the length limit.
+        source_tokens, target_tokens: as the model sees them; the last target token is the end token, or "…" if the
+            translation was cut.
+        weights: the attention weights of each target token, (T, S); None if the model has no attention, or they were
+            not requested.
+        ranked: the length-normalized score that a beam ranks by; None without a beam.
+        origins: for each target token except the end token, the source token that it was copied from, or None if it
+            was generated; None if the model does not copy, or `weights` were not requested.
     """
 
     source: str
@@ -61,13 +61,13 @@ class Translation:
 
 @final
 class Translator:
-    """A translation model with its tokenizer, ready to use; or several that translate together.
+    """A translation model with its tokenizer, ready to use; or an ensemble.
 
     Args:
         model: the network.
         tokenizer: text to tokens and back.
-        longest: the most tokens of a source line.
-        others: further networks over the same tokenizer; attention is read from the first one alone.
+        longest: maximum tokens of a source line.
+        others: further networks with the same tokenizer; attention is read from `model` only.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -91,20 +91,20 @@ class Translator:
     def load(
         cls, run: str | Path | Sequence[str | Path], device: str | torch.device = "cpu", *, average: int = 1
     ) -> "Translator":
-        """Load the best checkpoint of a run, or one checkpoint; several runs translate together.
+        """Load the best checkpoint of a run, or one checkpoint; several runs form an ensemble.
 
         Args:
-            run: the folder that training wrote, or one checkpoint in it; or several.
-            device: where to compute.
-            average: more than 1 takes the mean of the weights of each run's newest checkpoints, that many.
+            run: run folder, or one checkpoint in it; or several.
+            device: compute device.
+            average: number of newest checkpoints of each run whose weights are averaged; 1 uses the best checkpoint.
 
         Returns:
             The translator.
 
         Raises:
-            CheckpointError: a checkpoint is missing, incomplete, altered or of another task; there are fewer than
+            CheckpointError: a checkpoint is missing, incomplete, corrupted or of another task; there are fewer than
                 `average`; or the runs have different tokenizers.
-            ConfigError: no such device here.
+            ConfigError: the device is not available.
         """
         place = as_device(str(device))
         runs = [run] if isinstance(run, str | Path) else run
@@ -114,7 +114,7 @@ class Translator:
         first, *others = found
         for each, other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
-                hint = "Train all with --tokenizer-from the first, or translate with each alone."
+                hint = "Train the others with --tokenizer-from the first, or use each run alone."
                 raise CheckpointError(error_message(str(each), f"the tokenizer of {runs[0]}", "another one", hint))
         longest = min(each.longest for each in found)
         return cls(first.model.to(place), first.tokenizer, longest, [each.model.to(place) for each in others])
@@ -125,15 +125,15 @@ class Translator:
         Args:
             lines: source sentences.
             how: every setting of decoding; None for `Decoding(beam)`.
-            beam: how many hypotheses are kept; 1 is greedy. Only where `how` is not given.
+            beam: beam width; 1 is greedy. Only used if `how` is None.
 
         Returns:
-            One translation for each line, in order; an empty line gives an empty one. Where the limit cut some
-            (`Decoding.max_tokens`) a `CutWarning` says so.
+            One translation per line, in order; an empty line gives an empty one. If some are cut at the limit
+            (`Decoding.max_tokens`), a `CutWarning` is issued.
 
         Raises:
-            DataError: a line longer than the limit; names its number.
-            ConfigError: settings outside their range.
+            DataError: a line is too long; the message gives its number.
+            ConfigError: a setting is outside its range.
         """
         found = self.translate_fully(lines, how or Decoding(beam))
         warn_cut([each.finished for each in found])
@@ -142,38 +142,38 @@ class Translator:
     def translate_fully(
         self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
     ) -> list[Translation]:
-        """Translate lines, and tell scores, tokens and, where asked, attention.
+        """Translate lines, with scores, tokens and optionally attention.
 
         Args:
             lines: source sentences.
-            how: the settings of decoding; the best of several translations is taken.
-            attention: whether to compute what each target token attended to.
+            how: decoding settings; of several translations the best is returned.
+            attention: whether to compute the attention weights of each target token.
 
         Returns:
-            One translation for each line, in order.
+            One translation per line, in order.
 
         Raises:
-            DataError: a line longer than the limit; names its number.
-            ConfigError: attention is asked of a model that has none.
+            DataError: a line is too long; the message gives its number.
+            ConfigError: attention is requested of a model without attention.
         """
         return [best for best, *_ in self.translate_best(lines, how, attention=attention)]
 
     def translate_best(
         self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
     ) -> list[list[Translation]]:
-        """Translate lines, each in its n best ways.
+        """Return the n best translations of each line.
 
         Args:
             lines: source sentences.
-            how: the settings of decoding.
-            attention: whether to compute what each target token attended to.
+            how: decoding settings.
+            attention: whether to compute the attention weights of each target token.
 
         Returns:
-            For each line its translations, the best first: `how.n_best`, or fewer where there are no more.
+            The translations of each line, best first: `how.n_best`, or fewer if there are no more.
 
         Raises:
-            DataError: a line longer than the limit; names its number.
-            ConfigError: attention is asked of a model that has none.
+            DataError: a line is too long; the message gives its number.
+            ConfigError: attention is requested of a model without attention.
         """
         sources = [self._encode(line, number) for number, line in enumerate(lines, start=1)]
         hypotheses = self._decode([source.ids for source in sources], how)
@@ -183,18 +183,18 @@ class Translator:
         ]
 
     def attention(self, source: Sequence[int], target: Sequence[int], reading: Reading | None = None) -> Tensor:
-        """What each target token attended to.
+        """Return the attention weights of each target token.
 
         Args:
             source: ids of the source.
-            target: ids of the target, without begin and end marks.
-            reading: which weights; None for those of the model's alignment layer at each step, the mean over heads.
+            target: ids of the target, without begin and end tokens.
+            reading: the weights to read; None for the model's alignment layer at each step, averaged over heads.
 
         Returns:
-            Weights (T + 1, S): a row for each token and one for the end mark.
+            Weights (T + 1, S): one row per token and one for the end token.
 
         Raises:
-            ConfigError: the model has no cross-attention, or not that head.
+            ConfigError: the model has no cross-attention, or the head does not exist.
         """
         layer = self.model.alignment_layer if reading is None else reading.layer
         if layer is None:
@@ -212,14 +212,14 @@ class Translator:
         return weights_TS[:, : len(source)].float().cpu()
 
     def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
-        """Where target tokens came from, where the model copies.
+        """Return which source tokens target tokens were copied from.
 
         Args:
-            source, target: ids, as `attention`.
+            source, target: ids, as for `attention`.
 
         Returns:
-            For each target token the place of the source token that gave most of it, where more than half of its
-            probability was copied; None where it came from the vocabulary.
+            For each target token, the index of the source token with the largest part in it, if more than half of its
+            probability was copied; None if it was generated.
         """
         if not isinstance(self.model, CopyingTranslator):
             return None
@@ -247,7 +247,7 @@ class Translator:
             kept = [sources[place] for place in filled]
             draws = range(how.n_best if how.sampling is not None else 0)
             keys = [row_keys(kept, draw) for draw in draws]
-            # A beam holds its sources that many times.
+            # A beam repeats each source as many times as it is wide.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
             with Session() as session:
@@ -289,7 +289,7 @@ class Translator:
     def _replaced(
         self, line: str, source: OpenSource, target: tuple[int, ...], reading: Reading
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The target with each unknown token numbered as the source's word it goes back to, and those words."""
+        """Number each unknown token of the target by the source word it was aligned to, and return these words."""
         marks = self.tokenizer
         places = self.attention(source.ids, target, reading).argmax(-1).tolist()
         written = surfaces(line, marks)

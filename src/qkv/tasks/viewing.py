@@ -1,4 +1,4 @@
-"""A trained model and a text, or a recorded trace, as a scene for the viewer."""
+"""A trained model with a text, or a recorded trace, as a scene for the viewer."""
 
 from pathlib import Path
 from typing import Any
@@ -21,68 +21,70 @@ from qkv.view.scene import Scene
 Trained = Translator | Generator | Classifier | Tagger
 TRACE = ".safetensors"
 _LARGEST = 64 << 20
-"""Bytes of a file: a device may have no end."""
+"""Maximum file size in bytes: a device file can be endless."""
 _TITLE = 60
 
 
 def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, device: str) -> Scene:
-    """The scene that a command names.
+    """Build the scene for a command.
 
     Args:
         run: a run folder, or a trace.
-        text, file: what the model is to read; of a run exactly one of them, of a trace none.
-        tokens: how many to read; None for all.
-        device: where to compute.
+        text, file: the text to read; exactly one of them for a run, none for a trace.
+        tokens: number of tokens to read; None for all.
+        device: compute device.
 
     Raises:
-        ConfigError: both texts, none, or one for a trace.
-        QkvError: as `scene_of_text` and `scene_of_trace`.
+        ConfigError: both texts or none are given for a run, or one for a trace.
+        QkvError: as for `scene_of_text` and `scene_of_trace`.
     """
     if run.suffix == TRACE:
         if text is not None or file is not None:
-            hint = "A trace holds what was read: leave it out."
-            raise ConfigError(error_message("--text", "none beside a trace", "one", hint))
+            hint = "A trace already contains its text: omit it."
+            raise ConfigError(error_message("--text", "no text with a trace", "one", hint))
         return scene_of_trace(run)
     if (text is None) == (file is None):
         got = "none" if text is None else "both"
-        raise ConfigError(error_message("--text", "a text, or --file with one", got, "Give what the model is to read."))
+        raise ConfigError(
+            error_message("--text", "a text or --file", got, "Give a text for the model to read or translate.")
+        )
     return scene_of_text(run, text or "" if file is None else _text_of(file), device, tokens)
 
 
 def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:
-    """Let a trained model read a text, or translate it, and keep what every layer attends to.
+    """Let a trained model read or translate a text, and record what every layer attends to.
 
     Args:
-        run: the folder that training wrote, or one checkpoint in it.
+        run: run folder, or one checkpoint in it.
         text: one text.
-        device: where to compute.
-        tokens: how many of its tokens to read; None for all.
+        device: compute device.
+        tokens: number of tokens to read; None for all.
 
     Returns:
         The scene: the sequences "source" and "target" of a translation, where row t is the step that wrote token t; or
         "text".
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
-        DataError: a text without tokens, or too long for the model.
-        ConfigError: a model without attention.
+        CheckpointError: the checkpoint is invalid.
+        DataError: the text has no tokens, or is too long for the model.
+        ConfigError: the model has no attention.
     """
     return scene_of(load(run, device), text, tokens)
 
 
 def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
-    """Let a model that is loaded read a text, or translate it, and keep what every layer attends to.
+    """Let a loaded model read or translate a text, and record what every layer attends to.
 
     Args:
-        found: what `qkv.load` gave.
+        found: the result of `qkv.load`.
         text: one text.
-        tokens: how many of its tokens to read; None for all.
+        tokens: number of tokens to read; None for all.
 
     Returns:
-        The scene, as `scene_of_text`.
+        The scene, as for `scene_of_text`.
 
     Raises:
-        DataError, ConfigError: as `scene_of_text`.
+        DataError, ConfigError: as for `scene_of_text`.
     """
     ids = found.tokenizer.encode(text)[:tokens]
     if not ids:
@@ -93,13 +95,13 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
 
 
 def scene_of_trace(path: str | Path) -> Scene:
-    """What a saved trace holds.
+    """Build the scene of a saved trace.
 
     Args:
-        path: the file that `trace.save` wrote.
+        path: a file written by `trace.save`.
 
     Raises:
-        DataError: it is none.
+        DataError: it is not a trace.
     """
     return read(path).scene()
 
@@ -111,7 +113,7 @@ def _text_of(file: Path) -> str:
     except OSError as error:
         raise DataError(error_message(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
     if len(read) > _LARGEST:
-        got, hint = "more", "Give the part that is to be looked at."
+        got, hint = "more", "Give only the part to view."
         raise DataError(error_message(str(file), f"at most {_LARGEST >> 20} MiB of text", got, hint))
     lines = enumerate(read.split(b"\n"), start=1)
     text = "\n".join(decode(line, f"{file}:{number}", first=number == 1) for number, line in lines)

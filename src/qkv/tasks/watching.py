@@ -1,4 +1,4 @@
-"""A translation model that also tells what its newest token attended to."""
+"""A translation model that also returns the attention of its newest token."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -13,7 +13,7 @@ from qkv.tasks.choice import TranslationModel
 
 
 class Watched(NamedTuple):
-    """A model's state, and what each row attended to (R, S)."""
+    """A model's state, and the weights of each row (R, S)."""
 
     state: Any
     weights: Tensor
@@ -22,10 +22,10 @@ class Watched(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Watching:
-    """A model as a `BeamStepper` whose state holds the weights of its alignment layer, the mean over heads.
+    """A model as a `BeamStepper` whose state contains the weights of its alignment layer, averaged over heads.
 
     Args:
-        model: with attention.
+        model: a model with attention.
         layer: the attention that aligns target and source.
     """
 
@@ -33,7 +33,7 @@ class Watching:
     layer: str
 
     def start(self, source: Tensor, lengths: Tensor) -> Watched:
-        """Read the source."""
+        """Encode the source."""
         return Watched(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
 
     def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Watched:
@@ -42,7 +42,7 @@ class Watching:
         return Watched(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))
 
     def step(self, tokens: Tensor, state: Watched) -> tuple[Tensor, Watched]:
-        """Predict the next token, and see what was attended to."""
+        """Predict the next token, and record the attention weights."""
         model: Any = self.model
         with record(self.model, layers=[self.layer]) as trace:
             logits, after = model.step(tokens, state.state)
@@ -51,16 +51,16 @@ class Watching:
         return logits, Watched(after, weights_BQS.flatten(0, 1))
 
     def select(self, state: Watched, rows: Tensor) -> Watched:
-        """Take rows."""
+        """Select rows."""
         model: Any = self.model
         return Watched(model.select(state.state, rows), state.weights[rows])
 
     def fork(self, state: Watched, rows: Tensor, width: int) -> Watched:
-        """Take rows, and let each have several futures."""
+        """Select rows, and repeat each for several hypotheses."""
         model: Any = as_beam_stepper(self.model)
         return Watched(model.fork(state.state, rows, width), state.weights[rows.repeat_interleave(width)])
 
     def regroup(self, state: Watched, rows: Tensor) -> Watched:
-        """Take rows of a forked state."""
+        """Select rows of a forked state."""
         model: Any = as_beam_stepper(self.model)
         return Watched(model.regroup(state.state, rows), state.weights[rows])

@@ -1,4 +1,4 @@
-"""Training: a plain PyTorch loop that knows nothing of what it trains."""
+"""Training: a plain PyTorch loop that is independent of the task."""
 
 from typing import TYPE_CHECKING
 

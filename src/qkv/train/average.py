@@ -1,4 +1,4 @@
-"""The mean of the weights of several checkpoints."""
+"""Averaging the weights of several checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +15,17 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
 
     Args:
         run: the run folder.
-        count: how many, at least 1.
+        count: number of checkpoints, at least 1.
 
     Returns:
         Their folders, oldest first.
 
     Raises:
-        CheckpointError: there are fewer.
+        CheckpointError: there are too few.
     """
     found = present(run)
     if count < 1:
-        raise ConfigError(error_message("count", "at least 1", str(count), "Average two or more."))
+        raise ConfigError(error_message("count", "at least 1", str(count), "Average at least two."))
     if len(found) < count:
         hint = f"Train with keep = {count} or more under [training] in --config, or average fewer."
         raise CheckpointError(error_message(str(run), f"{count} checkpoints", str(len(found)), hint))
@@ -33,16 +33,16 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
 
 
 def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """Average the weights of checkpoints of one model; sums are taken in float64.
+    """Average the weights of checkpoints of one model, summed in float64.
 
     Args:
         folders: one or more checkpoints.
 
     Returns:
-        Name to tensor; what is not floating-point is the last one's. Tied names give the same tensor.
+        Name to tensor; tensors that are not floating-point come from the last checkpoint. Tied names share a tensor.
 
     Raises:
-        CheckpointError: one is damaged, or they are of different models.
+        CheckpointError: a checkpoint is damaged, or they belong to different models.
 
     Source:
         Vaswani et al. 2017, section 6.1.
@@ -59,7 +59,7 @@ def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
     if not sums:
         raise CheckpointError(
-            error_message("folders", "at least one checkpoint", "none", "Give the folders to average.")
+            error_message("folders", "at least one checkpoint", "none", "Give the checkpoint folders to average.")
         )
     return _shared({name: _mean(sums[name], model[name], len(folders)) for name in sums}, model)
 

@@ -1,4 +1,4 @@
-"""The figures of a run for TensorBoard, where it is asked for."""
+"""Logging the figures of a run to TensorBoard."""
 
 from pathlib import Path
 from typing import final
@@ -14,8 +14,8 @@ class Board:
     """Writes scalars that TensorBoard shows.
 
     Args:
-        run: the run folder; they go into its `tensorboard/`.
-        step: updates done; what a lost process wrote after it is hidden.
+        run: the run folder; logs go into its `tensorboard/`.
+        step: number of completed updates; later entries of a killed process are hidden.
 
     Raises:
         ConfigError: TensorBoard is not installed.
@@ -31,7 +31,7 @@ class Board:
         self._writer = SummaryWriter(str(run / NAME), purge_step=step + 1)
 
     def __call__(self, event: Event) -> None:
-        """Write the scalars of what is logged or validated."""
+        """Write the scalars of a log or validation event."""
         match event:
             case Logged():
                 for name in ("loss", "learning_rate", "gradient_norm", "tokens_per_second"):

@@ -1,4 +1,4 @@
-"""The loss curve of a run as a picture, drawn anew as checkpoints come."""
+"""The loss curve of a run as a picture, redrawn as checkpoints are saved."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,28 +17,28 @@ _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 
 @final
 class Curve:
-    """Draws `loss.png` from `metrics.jsonl` when a checkpoint stands, and of the last one when the training ends.
+    """Draws `loss.png` from `metrics.jsonl` when a checkpoint is saved, and when training ends.
 
     Args:
         run: the run folder.
         monitor: name of the figure to draw; the first one by default.
-        seconds: that pass between two pictures, since a picture may take longer than the updates before it.
+        seconds: minimum time between two pictures, because drawing can take longer than the updates between them.
     """
 
     def __init__(self, run: Path, monitor: str | None = None, seconds: float = 10.0) -> None:
-        """Begin."""
+        """Start."""
         self._run, self._monitor, self._seconds = run, monitor, seconds
         self._drawn, self._due = time.monotonic(), False
 
     def __call__(self, event: Event) -> None:
-        """Draw at a checkpoint, if it is time."""
+        """Draw at a checkpoint, if enough time has passed."""
         if isinstance(event, Saved):
             self._due = True
             if time.monotonic() - self._drawn >= self._seconds:
                 self.close()
 
     def close(self) -> None:
-        """Draw what has not been drawn yet."""
+        """Draw if anything is new."""
         if self._due:
             replace_file(self._run / NAME, draw(read_journal(self._run / JOURNAL), self._monitor))
             self._drawn, self._due = time.monotonic(), False
@@ -48,7 +48,7 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     """Draw training loss and validation figure over the updates.
 
     Args:
-        lines: of `metrics.jsonl`.
+        lines: the lines of `metrics.jsonl`.
         monitor: name of the figure to draw; the first one by default.
 
     Returns:
@@ -66,7 +66,7 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.subplots(2 if judged else 1, 1, sharex=True, squeeze=False)[:, 0]
-    # Fixed margins: measuring every label first takes as long again as drawing.
+    # Fixed margins: measuring every label first takes as long as drawing.
     figure.subplots_adjust(left=0.1, right=0.93, top=0.94, bottom=0.09 if judged else 0.14, hspace=0.1)
     axes[0].set_title("Training", loc="left", fontweight="bold")
     _train_panel(axes[0], train)
@@ -77,7 +77,7 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     figure.align_ylabels()
     for panel in axes:
         panel.grid(alpha=0.25, linewidth=0.6)
-        # The margins are fixed: what is too small for them is written with its power of ten above the axis.
+        # Because the margins are fixed, very small values are written with their power of ten above the axis.
         panel.ticklabel_format(axis="y", scilimits=(-2, 5))
         panel.spines[["top", "right"]].set_visible(False)
     picture = BytesIO()
@@ -113,7 +113,7 @@ def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, 
     if best:
         step, value = best[-1]
         panel.axvline(step, color=_GRAY, linewidth=0.8, linestyle="--")
-        # At the right edge a label has room only on the left.
+        # At the right edge there is only space for a label on the left.
         side, shift = ("right", -4) if 2 * step > points[0][0] + points[-1][0] or len(points) == 1 else ("left", 4)
         panel.annotate(
             f"best {value:.4g}", (step, value), (shift, 6), textcoords="offset points", color=_ORANGE, ha=side
@@ -122,11 +122,11 @@ def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, 
 
 
 def smoothed(values: Sequence[float], weight: float = 0.7) -> list[float]:
-    """Smooth a series by exponential averaging, without a pull towards its first value.
+    """Smooth a series by exponential averaging, without bias towards its first value.
 
     Args:
         values: any length.
-        weight: of what came before, below 1.
+        weight: the weight of the past, below 1.
 
     Returns:
         As many values.

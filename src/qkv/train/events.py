@@ -1,4 +1,4 @@
-"""What training has to tell, as values, and who listens."""
+"""Training events, and the interface of listeners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from qkv.metrics.figure import Figure
 @final
 @dataclass(frozen=True)
 class Updated:
-    """One update of the weights is done.
+    """One update of the weights was completed.
 
     Args:
-        step: its number, from 1 on.
-        loss: mean over what the objective counts.
+        step: its number, from 1.
+        loss: mean over the units that the objective counts.
     """
 
     step: int
@@ -28,13 +28,13 @@ class Logged:
     """A line for the log.
 
     Args:
-        step: number of updates done.
-        epoch: from 0 on.
-        loss: mean since the line before, in the objective's unit per token.
-        learning_rate: of this update.
-        gradient_norm: of this update, before clipping.
-        tokens_per_second: since the line before, validation left out.
-        seconds: since training began, interruptions left out.
+        step: number of completed updates.
+        epoch: from 0.
+        loss: mean since the previous line, in the objective's unit per token.
+        learning_rate: learning rate of this update.
+        gradient_norm: gradient norm of this update, before clipping.
+        tokens_per_second: since the previous line, without validation.
+        seconds: since training began, without interruptions.
         seconds_left: estimate.
     """
 
@@ -51,11 +51,11 @@ class Logged:
 @final
 @dataclass(frozen=True)
 class Validated:
-    """The model was judged.
+    """The model was validated.
 
     Args:
-        step: number of updates done.
-        figures: what came out.
+        step: number of completed updates.
+        figures: the results.
         better: whether it is the best so far.
     """
 
@@ -67,10 +67,10 @@ class Validated:
 @final
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint stands.
+    """A checkpoint was saved.
 
     Args:
-        step: number of updates done.
+        step: number of completed updates.
         folder: the checkpoint.
     """
 
@@ -81,10 +81,10 @@ class Saved:
 @final
 @dataclass(frozen=True)
 class Said:
-    """A sentence for the person in front of the screen.
+    """A message for the user.
 
     Args:
-        text: the sentence.
+        text: the message.
     """
 
     text: str
@@ -94,14 +94,14 @@ Event: TypeAlias = Updated | Logged | Validated | Saved | Said
 
 
 class Listener(Protocol):
-    """Is told everything, in order."""
+    """A listener, which receives all events in order."""
 
     def __call__(self, event: Event) -> None:
-        """Take an event.
+        """Handle an event.
 
         Args:
-            event: what happened.
+            event: the event.
         """
 
     def close(self) -> None:
-        """Finish; no event follows."""
+        """Finish; no further events follow."""

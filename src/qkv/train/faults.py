@@ -1,4 +1,4 @@
-"""What stops a training, and which examples it was about."""
+"""Errors that stop a training, with the examples that caused them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,17 @@ _TRIED = 512
 
 
 def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, what: str, got: float) -> TrainingError:
-    """Say at which step a number went wrong, and on which lines the examples stand that make it so.
+    """Build the error for a loss or gradient that is not finite, with the lines of the examples that cause it.
 
     Args:
-        task: gives batches, objective and lines.
+        task: provides batches, objective and lines.
         batches: the examples of this update.
-        step: its number.
+        step: number of the update.
         what: "loss" or "norm of the gradient".
         got: its value.
 
     Returns:
-        The error, to be raised.
+        The error to raise.
     """
     places = [place for batch in batches for place in batch]
     guilty = [place for place in places[:_TRIED] if not _loss_is_finite(task, place)]
@@ -33,38 +33,38 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     lines = show_lines(task.lines(guilty if alone else places))
     which = f"because of {lines}" if alone else f"in a batch of {lines}"
     hint = (
-        "The last good checkpoint is kept. Look at these lines; or lower learning_rate, lower clip, raise warmup, "
-        "or use precision float32, in a new --out."
+        "The last good checkpoint is intact. Check these lines; or, with a new --out, lower learning_rate, lower clip, "
+        "raise warmup, or use precision float32."
     )
     return TrainingError(error_message(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint))
 
 
 def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
-    """Look for weights that are no numbers any more, so that they never replace a good checkpoint.
+    """Check that all weights are finite, so that bad ones never replace a good checkpoint.
 
     Args:
-        model: to look at.
-        step: number of updates done.
+        model: the model to check.
+        step: number of completed updates.
 
     Returns:
-        The error, to be raised, or None where all is well.
+        The error to raise, or None.
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            hint = "The last good checkpoint is kept. Lower learning_rate, or raise warmup, in a new --out."
+            hint = "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new --out."
             got = "NaN or Inf"
             return TrainingError(error_message(f"{name} after step {step:,}", "finite weights", got, hint))
     return None
 
 
 def show_lines(lines: Sequence[int]) -> str:
-    """Write line numbers briefly.
+    """Format line numbers compactly.
 
     Args:
-        lines: from 1 on, in any order.
+        lines: from 1, in any order.
 
     Returns:
-        Text.
+        The text.
 
     Example:
         >>> show_lines([17]), show_lines([9, 4, 5, 6])
@@ -84,14 +84,14 @@ def show_lines(lines: Sequence[int]) -> str:
 
 @contextmanager
 def room(step: int, tokens: int) -> Iterator[None]:
-    """Turn an exhausted memory into an error that says which setting lowers the need.
+    """Turn an out-of-memory error into one that says which setting reduces the need.
 
     Args:
         step: number of the update.
         tokens: size of a batch.
 
     Raises:
-        TrainingError: the machine has no room for the update.
+        TrainingError: the update does not fit in memory.
     """
     try:
         yield
@@ -99,8 +99,10 @@ def room(step: int, tokens: int) -> Iterator[None]:
         got = out_of_memory_text(error)
         if got is None:
             raise
-        hint = f"Lower tokens (now {tokens:,}) and raise accumulate as much: the result is about the same."
-        raise TrainingError(error_message(f"memory at step {step:,}", "room for a batch", got, hint)) from error
+        hint = f"Lower tokens (now {tokens:,}) and raise accumulate by the same factor: the result is about the same."
+        raise TrainingError(
+            error_message(f"memory at step {step:,}", "enough memory for a batch", got, hint)
+        ) from error
 
 
 @torch.no_grad()

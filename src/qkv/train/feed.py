@@ -1,4 +1,4 @@
-"""Which examples come next: a place in a list that is a pure function of seed and epoch."""
+"""The order of examples: a position in a list that is a pure function of seed and epoch."""
 
 import json
 from collections.abc import Sequence
@@ -12,29 +12,29 @@ from qkv.train.settings import Settings
 
 @final
 class Feed:
-    """Batches in order, from any place of any epoch on.
+    """Batches in order, starting at any position of any epoch.
 
     Args:
-        task: which groups the examples.
-        settings: size of a batch, seed.
-        epoch: to begin with.
-        place: number of batches of it that are done.
+        task: groups the examples.
+        settings: batch size, seed.
+        epoch: first epoch.
+        place: number of its batches that are done.
     """
 
     def __init__(self, task: Task[Any], settings: Settings, epoch: int = 0, place: int = 0) -> None:
-        """Begin at a place."""
+        """Start at a position."""
         self._task, self._settings = task, settings
         self.epoch, self.place = epoch, place
         self._batches = self._list()
 
     def take(self, count: int) -> list[Sequence[int]]:
-        """Go on by some batches, into the next epoch where this one ends.
+        """Advance by some batches, into the next epoch if this one ends.
 
         Args:
-            count: how many.
+            count: number of batches.
 
         Returns:
-            For each the places of its examples.
+            The indices of the examples of each batch.
 
         Raises:
             DataError: an epoch has no batches.
@@ -49,11 +49,11 @@ class Feed:
         return taken
 
     def go_to(self, epoch: int, place: int) -> None:
-        """Stand at a place again.
+        """Return to a position.
 
         Args:
-            epoch: that place's.
-            place: number of batches of it that are done.
+            epoch: its epoch.
+            place: number of batches of that epoch that are done.
         """
         if epoch != self.epoch:
             self.epoch = epoch
@@ -61,14 +61,14 @@ class Feed:
         self.place = place
 
     def fingerprint(self) -> str:
-        """Stand for the epoch's list by a sha256, so that going on with other data is noticed."""
+        """Return a sha256 of the epoch's list of batches, so that resuming with other data is detected."""
         return sha256(json.dumps([list(batch) for batch in self._batches]).encode()).hexdigest()
 
     def check(self, fingerprint: str) -> None:
-        """Refuse to go on with other data than before.
+        """Refuse to resume with other data than before.
 
         Args:
-            fingerprint: of the same epoch, before.
+            fingerprint: previous fingerprint of the same epoch.
 
         Raises:
             CheckpointError: the list of batches differs.

@@ -1,4 +1,4 @@
-"""Ctrl-C, termination and a closed terminal, taken at a moment when nothing is lost by it."""
+"""Handling of Ctrl-C, termination and a closed terminal without losing anything."""
 
 import signal
 import threading
@@ -9,20 +9,20 @@ from types import FrameType
 from typing import Any, final
 
 _SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-# One press can arrive twice: from the terminal, and passed on by a program that started this one.
+# One key press can arrive twice: from the terminal, and forwarded by a program that started this one.
 _SAME_PRESS_SECONDS = 1.0
 
 
 class Interrupted(BaseException):
-    """Raised inside `Interrupts.breakable` only, and caught by the one who opened it."""
+    """Raised only inside `Interrupts.breakable`, and caught by its caller."""
 
 
 @final
 class Interrupts:
-    """While open, SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process; a second ends it at once.
+    """While open, records SIGINT, SIGTERM and SIGHUP instead of ending the process; a second signal ends it at once.
 
-    What was told to be ignored stays so: `nohup` asks for that. Outside the main thread nothing is changed, as Python
-    allows handlers only there.
+    Signals that are ignored stay ignored, as `nohup` requires. Outside the main thread nothing is changed, because
+    Python allows handlers only there.
 
     Example:
         >>> with Interrupts() as interrupts:
@@ -32,7 +32,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        """Begin with none received."""
+        """Start with no signal received."""
         self.received: int | None = None
         self._since = 0.0
         self._breakable = False
@@ -46,13 +46,13 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put the former handlers back."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     @contextmanager
     def breakable(self) -> Iterator[None]:
-        """Let a signal break off what runs inside, which leaves nothing behind.
+        """Let a signal abort the code inside, which must be free to restart.
 
         Raises:
             Interrupted: a signal came, inside or before.

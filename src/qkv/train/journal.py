@@ -1,4 +1,4 @@
-"""The figures of a run as lines of JSON, one per event, never doubled by going on after an interruption.
+"""The figures of a run as lines of JSON, one per event, without duplicates after an interruption.
 
 {"step": 50, "kind": "train", "loss": 5.1, "learning_rate": 1e-4, ...}
 {"step": 500, "kind": "validation", "bleu": 12.3, "better": true}
@@ -23,25 +23,25 @@ class Journal:
 
     Args:
         run: an existing run folder.
-        step: updates done; lines of later ones, which a lost process wrote, are dropped.
-        validated: step of the last validation that counts; later ones are dropped, as they will be made again.
+        step: number of completed updates; later lines, written by a killed process, are removed.
+        validated: step of the last validation that counts; later ones are removed, because they will be repeated.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
 
     def __init__(self, run: Path, step: int, validated: int) -> None:
-        """Drop what is past the step, then open the file."""
+        """Remove lines after the step, then open the file."""
         path = run / NAME
         kept = [line for line in read_journal(path) if line["step"] <= (step if _trains(line) else validated)]
         self.seconds = max((float(line.get("seconds") or 0.0) for line in kept), default=0.0)
         replace_file(path, "".join(map(_text, kept)).encode())
-        with typed(path, "a file that can be written"):
+        with typed(path, "a writable file"):
             self._stream = path.open("a", encoding="utf-8")
         self._path = path
 
     def __call__(self, event: Event) -> None:
-        """Write a line for what is logged or validated."""
+        """Write the line of a log or validation event."""
         match event:
             case Logged():
                 line = {"step": event.step, "kind": "train"} | asdict(event)
@@ -50,7 +50,7 @@ class Journal:
                 line = {"step": step, "kind": "validation"} | values | {"better": better}
             case _:
                 return
-        with typed(self._path, "a file that can be written"):
+        with typed(self._path, "a writable file"):
             self._stream.write(_text(line))
             self._stream.flush()
 
@@ -60,23 +60,23 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a run's `metrics.jsonl`; a last line that was cut short is left out.
+    """Read the lines of a run's `metrics.jsonl`; a truncated last line is skipped.
 
     Args:
-        path: the file, there or not.
+        path: the file, existing or not.
 
     Returns:
         One mapping per line, each with "step" and "kind".
 
     Raises:
-        DataError: a line is not one of ours.
+        DataError: a line is invalid.
     """
     if not path.exists():
         return []
-    with typed(path, "a file that can be read"):
+    with typed(path, "a readable file"):
         lines = path.read_bytes().split(b"\n")
     found = []
-    # What follows the last line feed was cut short by the end of its process.
+    # Text after the last line feed was truncated when its process ended.
     for number, text in enumerate(lines[:-1], start=1):
         try:
             line = json.loads(text)
@@ -84,14 +84,14 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError, OverflowError):
             ours = False
         if not ours:
-            got, hint = repr(text[:60]), "Remove this line, or the file: training writes it anew."
+            got, hint = repr(text[:60]), "Remove this line, or the file: training will write it again."
             raise DataError(error_message(f"{path}:{number}", "a line with step, kind and figures", got, hint))
         found.append(line)
     return found
 
 
 def _ours(line: Any) -> bool:
-    """Whether a line has a step and a kind, and what else it has are figures: finite, or null where they were not."""
+    """Return whether a line has a step, a kind, and otherwise figures: finite numbers, or null for others."""
     if not isinstance(line, dict):
         return False
     figures = [figure for name, figure in line.items() if name != "kind" and figure is not None]
@@ -104,6 +104,6 @@ def _trains(line: dict[str, Any]) -> bool:
 
 
 def _text(line: dict[str, Any]) -> str:
-    # JSON has no word for infinity.
+    # JSON has no infinity.
     finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in line.items()}
     return json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n"

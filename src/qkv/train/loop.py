@@ -1,4 +1,4 @@
-"""The loop: update, log, validate, save; begun anew or gone on with, bit for bit the same."""
+"""The training loop: update, log, validate, save; started or resumed with the same bits."""
 
 import math
 import sys
@@ -46,32 +46,32 @@ def train(
     tensorboard: bool = False,
     stream: TextIO | None = None,
 ) -> Outcome:
-    """Train a model, or go on where an earlier call stopped.
+    """Train a model, or resume where an earlier call stopped.
 
-    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM, SIGHUP
-    end the training at once, with everything saved up to the last whole update. A run that was stopped at any moment
-    and gone on with gives the same bits as one that never was, on the same machine with as many threads.
+    The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM and
+    SIGHUP end the training at once, with everything saved up to the last complete update. A run that is stopped at any
+    moment and resumed gives the same bits as an uninterrupted one, on the same machine with the same number of threads.
 
     Args:
-        task: data, objective and judgment.
+        task: data, objective and evaluation.
         model: the task's model, on its device.
-        settings: how to train.
-        run: the run folder; it is made, or holds the run to go on with.
-        config: names and numbers from which the model can be built again; they also say whether it is the same run.
-        tokenizer: the tokenizer's JSON, to be kept with the checkpoints.
+        settings: training settings.
+        run: the run folder; it is created, or contains the run to resume.
+        config: names and numbers from which the model can be rebuilt; they also identify the run.
+        tokenizer: the tokenizer's JSON, stored with the checkpoints.
         free: dotted names in `config` that may change between two calls.
-        added: dotted names in `config` that there were not always, with the value that runs had before.
-        tensorboard: whether to write for TensorBoard too.
+        added: dotted names in `config` that older runs lack, with the value those runs used.
+        tensorboard: whether to also log to TensorBoard.
         stream: where progress goes; standard error by default.
 
     Returns:
         How it ended; its `exit_code` is meant for the process.
 
     Raises:
-        ConfigError: the run folder holds another configuration, or a setting fits nothing.
+        ConfigError: the run folder has another configuration, or a setting is invalid.
         CheckpointError: the run folder cannot be used, or no checkpoint in it can be loaded.
         DataError: there is nothing to train on.
-        TrainingError: loss or gradient are no numbers any more, or memory is exhausted; checkpoints stay.
+        TrainingError: loss or gradient are not finite, or memory ran out; checkpoints are retained.
     """
     with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
         listeners = [screen(sys.stderr if stream is None else stream, settings.steps, task.unit)]
@@ -91,7 +91,7 @@ def train(
 
 @final
 class _Clock:
-    """Seconds and tokens since this process began to train."""
+    """Seconds and tokens since this process started training."""
 
     def __init__(self, step: int, before: float) -> None:
         self._start, self._first, self._before = time.monotonic(), step, before
@@ -104,7 +104,7 @@ class _Clock:
         return (steps - step) * (time.monotonic() - self._start) / max(1, step - self._first)
 
     def speed(self) -> float:
-        """Tokens per second since the last call, what lies between updates left out."""
+        """Return tokens per second since the last call, without the time between updates."""
         speed = self.tokens / self.seconds if self.seconds else 0.0
         self.tokens, self.seconds = 0, 0.0
         return speed
@@ -112,7 +112,7 @@ class _Clock:
 
 @final
 class _Loop:
-    """One process's part of a training."""
+    """The part of a training that runs in one process."""
 
     def __init__(
         self, session: Session, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float
@@ -128,7 +128,7 @@ class _Loop:
 
     def run(self) -> Outcome:
         if self._state.step >= self._settings.steps:
-            self._say(f"This run has all its {self._settings.steps:,} updates already.")
+            self._say(f"This run has already completed all {self._settings.steps:,} steps.")
         try:
             reason = self._go_on()
         except Interrupted:
@@ -138,12 +138,12 @@ class _Loop:
         return self._outcome(reason)
 
     def _go_on(self) -> Literal["finished", "patience", "interrupted"]:
-        """Do what is due until nothing is left; validation first, as it may be due from before an interruption."""
+        """Do what is due until nothing is left; validation first, because an interruption may have left one due."""
         while True:
             if self._validation_is_due():
                 self._validate()
             if 0 < self._settings.patience <= self._state.waited:
-                self._say(f"Ending at step {self._state.step:,}: no better in {self._state.waited} validations.")
+                self._say(f"Ending at step {self._state.step:,}: no improvement in {self._state.waited} validations.")
                 return "patience"
             if self._state.step >= self._settings.steps:
                 return "finished"
@@ -159,7 +159,8 @@ class _Loop:
     def _update(self) -> None:
         start, step = time.monotonic(), self._state.step + 1
         with room(step, self._settings.tokens):
-            # However long an update takes, no signal waits for it: before the optimizer's step nothing is left behind.
+            # However long an update takes, a signal need not wait for it: before the optimizer's step nothing has
+            # changed.
             with self._session.put_back_if(Interrupted), self._interrupts.breakable():
                 batches = self._session.feed.take(self._settings.accumulate)
                 self._job.model.zero_grad(set_to_none=True)
@@ -190,9 +191,11 @@ class _Loop:
             total, count = total + value, count + counted
         if count < 1:
             lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
-            hint = "Leave these lines out."
+            hint = "Remove these lines."
             raise DataError(
-                error_message("training data", "something to learn in every batch", f"nothing in {lines}", hint)
+                error_message(
+                    "training data", "at least one token to learn in every batch", f"nothing in {lines}", hint
+                )
             )
         return total, count
 
@@ -248,11 +251,11 @@ class _Loop:
     def _save_interrupted(self) -> None:
         step = self._state.step
         if self._saved != step_folder(self._run, step):
-            # Nobody is told of it: a picture of the loss takes longer than the save. It is drawn once it goes on.
+            # Not announced as an event: drawing the loss takes longer than saving. It is drawn after resuming.
             self._store((), better=False)
         self._say(
             f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
-            "Give the same command again to go on from there."
+            "Run the same command again to resume."
         )
 
     def _outcome(self, reason: Literal["finished", "patience", "interrupted"]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Cross entropy of the right tokens, summed, with smoothed labels."""
+"""Cross entropy of the target tokens, summed, with label smoothing."""
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +9,9 @@ def label_smoothed_loss(logits: Tensor, target: Tensor, padding: int, smoothing:
     """Sum the label-smoothed cross entropy over all tokens that are not padding.
 
     Args:
-        logits: (..., N), before the softmax; N is the size of the vocabulary.
-        target: the right tokens, (...), int64.
-        padding: the token that does not count.
+        logits: (..., N); N is the vocabulary size.
+        target: the target tokens, (...), int64.
+        padding: the token to ignore.
         smoothing: ε, the part of a target's weight that is spread evenly over all N tokens.
 
     Returns:
@@ -26,7 +26,7 @@ def label_smoothed_loss(logits: Tensor, target: Tensor, padding: int, smoothing:
         (1.3863, 3)
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    # Sums of logarithms lose too much in bfloat16.
+    # Sums of logarithms lose too much precision in bfloat16.
     flat = flat if flat.dtype == torch.float64 else flat.float()
     loss = F.cross_entropy(flat, target.reshape(-1), ignore_index=padding, reduction="sum", label_smoothing=smoothing)
     return loss, int((target != padding).sum())

@@ -1,4 +1,4 @@
-"""Muon: matrices move by their orthogonalized momentum, everything else by AdamW."""
+"""Muon: matrices are updated by their orthogonalized momentum, everything else by AdamW."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -18,15 +18,15 @@ _PACE = 0.2
 class Muon(Optimizer):
     """Muon for matrices and AdamW for the rest, with one learning rate.
 
-    An orthogonalized step is scaled to the size that a step of AdamW has, so that what suits AdamW suits it too. On
-    small models of language it needs about 0.6 of AdamW's updates.
+    An orthogonalized step is scaled to the size of an AdamW step, so that the same learning rates work for both. On
+    small language models it needs about 0.6 of AdamW's updates.
 
     Args:
-        matrices: the parameters of two dimensions that it orthogonalizes, with their settings.
-        others: groups for AdamW.
-        lr: learning rate of all.
+        matrices: the two-dimensional parameters that it orthogonalizes, with their settings.
+        others: parameter groups for AdamW.
+        lr: learning rate of all groups.
         betas: decay rates of AdamW's moments.
-        eps: of AdamW.
+        eps: eps of AdamW.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
         Scalable for LLM Training", eq. 4 (the scale).
@@ -74,7 +74,7 @@ class Muon(Optimizer):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step, alpha=pace)
 
     def _momentum(self, parameter: nn.Parameter, rate: float) -> Tensor:
-        """Nesterov's momentum: the mean of gradients, looked at one step ahead."""
+        """Nesterov momentum: the mean of gradients, one step ahead."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -107,16 +107,16 @@ class Muon(Optimizer):
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Bring the singular values of matrices near one, by Newton-Schulz iteration; singular vectors stay.
+    """Bring the singular values of matrices near one by Newton-Schulz iteration, without changing singular vectors.
 
-    float32 is iterated in bfloat16, as in the source, where the processor multiplies it: a third of the time. The
-    coefficients leave singular values some 20 % from one, the rounding moves them by less than one in a hundred.
+    float32 is iterated in bfloat16, as in the source, on processors with bfloat16 products: a third of the time. The
+    coefficients leave singular values within some 20 % of one; rounding changes them by less than 1 %.
 
     Args:
-        matrices: (n, rows, columns), float32 or wider.
+        matrices: (n, rows, columns), at least float32.
 
     Returns:
-        As many; singular values between about 0.7 and 1.2, but for those that were next to nothing.
+        Matrices of the same shape; singular values between about 0.7 and 1.2, except those that were nearly zero.
 
     Source: Jordan et al. 2024, "Muon".
 
@@ -139,6 +139,6 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 
 @lru_cache
 def _multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products of bfloat16."""
+    """Return whether this processor has instructions for bfloat16 products."""
     found: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(found.get("avx512_bf16") or found.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""Which optimizer moves which parameters, what decays, and its state by parameter name."""
+"""Which optimizer updates which parameters, weight decay, and the optimizer state by parameter name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,11 @@ _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase
 
 
 def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
-    """Make the optimizer of a model; biases, norms, embeddings and vectors are not decayed.
+    """Create the optimizer of a model; biases, norms, embeddings and vectors are not decayed.
 
     Args:
-        model: whose parameters that require a gradient are trained.
-        settings: which, betas and weight decay; the learning rate is set at each update.
+        model: the model; its parameters that require a gradient are trained.
+        settings: optimizer, betas and weight decay; the learning rate is set at each update.
 
     Returns:
         The optimizer, with the decayed parameters as its first group.
@@ -39,7 +39,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
     spared = undecayed(model)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
-        hint = "Let some of them require a gradient."
+        hint = "At least one parameter must require a gradient."
         raise ConfigError(error_message("model", "parameters to train", "none", hint))
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in trained if name not in spared], "weight_decay": settings.weight_decay},
@@ -47,7 +47,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
     ]
     if settings.optimizer == "muon":
         return _muon(groups[0], groups[1], settings)
-    # The fused form does the same arithmetic in one pass; it needs floating-point parameters, as ours are.
+    # The fused form does the same arithmetic in one pass; it requires floating-point parameters, which ours are.
     return AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=1e-9, fused=True)
 
 
@@ -59,15 +59,15 @@ def _muon(decayed: dict[str, Any], spared: dict[str, Any], settings: Settings) -
 
 
 def undecayed(model: nn.Module) -> set[str]:
-    """Name the parameters that weight decay spares: biases, norms, embeddings, and all with fewer than two dimensions.
+    """Name the parameters without weight decay: biases, norms, embeddings, and all with fewer than two dimensions.
 
-    A matrix that is an embedding and an output projection at once counts as an embedding.
+    A matrix that is both an embedding and an output projection counts as an embedding.
 
     Args:
         model: any module.
 
     Returns:
-        Their names as of `named_parameters()`.
+        Their names as in `named_parameters()`.
 
     Example:
         >>> sorted(undecayed(nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2), nn.LayerNorm(2))))
@@ -83,11 +83,11 @@ def undecayed(model: nn.Module) -> set[str]:
 
 
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Read the optimizer's moments by parameter name.
+    """Return the optimizer's moments by parameter name.
 
     Args:
-        model: whose parameters it trains.
-        optimizer: made by `build_optimizer`.
+        model: the model it trains.
+        optimizer: created by `build_optimizer`.
 
     Returns:
         Name to tensor, for a checkpoint.
@@ -100,15 +100,15 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
 
 
 def set_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the optimizer's moments back.
+    """Restore the optimizer's moments.
 
     Args:
-        model: whose parameters it trains.
-        optimizer: made by `build_optimizer`.
-        tensors: what `optimizer_state` gave; other names are left alone.
+        model: the model it trains.
+        optimizer: created by `build_optimizer`.
+        tensors: the result of `optimizer_state`; other names are ignored.
 
     Raises:
-        CheckpointError: a moment fits no parameter.
+        CheckpointError: a moment does not fit its parameter.
     """
     parameters = dict(model.named_parameters())
     optimizer.state.clear()
@@ -125,31 +125,31 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: Mapping
 
 
 def clip_gradient(parameters: list[nn.Parameter], limit: float) -> float:
-    """Shorten the gradient to a largest norm.
+    """Clip the gradient to a maximum norm.
 
     Args:
-        parameters: whose `.grad` is shortened in place.
-        limit: the largest norm; 0 only measures.
+        parameters: their `.grad` is clipped in place.
+        limit: maximum norm; 0 only measures.
 
     Returns:
-        The norm before.
+        The norm before clipping.
 
     Source:
         Pascanu et al. 2013, algorithm 1.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
-    # As PyTorch's clipping, which multiplies all of them by one where nothing is to be shortened.
+    # Like PyTorch's clipping, which multiplies by one if nothing has to be clipped.
     if limit and not limit / (norm + 1e-6) >= 1:
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return float(norm)
 
 
 def scale_gradient(parameters: list[nn.Parameter], scale: float) -> None:
-    """Multiply the gradient in place, as from a sum to a mean.
+    """Multiply the gradient in place, for example to turn a sum into a mean.
 
     Args:
-        parameters: whose `.grad` is scaled.
+        parameters: their `.grad` is scaled.
         scale: the factor.
     """
     torch._foreach_mul_([parameter.grad for parameter in parameters if parameter.grad is not None], scale)

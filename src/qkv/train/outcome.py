@@ -14,14 +14,14 @@ class Outcome:
     """How a training ended.
 
     Args:
-        reason: "finished" after all updates, "patience" where the figure got no better, "interrupted" by a signal.
-        step: number of updates done.
-        checkpoint: the last one.
-        digest: sha256 that stands for every byte of it.
-        figures: of the last validation; empty where there was none since going on.
-        best: the best figure so far; None where nothing was measured.
+        reason: "finished" after all updates, "patience" if the figure stopped improving, "interrupted" by a signal.
+        step: number of completed updates.
+        checkpoint: the last checkpoint.
+        digest: sha256 over every byte of it.
+        figures: results of the last validation; empty if there was none since resuming.
+        best: the best figure so far; None if nothing was measured.
         best_step: its step.
-        signal: the signal's number, where interrupted.
+        signal: the signal's number, if interrupted.
     """
 
     reason: Literal["finished", "patience", "interrupted"]
@@ -35,5 +35,5 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with: 0, or 128 + signal: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        """The process's exit code: 0, or 128 + signal: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
         return 0 if self.signal is None else 128 + self.signal

@@ -1,4 +1,4 @@
-"""Cross entropy of what an output layer would give, without holding its scores."""
+"""Cross entropy of an output layer without storing its logits."""
 
 from typing import Any
 
@@ -9,27 +9,27 @@ from torch.autograd.function import once_differentiable
 from qkv.linalg.matmul import onednn_serves, product
 
 _ROWS = 512
-"""Tokens whose scores are held at a time: enough for products at full speed, few enough to be written over in place."""
+"""Tokens whose logits are in memory at a time: enough for full matrix speed, few enough to be overwritten in place."""
 
 
 def output_loss(
     states: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, padding: int, smoothing: float = 0.0
 ) -> tuple[Tensor, int]:
-    """Sum the label-smoothed cross entropy of linear scores over all tokens that are not padding.
+    """Sum the label-smoothed cross entropy of a linear layer's logits over all tokens that are not padding.
 
-    The same number as `label_smoothed_loss` of states·Wᵀ + b, and the same gradients, up to rounding; but scores are
-    made for a few tokens at a time, padding takes no work, and the gradient is made while the scores are there.
+    Equals `label_smoothed_loss` of states·Wᵀ + b, with the same gradients, up to rounding. But logits are computed for
+    a few tokens at a time, padding is skipped, and the gradient is computed while the logits are in memory.
 
     Args:
-        states: what the output layer is given (..., M).
+        states: inputs of the output layer (..., M).
         weight: its W (N, M).
         bias: its b (N,), or None.
-        target: the right tokens (...), int64.
-        padding: the token that does not count.
+        target: the target tokens (...), int64.
+        padding: the token to ignore.
         smoothing: ε, the part of a target's weight that is spread evenly over all N tokens.
 
     Returns:
-        The sum in nats, a scalar, at least float32; and the number of tokens that count.
+        The sum in nats, a scalar of at least float32; and the number of tokens that count.
 
     Source: Szegedy et al. 2016, section 7; gradients in the forward pass as in Hsu et al. 2024, "Liger Kernel",
         section 3.2.
@@ -51,13 +51,13 @@ def output_loss(
 
 
 class _OutputLoss(torch.autograd.Function):
-    """The loss with its gradients, which the backward pass only scales."""
+    """The loss together with its gradients, which the backward pass only scales."""
 
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, dtype: Any
     ) -> Tensor:
-        # Sums of logarithms, and of gradients, lose too much in half types.
+        # Sums of logarithms and of gradients lose too much precision in half types.
         wide = torch.promote_types(states.dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=states.device)
         learns = any(ctx.needs_input_grad)
@@ -88,13 +88,13 @@ class _OutputLoss(torch.autograd.Function):
 
 
 def loss_to_gradient(scores_RN: Tensor, target_R: Tensor, smoothing: float, learns: bool) -> Tensor:
-    """Sum the loss of some tokens; in place of their scores comes its gradient to them, softmax minus target.
+    """Sum the loss of some tokens, and overwrite their logits by its gradient, softmax minus target.
 
     Args:
-        scores_RN: before the softmax; written over.
-        target_R: the right tokens, int64.
+        scores_RN: the logits; overwritten.
+        target_R: the target tokens, int64.
         smoothing: ε.
-        learns: whether the gradient is wanted.
+        learns: whether the gradient is needed.
 
     Returns:
         The sum, a scalar.

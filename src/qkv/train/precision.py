@@ -1,4 +1,4 @@
-"""bfloat16 where this machine is clearly faster with it: measured, not guessed."""
+"""bfloat16 if it is clearly faster on this machine: measured, not guessed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ _ROUNDS = 3
 
 
 def computing(precision: Chosen, device: torch.device) -> AbstractContextManager[Any]:
-    """Compute what runs inside in a precision; weights stay as they are.
+    """Run the code inside in a precision; weights keep theirs.
 
     Args:
-        precision: "bfloat16" lets PyTorch's autocast choose where it is safe.
-        device: the model's.
+        precision: "bfloat16" enables PyTorch's autocast.
+        device: the model's device.
 
     Returns:
         A context.
@@ -39,15 +39,15 @@ def computing(precision: Chosen, device: torch.device) -> AbstractContextManager
 
 
 def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], say: Callable[[str], None]) -> Chosen:
-    """Measure forward and backward in both precisions, and take bfloat16 where it is clearly faster.
+    """Time forward and backward in both precisions, and choose bfloat16 if it is clearly faster.
 
-    Weights, buffers and random generators are afterwards as they were.
+    Weights, buffers and random generators are restored afterwards.
 
     Args:
-        task: gives batch and objective.
-        model: the task's.
-        batches: a few batches; the first serves to warm up.
-        say: is told what was measured and chosen.
+        task: provides batch and objective.
+        model: the task's model.
+        batches: a few batches; the first is a warm-up.
+        say: called with a message about the measurement and the choice.
 
     Returns:
         The precision to train in.

@@ -1,4 +1,4 @@
-"""What training needs to know of a task, and nothing more."""
+"""The interface between training and a task."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
@@ -11,58 +11,59 @@ B = TypeVar("B")
 
 
 class Task(Protocol[B]):
-    """A model's job: its data, its objective and how it is judged. Training never looks into a batch."""
+    """A model's data, objective and evaluation. Training never looks into a batch."""
 
     @property
     def unit(self) -> str:
-        """What the objective counts, in the plural: "tokens"."""
+        """The unit that the objective counts, in the plural: "tokens"."""
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]]:
         """Group the examples of one epoch.
 
         Args:
             tokens: size of a batch in tokens, padding included.
-            seed: of the run.
-            epoch: from 0 on.
+            seed: the run's seed.
+            epoch: from 0.
 
         Returns:
-            For each batch the places of its examples. A pure function of the arguments: going on after an
-            interruption relies on it.
+            The indices of the examples of each batch. It must be a pure function of the arguments: resuming relies on
+            that.
         """
 
     def collate(self, places: Sequence[int]) -> B:
-        """Make the batch of these examples, on the model's device.
+        """Build a batch of examples, on the model's device.
 
         Args:
-            places: of its examples.
+            places: indices of its examples.
 
         Returns:
             The batch.
         """
 
     def objective(self, batch: B) -> tuple[Tensor, int]:
-        """Compute what is to become small.
+        """Compute the loss.
 
         Args:
-            batch: made by `collate`.
+            batch: built by `collate`.
 
         Returns:
-            The loss, a scalar with a gradient, summed over what it counts (tokens, say), and their number.
+            The loss, a differentiable scalar summed over units (tokens, for example), and the number of units.
         """
 
     def validate(self) -> Sequence[Figure]:
-        """Judge the model on held-out data; it is in evaluation mode, without gradients, and chance is put back after.
+        """Evaluate the model on held-out data, in evaluation mode without gradients; generators are restored
+        afterwards.
 
         Returns:
-            Figures, the most important one first; may be empty.
+            Figures, the most important one first; can be empty.
         """
 
     def lines(self, places: Sequence[int]) -> Sequence[int]:
-        """Say on which lines of the user's files examples stand.
+        """Return the line numbers of examples in the user's files.
 
         Args:
-            places: of the examples.
+            places: indices of the examples.
 
         Returns:
-            For each its line, from 1 on.
+            The line number of each, from 1.
         """

@@ -1,15 +1,16 @@
 """The learning rate of each update: a pure function of its number.
 
-All rise linearly to the peak during the warm-up, s/w. Then, with s the update (from 1), w the warm-up, n all updates:
+All schedules rise linearly to the peak during the warm-up, s/w. After it, with s the update (from 1), w the warm-up and
+n the number of updates:
 
 | schedule | factor |
 |---|---|
 | constant | 1 |
-| inverse-sqrt | √(w/s) (Vaswani et al. 2017, eq. 3, written by its peak) |
+| inverse-sqrt | √(w/s) (Vaswani et al. 2017, eq. 3, relative to its peak) |
 | linear | 1 − (s − w)/(n − w + 1) |
 | cosine | ½(1 + cos π(s − w)/(n − w + 1)) (Loshchilov and Hutter 2017, eq. 5, one cycle) |
 
-The last two would reach zero one update after the last, so that no update is wasted.
+The last two would reach zero one update after the last one, so that no update is wasted.
 """
 
 import math
@@ -21,10 +22,10 @@ def factor(schedule: Schedule, step: int, warmup: int, steps: int) -> float:
     """Compute the part of the peak learning rate that an update uses.
 
     Args:
-        schedule: what follows the warm-up.
-        step: the update's number, from 1 on.
-        warmup: number of updates until the peak; 0 begins at the peak.
-        steps: number of all updates.
+        schedule: the schedule after the warm-up.
+        step: the update's number, from 1.
+        warmup: number of updates until the peak; 0 starts at the peak.
+        steps: total number of updates.
 
     Returns:
         A number from 0 to 1.
@@ -38,7 +39,7 @@ def factor(schedule: Schedule, step: int, warmup: int, steps: int) -> float:
     """
     if step < warmup:
         return step / warmup
-    # Training may go on past `steps` only by giving more of them; a finished schedule stays at its end.
+    # Training continues past `steps` only if `steps` is raised; a finished schedule stays at its end.
     progress = min(1.0, (step - warmup) / max(1, steps - warmup + 1))
     match schedule:
         case "constant":

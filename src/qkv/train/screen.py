@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar where someone watches, plain lines where not."""
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,12 +16,12 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
     """Choose how progress is shown.
 
     Args:
-        stream: where to, usually standard error.
-        steps: number of all updates.
-        unit: what speed is counted in.
+        stream: output, usually standard error.
+        steps: total number of updates.
+        unit: unit of the speed.
 
     Returns:
-        A bar where the stream is a terminal, else lines; nothing once the stream has gone.
+        A bar if the stream is a terminal, else lines; nothing once the stream is closed.
     """
     lasting = cast(TextIO, Lasting(stream))
     return Bar(lasting, steps, unit) if stream.isatty() else Lines(lasting, steps, unit)
@@ -29,28 +29,28 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
 
 @final
 class Lasting:
-    """A stream that may go away: a closed terminal or pipe must not end a training, nor keep it from its last save.
+    """A stream that can disappear: a closed terminal or pipe must not end a training or prevent its last save.
 
     Args:
-        stream: where to, as long as it is there.
+        stream: the output, as long as it is open.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Begin."""
+        """Start."""
         self._stream = stream
 
     def __getattr__(self, name: str) -> object:
-        """What the stream says of itself."""
+        """Delegate to the stream."""
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, if there is still a place for it."""
+        """Write, if the stream is still open."""
         with suppress(OSError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what was written, likewise."""
+        """Flush, if the stream is still open."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -60,24 +60,24 @@ class Lines:
     """Plain lines.
 
     Args:
-        stream: where to.
-        steps: number of all updates.
-        unit: what speed is counted in.
+        stream: the output.
+        steps: total number of updates.
+        unit: unit of the speed.
     """
 
     def __init__(self, stream: TextIO, steps: int, unit: str = "tokens") -> None:
-        """Begin."""
+        """Start."""
         self._stream, self._steps, self._unit = stream, steps, unit
 
     def __call__(self, event: Event) -> None:
-        """Write a line, for what deserves one."""
+        """Write a line for events that have one."""
         text = _line(event, self._steps, self._unit)
         if text:
             self._stream.write(text + "\n")
             self._stream.flush()
 
     def close(self) -> None:
-        """Leave the stream open: it is not ours."""
+        """Leave the stream open: the caller owns it."""
 
 
 @final
@@ -86,8 +86,8 @@ class Bar:
 
     Args:
         stream: a terminal.
-        steps: number of all updates.
-        unit: what speed is counted in.
+        steps: total number of updates.
+        unit: unit of the speed.
     """
 
     def __init__(self, stream: TextIO, steps: int, unit: str = "tokens") -> None:
@@ -100,7 +100,7 @@ class Bar:
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
-        """Move the bar, or write a line above it."""
+        """Advance the bar, or write a line above it."""
         match event:
             case Updated(step, loss):
                 self._progress.update(self._task, completed=step, text=f"loss {loss:.4f}{self._rest}")
@@ -114,15 +114,15 @@ class Bar:
                     self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar in its last state."""
         self._progress.stop()
 
 
 def show_figures(figures: Sequence[Figure]) -> str:
-    """Write figures in one line.
+    """Format figures on one line.
 
     Args:
-        figures: what was measured.
+        figures: the figures.
 
     Returns:
         Names and values.
@@ -136,13 +136,13 @@ def show_figures(figures: Sequence[Figure]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in two units at most.
+    """Format a duration in at most two units.
 
     Args:
-        seconds: from 0 on.
+        seconds: at least 0.
 
     Returns:
-        Text.
+        The text.
 
     Example:
         >>> [duration(seconds) for seconds in (7.4, 200, 9000, 200_000)]

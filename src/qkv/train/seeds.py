@@ -1,4 +1,4 @@
-"""Everything that is left to chance: set in one place, kept and put back exactly."""
+"""All random generators: seeded in one place, saved and restored exactly."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,10 @@ _PREFIX = "random."
 
 
 def seed_everything(seed: int) -> None:
-    """Set every generator of Python, NumPy and PyTorch that training uses.
+    """Seed every generator of Python, NumPy and PyTorch that training uses.
 
     Args:
-        seed: any whole number from 0 on.
+        seed: any non-negative integer.
 
     Example:
         >>> seed_everything(1)
@@ -32,7 +32,7 @@ def seed_everything(seed: int) -> None:
 
 
 def generators() -> dict[str, Tensor]:
-    """Read where every generator stands.
+    """Return the state of every generator.
 
     Returns:
         Name to tensor, for a checkpoint.
@@ -60,13 +60,13 @@ def generators() -> dict[str, Tensor]:
 
 
 def set_generators(states: Mapping[str, Tensor]) -> None:
-    """Put every generator where it stood.
+    """Restore the state of every generator.
 
     Args:
-        states: what `generators` gave; other names are left alone.
+        states: the result of `generators`; other names are ignored.
 
     Raises:
-        CheckpointError: a state is missing or is not one.
+        CheckpointError: a state is missing or invalid.
     """
     try:
         version, *words = states[_PREFIX + "python"].tolist()
@@ -86,7 +86,7 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep what happens inside from moving any generator.
+    """Restore all generators after the code inside.
 
     Example:
         >>> seed_everything(0)
@@ -105,6 +105,6 @@ def undisturbed() -> Iterator[None]:
 def _set_numpy(numbers: list[int], cached: float) -> None:
     position, has_gauss, *keys = numbers
     if not 0 <= position <= len(keys):
-        # NumPy would believe it, and read past its memory.
+        # NumPy would accept it, and read out of bounds.
         raise ValueError(f"position {position} of {len(keys)}")
     np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached))

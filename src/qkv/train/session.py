@@ -1,4 +1,4 @@
-"""Everything that a training consists of at one moment: begun anew, or put back from a checkpoint."""
+"""The complete state of a training at one moment: new, or restored from a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,14 +28,14 @@ from qkv.train.state import State, fingerprint, read_state
 @final
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What is to be trained, and how.
+    """What to train, and how.
 
     Args:
-        task: data, objective and judgment.
+        task: data, objective and evaluation.
         model: the task's model, on its device.
-        settings: how to train.
-        config: names and numbers from which the model can be built again.
-        tokenizer: the tokenizer's JSON, to be kept with the checkpoints.
+        settings: training settings.
+        config: names and numbers from which the model can be rebuilt.
+        tokenizer: the tokenizer's JSON, stored with the checkpoints.
     """
 
     task: Task[Any]
@@ -52,11 +52,11 @@ class Session:
 
     Args:
         job: what is trained.
-        optimizer: with its moments.
-        feed: where the data stand.
-        state: where everything else stands.
-        origin: the checkpoint that it came from; None where it begins anew.
-        figures: that were measured on it.
+        optimizer: the optimizer with its moments.
+        feed: the position in the data.
+        state: everything else.
+        origin: the checkpoint it was restored from; None if new.
+        figures: metrics of that checkpoint.
     """
 
     job: Job
@@ -67,10 +67,10 @@ class Session:
     figures: tuple[Figure, ...] = ()
 
     def contents(self, figures: Sequence[Figure]) -> Contents:
-        """Gather what a checkpoint holds.
+        """Collect the contents of a checkpoint.
 
         Args:
-            figures: measured on these very weights.
+            figures: metrics of the current weights.
 
         Returns:
             The contents.
@@ -83,11 +83,10 @@ class Session:
 
     @contextmanager
     def put_back_if(self, broken: type[BaseException]) -> Iterator[None]:
-        """Where what happens inside is broken off, let all stand where it stood before: the data, every generator, and
-        what the model itself counts while it computes.
+        """Restore the data position, every generator and the model's buffers if the code inside is interrupted.
 
         Args:
-            broken: what it is broken off by; it goes on from here.
+            broken: the exception of the interruption; it is swallowed.
         """
         epoch, place, kept = self.feed.epoch, self.feed.place, generators()
         buffers = [(buffer, buffer.clone()) for buffer in _kept_buffers(self.job.model)]
@@ -103,18 +102,18 @@ class Session:
 
 
 def begin(job: Job, run: Path, say: Callable[[str], None]) -> Session:
-    """Go on with a run from its newest complete checkpoint, or begin it.
+    """Resume a run from its newest complete checkpoint, or start it.
 
     Args:
-        job: what is to be trained; its model's weights are replaced where there is a checkpoint.
+        job: what to train; its model's weights are replaced if there is a checkpoint.
         run: an open run folder.
-        say: is told what was found and chosen.
+        say: called with messages about what was found and chosen.
 
     Returns:
         The session.
 
     Raises:
-        CheckpointError: there are checkpoints, but none can be gone on with.
+        CheckpointError: there are checkpoints, but none from which training can resume.
         DataError: there is nothing to train on.
     """
     job.model.train()
@@ -137,8 +136,10 @@ def _anew(job: Job, say: Callable[[str], None]) -> Session:
 def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> Session:
     contents = load(folder)
     if contents.trainer is None:
-        hint = "Give another --out, or remove this checkpoint to go on from an earlier one."
-        raise CheckpointError(error_message(str(folder), "a checkpoint with the trainer's state", "one without", hint))
+        hint = "Give another --out, or remove this checkpoint to resume from an earlier one."
+        raise CheckpointError(
+            error_message(str(folder), "a checkpoint with the trainer's state", "a checkpoint without it", hint)
+        )
     state = read_state(contents.trainer.numbers)
     _set_weights(job.model, contents.model, folder)
     optimizer = build_optimizer(job.model, job.settings)
@@ -146,10 +147,10 @@ def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> S
     feed = Feed(job.task, job.settings, state.epoch, state.place)
     feed.check(fingerprint(contents.trainer.numbers))
     set_generators(contents.trainer.tensors)
-    say(f"Going on from {folder.name} in {run}.")
+    say(f"Resuming from {folder.name} in {run}.")
     threads = torch.get_num_threads()
     if threads != state.threads:
-        say(f"PyTorch has {threads} threads now, it had {state.threads}: the last bits of the result may differ.")
+        say(f"PyTorch now has {threads} threads instead of {state.threads}: the last bits of the result may differ.")
         state.threads = threads
     _point_to_best(run, state)
     return Session(job, optimizer, feed, state, folder, tuple(contents.figures))
@@ -164,7 +165,7 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
 
 
 def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
-    """What a checkpoint keeps beside the parameters; tables that are made anew are none of it."""
+    """The buffers that a checkpoint stores besides the parameters, without tables that can be recomputed."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name not in module._non_persistent_buffers_set:
@@ -172,7 +173,7 @@ def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _point_to_best(run: Path, state: State) -> None:
-    # The process may have ended between a checkpoint and its pointer, or the pointer may be ahead of a damaged one.
+    # The process may have ended between a checkpoint and its pointer, or the newest checkpoint may be damaged.
     try:
         pointed = best_step(run)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""How to train: a few numbers with good defaults, each checked."""
+"""Training settings: a few numbers with good defaults, each checked."""
 
 import math
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ Rule = Literal["adamw", "muon"]
 @final
 @dataclass(frozen=True)
 class Settings:
-    """How to train.
+    """Training settings.
 
     Args:
-        steps: number of updates of the weights.
-        tokens: size of a batch, in tokens, padding included.
-        accumulate: number of batches whose gradients are added up for one update.
-        optimizer: "muon" moves matrices by orthogonalized momentum and the rest as "adamw" does.
-        learning_rate: its peak.
-        schedule: what follows the warm-up, see `qkv.train.schedules`.
+        steps: number of weight updates.
+        tokens: batch size in tokens, padding included.
+        accumulate: number of batches whose gradients are accumulated for one update.
+        optimizer: "muon" updates matrices by orthogonalized momentum and the rest like "adamw".
+        learning_rate: peak learning rate.
+        schedule: the schedule after the warm-up, see `qkv.train.schedules`.
         warmup: number of updates in which the learning rate rises to its peak.
         betas: decay rates of AdamW's two moments.
-        weight_decay: of matrices; biases, norms and embeddings have none.
-        clip: the largest norm of the gradient; 0 for no limit.
+        weight_decay: weight decay of matrices; biases, norms and embeddings have none.
+        clip: maximum gradient norm; 0 for no limit.
         label_smoothing: the part of a target's weight that is spread over all tokens.
-        precision: "bfloat16" computes the model in it, weights stay float32; "auto" measures both at the start.
+        precision: "bfloat16" computes in bfloat16 with float32 weights; "auto" times both at the start.
         validate_every: updates between two validations, each followed by a checkpoint.
         log_every: updates between two lines of the log.
-        patience: validations without a better figure after which training ends; 0 never ends it.
-        monitor: name of the figure that decides what is better; the first one by default.
-        keep: number of newest checkpoints that stay; the best one stays besides.
-        seed: decides everything that is left to chance.
+        patience: number of validations without improvement after which training ends; 0 for no limit.
+        monitor: name of the figure that defines the best checkpoint; the first one by default.
+        keep: number of newest checkpoints to retain, in addition to the best.
+        seed: random seed.
 
     Raises:
-        ConfigError: a value outside its range.
+        ConfigError: a value is outside its range.
 
     Example:
         >>> Settings(steps=1000, schedule="cosine").warmup
@@ -79,9 +79,9 @@ class Settings:
             raise ConfigError(error_message("betas", "two numbers", repr(self.betas), hint))
         for number in self.betas:
             _between("betas", number, 0, 1, "Values such as (0.9, 0.98) suit most models.", zero=True)
-        _between("weight_decay", self.weight_decay, 0, math.inf, "0 turns it off.", zero=True)
-        _between("label_smoothing", self.label_smoothing, 0, 1, "0 turns it off.", zero=True)
-        _between("clip", self.clip, 0, math.inf, "0 turns it off.", zero=True)
+        _between("weight_decay", self.weight_decay, 0, math.inf, "0 disables it.", zero=True)
+        _between("label_smoothing", self.label_smoothing, 0, 1, "0 disables it.", zero=True)
+        _between("clip", self.clip, 0, math.inf, "0 disables it.", zero=True)
         _one_of("optimizer", self.optimizer, get_args(Rule))
         _one_of("schedule", self.schedule, get_args(Schedule))
         _one_of("precision", self.precision, get_args(Precision))
@@ -89,8 +89,8 @@ class Settings:
 
 def _within(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        hint = f"Give a whole number from {low} on, at most {high}."
-        raise ConfigError(error_message(name, f"a whole number, at least {low}", repr(value), hint))
+        hint = f"Give an integer from {low} on, at most {high}."
+        raise ConfigError(error_message(name, f"an integer, at least {low}", repr(value), hint))
 
 
 def _between(name: str, value: object, low: float, high: float, hint: str, *, zero: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Where a training stands, as the names and numbers of `trainer.json`."""
+"""The state of a training as the names and numbers of `trainer.json`."""
 
 import math
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ _WHERE = "trainer.json"
 @final
 @dataclass
 class State:
-    """Where a training stands; weights, moments and generators are kept beside it.
+    """The state of a training; weights, moments and generators are stored separately.
 
     Args:
-        step: number of updates done.
-        epoch: from 0 on.
+        step: number of completed updates.
+        epoch: from 0.
         place: number of this epoch's batches done.
-        tokens: what the objective counted so far.
+        tokens: units that the objective has counted so far.
         validated: step of the last validation.
         waited: number of validations since the best one.
         best: the best figure so far.
         best_step: its step.
         window_loss: loss summed since the last line of the log.
-        window_count: what it was summed over.
-        precision: in which the model is computed.
-        threads: number of PyTorch's threads; results have the same bits only with as many.
+        window_count: number of units in that sum.
+        precision: precision of the computation.
+        threads: number of PyTorch threads; only the same number gives the same bits.
     """
 
     step: int = 0
@@ -49,11 +49,11 @@ class State:
     threads: int = 1
 
     def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
-        """Take the figures of a validation.
+        """Record the figures of a validation.
 
         Args:
-            figures: what came out; may be empty.
-            monitor: name of the one that decides; the first one by default.
+            figures: the results; can be empty.
+            monitor: name of the figure to compare; the first one by default.
 
         Returns:
             Whether this is the best so far; without figures, the newest always is.
@@ -74,7 +74,7 @@ class State:
         return better
 
     def to_plain(self, batches: str) -> dict[str, Plain]:
-        """Write it for a checkpoint.
+        """Convert to names and numbers for a checkpoint.
 
         Args:
             batches: fingerprint of the epoch's list of batches.
@@ -88,7 +88,7 @@ class State:
 
 
 def read_state(plain: Mapping[str, Plain]) -> State:
-    """Read what `State.to_plain` wrote, and believe nothing of it.
+    """Parse and validate the output of `State.to_plain`.
 
     Args:
         plain: names and numbers.
@@ -97,7 +97,7 @@ def read_state(plain: Mapping[str, Plain]) -> State:
         The state.
 
     Raises:
-        CheckpointError: a name is missing or a value out of its range.
+        CheckpointError: a name is missing, or a value is outside its range.
 
     Example:
         >>> read_state(State(step=7).to_plain("")) == State(step=7)
@@ -107,7 +107,7 @@ def read_state(plain: Mapping[str, Plain]) -> State:
     values: dict[str, Any] = {name: _field(plain, name, int) for name in whole}
     for name, value in values.items():
         if not 0 <= value <= 2**53:
-            raise _damaged(name, "a whole number from 0 on", value)
+            raise _damaged(name, "an integer of at least 0", value)
     precision = _field(plain, "precision", str)
     if precision not in {"float32", "bfloat16"}:
         raise _damaged("precision", "float32 or bfloat16", precision)

@@ -68,7 +68,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
 
 
 def _answer(desk: Desk, asked: str) -> Any:
-    """What the desk says, as the page carries it; None where it has no meaning, as an entropy of negative weights."""
+    """What the desk says, as the page carries it; None if it has no meaning, as an entropy of negative weights."""
     name, _, parameters = asked.partition("?")
     try:
         return _carried(desk.ask(name, parameters))

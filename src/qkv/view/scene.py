@@ -24,8 +24,8 @@ class Inputs:
         query_input: (Q, M).
         key_input: (K, M').
         value_input: (K, M'').
-        query_weight, key_weight, value_weight: (out, in); None where the input is taken as it is.
-        query_bias, key_bias, value_bias: (out); None where nothing is added.
+        query_weight, key_weight, value_weight: (out, in); None if the input is taken as it is.
+        query_bias, key_bias, value_bias: (out); None if nothing is added.
     """
 
     query_input: Tensor
@@ -53,8 +53,8 @@ class Layer:
         value: (G, K, V).
         options: score, normalizer, mask, bias and enable_gqa as for `qkv.attention`, where they are not its defaults.
         state: of the rows, (H, Q); None to compute it when it is first needed.
-        output: weight (M, H·V) and bias of the projection of the joined heads; None where there is none.
-        inputs: what the projections were given; None where there are none.
+        output: weight (M, H·V) and bias of the projection of the joined heads; None if there is none.
+        inputs: what the projections were given; None if there are none.
 
     Raises:
         ShapeError: tensors that do not fit together.

@@ -42,8 +42,8 @@ def width_of(name: str) -> int:
     return 3 if name in SIDES else 1
 
 
-def score_of(name: str, learnt: list[Tensor]) -> Score:
-    return Concat(*learnt, SIDES[name]) if name in SIDES else SUPPORTS[name](learnt[0])  # type: ignore[arg-type]
+def score_of(name: str, learned: list[Tensor]) -> Score:
+    return Concat(*learned, SIDES[name]) if name in SIDES else SUPPORTS[name](learned[0])  # type: ignore[arg-type]
 
 
 def learnable(name: str, dtype: torch.dtype) -> list[Tensor]:
@@ -60,13 +60,13 @@ def inputs(name: str, lead: tuple[int, ...], dtype: torch.dtype = torch.float64)
 
 def answers(backend: str, name: str, leaves: list[Tensor], **given: Any) -> list[Tensor]:
     """Output, state, and the gradients of both."""
-    query, key, value, *learnt = (x.clone().requires_grad_() for x in leaves)
-    score = score_of(name, learnt)
+    query, key, value, *learned = (x.clone().requires_grad_() for x in leaves)
+    score = score_of(name, learned)
     output, state = qkv.attention_with_state(query, key, value, score=score, backend=backend, **given)
     loss = output.square().sum()
     if isinstance(given["normalizer"], (Softmax, Sum)):
         loss = loss + torch.where(state.value.isfinite(), state.value, 0).sin().sum().to(loss.dtype)
-    wanted = (query, key, value, *learnt)
+    wanted = (query, key, value, *learned)
     return [output, state.value, *torch.autograd.grad(loss, wanted, materialize_grads=True)]
 
 
@@ -151,14 +151,14 @@ def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normaliz
 @by_case
 def test_derivatives_of_derivatives(name: str, normalizer: Normalizer) -> None:
     leaves = [x[:7].requires_grad_() for x in inputs(name, ())]
-    learnt = [x.requires_grad_() for x in learnable(name, torch.float64)]
+    learned = [x.requires_grad_() for x in learnable(name, torch.float64)]
 
     def attend(*given: Tensor) -> Tensor:
         score = score_of(name, list(given[3:]))
         return qkv.attention(*given[:3], score=score, normalizer=normalizer, backend="sorted")
 
-    assert torch.autograd.gradcheck(attend, (*leaves, *learnt))
-    assert torch.autograd.gradgradcheck(attend, (*leaves, *learnt), raise_exception=name != "a box")
+    assert torch.autograd.gradcheck(attend, (*leaves, *learned))
+    assert torch.autograd.gradgradcheck(attend, (*leaves, *learned), raise_exception=name != "a box")
 
 
 def test_numbers_without_an_order_go_another_way() -> None:

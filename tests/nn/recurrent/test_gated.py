@@ -83,9 +83,9 @@ def test_what_stays_pytorchs(passes: list[int]) -> None:
     assert passes == []
 
 
-@pytest.mark.parametrize("learnt", [(True, True, True), (True, True, False)])
+@pytest.mark.parametrize("learned", [(True, True, True), (True, True, False)])
 def test_gradients_of_gradients_through_several_steps(
-    monkeypatch: pytest.MonkeyPatch, passes: list[int], learnt: tuple[bool, ...]
+    monkeypatch: pytest.MonkeyPatch, passes: list[int], learned: tuple[bool, ...]
 ) -> None:
     """Operands hang together there: the products of a step are of the state of the step before."""
     monkeypatch.setattr(module, "LEAST", 0)
@@ -93,7 +93,7 @@ def test_gradients_of_gradients_through_several_steps(
     shapes = (2, 9), (9, 3), (2, 3)
     given = [
         torch.randn(*shape, dtype=torch.float64).requires_grad_(want)
-        for shape, want in zip(shapes, learnt, strict=True)
+        for shape, want in zip(shapes, learned, strict=True)
     ]
 
     def steps(inputs: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:

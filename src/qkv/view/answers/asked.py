@@ -13,7 +13,7 @@ class Asked:
     Args:
         given: by name, as text.
         known: the names that the question has.
-        body: what came with it, as JSON gave it; None where nothing came.
+        body: what came with it, as JSON gave it; None if nothing came.
 
     Raises:
         ConfigError: a name that it does not have.

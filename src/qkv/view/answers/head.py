@@ -33,7 +33,7 @@ class Head:
         key: (K, E).
         value: (K, V).
         score, normalizer: of this head.
-        mask, bias: of the whole layer; None where there is none.
+        mask, bias: of the whole layer; None if there is none.
         cut: which head of how many.
         state: of all rows, where it is known.
 

@@ -28,7 +28,7 @@ class Knob(NamedTuple):
     Attributes:
         name: of the parameter.
         default, low, high: where it starts, and how far it may go.
-        step: by how much it moves; 1 for whole numbers.
+        step: by how much it moves; 1 for integers.
     """
 
     name: str

@@ -18,7 +18,7 @@ def row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, 
     """What a query attends to, the largest weights first.
 
     Returns:
-        keys, weights, contributions, the rest of the weight, and the entropy in nats (None where weights may be
+        keys, weights, contributions, the rest of the weight, and the entropy in nats (None if weights may be
         negative).
     """
     one = head_of(scene.layers[layer], head)

@@ -25,7 +25,7 @@ class Stage:
         kind: `vector` (width), `row` (keys), `matrix` (keys, width) or `number` ().
         values: the numbers.
         note: what a reader should know; empty for nothing.
-        filled: for the key at a place, the right side of the equation with its numbers; None where there is none.
+        filled: for the key at a place, the right side of the equation with its numbers; None if there is none.
         of_weights: whether the numbers are shares, and not signed.
         labels: one for each row of a matrix or number of a row; None for those of the keys.
     """

@@ -95,7 +95,7 @@ def test_calls_over_other_keys_are_no_one_matrix() -> None:
     with record(seam) as trace:
         for _ in range(2):
             seam(*draw())
-    with pytest.raises(UnsupportedError, match="keys that stay or grow from call to call; got other keys"):
+    with pytest.raises(UnsupportedError, match="keys that stay the same or grow from call to call; got other keys"):
         trace.scene(0)
 
 
@@ -109,7 +109,7 @@ def test_tokens_leave_out_the_padding_alone() -> None:
     (layer,) = trace.scene(1, {"source": tuple("abcd"), "target": tuple("vwx")}).layers
     expected = qkv.attention_with_weights(query, key, value, mask=table, bias=bias)[1][1, :, :3, :4]
     torch.testing.assert_close(layer.map().dense().float(), expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ShapeError, match="tokens: expected one for each position; got 3 for 6 positions that are look"):
+    with pytest.raises(ShapeError, match="tokens: expected one token per position; got 3 for 6 positions that rec"):
         trace.scene(1, {"source": tuple("abc")})
 
 

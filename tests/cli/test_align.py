@@ -63,12 +63,12 @@ def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--head", "1"], ["--head: expected --layer with it"]),
-        (["--when", "after"], ["--when: expected --layer with it", "--valid-gold"]),
+        (["--head", "1"], ["--head: expected --layer as well"]),
+        (["--when", "after"], ["--when: expected --layer as well", "--valid-gold"]),
         (["--layer", "attention", "--when", "att"], ['Did you mean "at"?']),
         (["--layer", "atention"], ['Did you mean "attention"?']),
         (["--symmetrize", "grow"], ["--symmetrize", "grow-diagonal"]),
-        (["--layer", "attention", "--valid-source", "a"], ["--layer: expected no --valid-source with it"]),
+        (["--layer", "attention", "--valid-source", "a"], ["--layer: expected no --valid-source"]),
         (["--valid-source", "a"], ["--valid-source", "--valid-target"]),
         (["--gold", "none"], ["none"]),
     ],

@@ -120,7 +120,7 @@ def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
     translator = _translator()
     assert as_unknown(translator, False, None, None) is None
     assert as_unknown(translator, True, None, None) == Reading("attention")
-    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown with it"):
+    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown as well"):
         as_unknown(translator, False, tmp_path, None)
     with pytest.raises(ConfigError, match="--valid-source: expected --valid-source and --valid-target"):
         as_unknown(translator, True, tmp_path, None)

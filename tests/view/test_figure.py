@@ -100,7 +100,7 @@ def test_dollars_are_dollars_even_where_the_user_sets_them_by_tex(words):
 @pytest.mark.parametrize("sizes", [(0, 1), (2, 0), (0, 0)])
 def test_an_empty_side_is_said(sizes):
     figure = drawn([uniform("s" * sizes[0], "t" * sizes[1])])
-    assert "nothing to attend to" in {text.get_text() for text in figure.axes[0].texts}
+    assert "no tokens to attend to" in {text.get_text() for text in figure.axes[0].texts}
     assert png([uniform("s" * sizes[0], "t" * sizes[1])]).startswith(b"\x89PNG")
 
 

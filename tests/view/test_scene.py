@@ -16,7 +16,11 @@ TEXT = {"text": tuple("abcd")}
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ((X, X, X, {"maks": None}), ConfigError, "options: expected what `attention` takes; got 'maks'. Did you mean"),
+        (
+            (X, X, X, {"maks": None}),
+            ConfigError,
+            "options: expected an option of `attention`; got 'maks'. Did you mean",
+        ),
         ((X[0], X, X), ShapeError, "query: expected (heads, positions, width); got (4, 8)"),
         ((X, X, X[None]), ShapeError, "value: expected (heads, positions, width); got (1, 2, 4, 8)"),
         ((X, X, X[:, :3]), ShapeError, "value: expected "),
@@ -35,7 +39,7 @@ def test_a_layer_names_what_does_not_fit(given: tuple, kind: type[QkvError], mes
         ({"txet": tuple("abcd")}, (ONE,), {}, ConfigError, "queries of one: expected the name of a sequence"),
         ({"text": tuple("abc")}, (ONE,), {}, ShapeError, "queries of one: expected 3, the tokens of 'text'; got 4"),
         (TEXT, (), {"text": ("", "")}, ShapeError, "notes['text']: expected 4, the tokens of 'text'; got 2"),
-        (TEXT, (ONE, ONE), {}, ConfigError, "layers: expected one of each name; got two of 'one'"),
+        (TEXT, (ONE, ONE), {}, ConfigError, "layers: expected distinct names; got two layers named 'one'"),
     ],
 )
 def test_a_scene_names_what_does_not_fit(

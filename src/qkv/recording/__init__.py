@@ -1,4 +1,4 @@
-"""What a running model attends to: recorded while it runs, looked at afterwards, kept in a file."""
+"""Recording what a running model attends to, for later inspection or saving to a file."""
 
 from typing import TYPE_CHECKING
 

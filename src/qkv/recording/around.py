@@ -1,4 +1,4 @@
-"""The projections around an attention: before it of query, key and value, behind it of the joined heads."""
+"""The projections around an attention: query, key and value before it, the output projection after it."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from qkv.nn.multihead import MultiHeadAttention
 
 
 class Projection(NamedTuple):
-    """x ↦ W x + b: weight (out, in) and bias (out); None for what there is not."""
+    """x ↦ W x + b: weight (out, in) and bias (out); None for missing ones."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -18,8 +18,8 @@ class Around(NamedTuple):
     """The projections around an attention.
 
     Attributes:
-        query, key, value: before it.
-        output: behind it; its weight is None if heads are only joined.
+        query, key, value: projections before it.
+        output: projection after it; its weight is None if heads are only concatenated.
     """
 
     query: Projection
@@ -29,7 +29,7 @@ class Around(NamedTuple):
 
 
 def around(layer: MultiHeadAttention) -> Around:
-    """The projections of a layer, as views of its parameters.
+    """Return the projections of a layer, as views of its parameters.
 
     Example:
         >>> around(MultiHeadAttention(8, 2)).key.weight.shape

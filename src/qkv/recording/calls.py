@@ -1,4 +1,4 @@
-"""One call of an attention, as it was recorded."""
+"""One recorded call of an attention."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -13,11 +13,11 @@ from qkv.normalizers.row_state import RowState
 
 
 class Given(NamedTuple):
-    """What the projections of a layer were last given, detached.
+    """The last inputs of a layer's projections, detached.
 
     Attributes:
         query, key, value: (B, N, width).
-        moment: which change of the batch came last before the keys were given.
+        moment: index of the last change of the batch before the keys were given.
     """
 
     query: Tensor
@@ -29,15 +29,16 @@ class Given(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of an attention: what it was given, detached.
+    """One call of an attention: its inputs, detached.
 
     Args:
-        query, key, value: as the layer was given them.
-        options: score, normalizer, mask, bias and enable_gqa, where given.
-        state: of the rows, (..., Q); None if the backend that ran gave none.
-        moment: which change of the batch came last before it (see `Lineage`); −1 where the model says nothing of rows.
+        query, key, value: the inputs of the layer.
+        options: score, normalizer, mask, bias and enable_gqa, if given.
+        state: row state, (..., Q); None if the backend returned none.
+        moment: index of the last change of the batch before the call (see `Lineage`); −1 if the model does not report
+            rows.
         own: whether queries and keys come from one sequence.
-        given: what the projections before it were given; None if there are none.
+        given: the inputs of the projections before it; None if there are none.
     """
 
     query: Tensor
@@ -55,25 +56,25 @@ class Call:
 
     @torch.no_grad()
     def weights(self) -> Tensor:
-        """The weights (..., Q, K) that this call applied, dropout aside.
+        """Return the weights (..., Q, K) of this call, without dropout.
 
         Raises:
-            UnsupportedError: as `check`.
+            UnsupportedError: as for `check`.
         """
         self.check()
-        # Weights do not depend on values: one column is enough to ask for them.
+        # Weights do not depend on values: one column suffices to compute them.
         column = self.value[..., :1] if self.value.shape[-1] else self.value
         return attention_with_weights(self.query, self.key, column, **self.options)[1]
 
     def of_query(self, query: int, item: int) -> "Call":
-        """The same with one query of each item: rows that share their keys are queries beside each other.
+        """Select one query per item; rows that share their keys are adjacent queries.
 
         Args:
-            query: which.
-            item: whose; where a table tells each query's keys apart, those that this item's query sees are kept alone.
+            query: index of the query.
+            item: its item; if a table maps queries to keys, only the keys that this query sees are kept.
 
         Raises:
-            UnsupportedError: as `check`.
+            UnsupportedError: as for `check`.
         """
         self.check()
         one = slice(query, query + 1)
@@ -90,18 +91,18 @@ class Call:
         return replace(part, key=self.key[..., seen, :], value=self.value[..., seen, :], options=options)
 
     def check(self) -> None:
-        """See that nothing that was recorded has changed: tensors and parameters are not copied.
+        """Check that recorded tensors and parameters, which are not copied, have not changed.
 
-        Keys and values that are a part of a longer tensor are taken to stay as they are: a cache that grows in place
-        writes behind them.
+        Keys and values that are a part of a longer tensor are assumed unchanged: a cache that grows in place writes
+        after them.
 
         Raises:
-            UnsupportedError: a tensor was changed in place since, as an optimizer does with parameters.
+            UnsupportedError: a tensor was changed in place, as an optimizer does with parameters.
         """
         if self._versions != self._now():
-            hint = "Look at a trace before the optimizer's next step, or save it first."
+            hint = "Inspect or save a trace before the optimizer's next step."
             raise UnsupportedError(
-                error_message("trace", "tensors as they were recorded", "one changed in place", hint)
+                error_message("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)
             )
 
     def _now(self) -> tuple[int, ...]:
@@ -111,12 +112,12 @@ class Call:
 
 
 def _whole(tensor: Tensor) -> bool:
-    """Whether a tensor is all of its memory."""
+    """Return whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def tensors_in(values: Iterable[object]) -> list[Tensor]:
-    """The tensors that values hold: their own fields, and those of values within them.
+    """Return the tensors that values hold: their own fields, and those of nested values.
 
     Example:
         >>> from qkv.masks.patterns import causal, lengths

@@ -1,4 +1,4 @@
-"""Traces on disk: tensors as safetensors, the rest as JSON in its metadata; nothing is ever unpickled."""
+"""Trace files: tensors as safetensors, the rest as JSON in their metadata; nothing is ever unpickled."""
 
 import json
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ VERSION = 1
 
 
 def write(trace: Trace, path: str | Path) -> None:
-    """Save a trace; the file appears complete or not at all.
+    """Save a trace atomically.
 
     Args:
-        trace: what was recorded.
-        path: where to.
+        trace: the trace.
+        path: output file.
 
     Raises:
-        UnsupportedError: a score that is a function of the caller's own; a tensor that was changed since.
-        ConfigError: a place that cannot be written.
+        UnsupportedError: a score is a user-defined function, or a tensor was changed since.
+        ConfigError: the file cannot be written.
     """
     writer = Writer()
     for calls in trace.calls.values():
@@ -52,12 +52,12 @@ def write(trace: Trace, path: str | Path) -> None:
     }
     try:
         replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
-    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise ConfigError(str(error)) from error
 
 
 def read(path: str | Path) -> Trace:
-    """Read a trace that was saved.
+    """Load a saved trace.
 
     Args:
         path: the file.
@@ -66,7 +66,7 @@ def read(path: str | Path) -> Trace:
         The trace.
 
     Raises:
-        DataError: the file is missing, or is not a trace: whatever it holds, nothing of it is run.
+        DataError: the file is missing or is not a trace; nothing in it is executed, whatever it contains.
 
     Example:
         >>> import tempfile
@@ -86,7 +86,7 @@ def read(path: str | Path) -> Trace:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        hint = "Give the file that trace.save wrote."
+        hint = "Give a file written by trace.save."
         raise DataError(error_message(str(path), "a trace in safetensors", str(error)[:200], hint)) from error
     reader = Reader(tensors, str(path))
     try:
@@ -124,7 +124,7 @@ def _trace(plain: Any, reader: Reader) -> Trace:
 
 def _texts(some: Any, reader: Reader) -> tuple[str, ...]:
     if not isinstance(some, list) or not all(isinstance(text, str) for text in some):
-        raise reader.wrong("tokens as texts", repr(some)[:60])
+        raise reader.wrong("tokens as strings", repr(some)[:60])
     return tuple(some)
 
 
@@ -136,12 +136,12 @@ def _moment(reader: Reader, rows: Any, start: Any) -> Moment:
 
 
 def _check_rows(lineage: Lineage, reader: Reader) -> None:
-    """Rows continue rows that there were."""
+    """Check that rows continue existing rows."""
     count = 0
     for place, (rows, start) in enumerate(lineage.moments):
         inside = start or (place > 0 and (rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < count)))
         if not inside:
-            raise reader.wrong("rows that continue others", brief(rows[:4].tolist()))
+            raise reader.wrong("rows that continue existing rows", brief(rows[:4].tolist()))
         count = rows.numel()
 
 
@@ -155,14 +155,14 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
         raise reader.wrong("options and moments of a call", brief([*sorted(unknown), *moments]))
     fine = all(isinstance(tensor, Tensor) and tensor.ndim >= 2 for tensor in (given or ())[:3])
     if not fine or not (state is None or (isinstance(state, RowState) and isinstance(state.value, Tensor))):
-        raise reader.wrong("tensors that projections were given, and a row state", brief([*(given or ()), state]))
+        raise reader.wrong("input tensors of projections, and a row state", brief([*(given or ()), state]))
     defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
     arguments = {**defaults, **options}
     try:
-        # Whatever the file says, it must be something that attention can be asked.
+        # Whatever the file says, it must be a valid call of attention.
         bound = describe(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
     except (QkvError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
-        raise reader.wrong("a call of attention", str(error)) from error
+        raise reader.wrong("a valid call of attention", str(error)) from error
     if state is not None and tuple(state.value.shape) != (*bound.leading, bound.problem.queries):
         raise reader.wrong("a row state of these rows", str(tuple(state.value.shape)))
     return Call(query, key, value, options, state, moment, own, given)

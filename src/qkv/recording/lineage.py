@@ -1,4 +1,4 @@
-"""Where the rows of a batch come from, while some leave, repeat or change places during decoding."""
+"""Where the rows of a batch come from as rows leave, repeat or change places during decoding."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Moment(NamedTuple):
-    """A batch is read, or its rows change: row r is what was row `rows[r]`, or the r-th row of a new source."""
+    """A batch is read, or its rows change: row r was row `rows[r]` before, or is row r of a new source."""
 
     rows: Tensor
     start: bool
@@ -18,10 +18,10 @@ class Moment(NamedTuple):
 class Lineage:
     """Every change of the rows of a batch, in order.
 
-    Recording one keeps a tensor and computes nothing; what follows from them is computed when it is asked for.
+    Recording a change stores a tensor and computes nothing; results are computed on demand.
 
     Args:
-        moments: what happened.
+        moments: the changes.
 
     Example:
         >>> import torch
@@ -34,17 +34,17 @@ class Lineage:
 
     @property
     def now(self) -> int:
-        """The last moment; −1 where nothing was said of rows yet."""
+        """The index of the last moment; −1 before any."""
         return len(self.moments) - 1
 
     def follow(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
-        """Take note: a forward hook of `nn.cache.Rows`."""
+        """Record a moment: a forward hook of `nn.cache.Rows`."""
         start = bool(options.get("start", False))
         if start or self.moments:
             self.moments.append(Moment(rows, start))
 
     def rows(self, moment: int) -> list[int] | None:
-        """For each row of the batch then, which row of the source that was read it continues."""
+        """Return, for each row of the batch at that moment, the row of the source that it continues."""
         if moment < 0:
             return None
         begin = max(at for at in range(moment + 1) if self.moments[at].start)
@@ -55,11 +55,11 @@ class Lineage:
         return found
 
     def reading(self, moment: int) -> int:
-        """How many batches had been read before the one of a moment."""
+        """Return how many batches had been read before the batch of a moment."""
         return max(sum(change.start for change in self.moments[: moment + 1]) - 1, 0)
 
     def path(self, moment: int, place: int) -> dict[int, int]:
-        """Where a row stood at each moment since its source was read, from where it stood at one of them."""
+        """Return the position of a row at each moment since its source was read, given its position at one of them."""
         places = {moment: place}
         while moment >= 0 and not self.moments[moment].start:
             rows = self.moments[moment].rows

@@ -1,4 +1,4 @@
-"""Recording what a model attends to, by hooks on its one seam while it runs on its fast path."""
+"""Recording what a model attends to, by hooks on `nn.Attention`, while the fast kernels run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,15 +25,16 @@ def record(
 
     Args:
         model: any module whose attentions are `qkv.nn.Attention`.
-        layers: paths of the attentions to record, or of modules that hold some; None for all.
-        heads: which heads to show; None for all.
+        layers: paths of the attentions to record, or of modules that contain some; None for all.
+        heads: the heads to show; None for all.
 
     Returns:
-        A context that gives the trace; no bit of the model's output changes, and nothing of it stays behind.
+        A context manager that yields the trace; it changes no bit of the model's output, and removes its hooks at the
+        end.
 
     Raises:
-        ConfigError: a layer that the model does not have.
-        UnsupportedError: a module that is already compiled.
+        ConfigError: the model does not have one of the layers.
+        UnsupportedError: a module is compiled.
 
     Example:
         >>> import torch
@@ -78,14 +79,14 @@ class _Watch:
         self.moment = -1
 
     def project(self, module: nn.Module, inputs: tuple[Tensor | None, ...], output: None) -> None:
-        """The projections before it are given a query, a key and value, or all three."""
+        """Record the inputs of the projections: a query, a key and value, or all three."""
         for place, tensor in enumerate(inputs):
             if tensor is not None:
                 self.inputs[place] = tensor
                 self.moment = self.lineage.now if place else self.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
-        """It is called."""
+        """Record a call."""
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
         query, key, value = (named.pop(name) for name in ("query", "key", "value"))
         own = {"score": module.score, "normalizer": module.normalizer}
@@ -101,22 +102,22 @@ class _Watch:
 
 
 def _refuse_compiled(model: nn.Module) -> None:
-    """A compiled module runs code that was traced without the hooks."""
+    """Refuse compiled modules, whose code was traced without the hooks."""
     for name, module in model.named_modules():
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-            got = f"{name or 'a module'} that torch.compile has compiled"
-            hint = "Record the module that was given to torch.compile; compile after recording."
-            raise UnsupportedError(error_message("model", "a module that runs as it is written", got, hint))
+            got = f"{name or 'a module'} compiled by torch.compile"
+            hint = "Record the original module; compile after recording."
+            raise UnsupportedError(error_message("model", "a module that is not compiled", got, hint))
 
 
 def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:
-    """The layer with projections that an attention is part of."""
+    """Return the layer with projections that contains an attention."""
     parent = model.get_submodule(name.rpartition(".")[0]) if name else None
     return parent if isinstance(parent, MultiHeadAttention) else None
 
 
 def _chosen(found: dict[str, Attention], layers: Sequence[str] | None) -> list[str]:
-    """The attentions that are named, or that lie inside a module that is named; in the order of the model."""
+    """Return the attentions with these names, or inside modules with these names, in the order of the model."""
     for layer in layers or ():
         if not any(_inside(name, layer) for name in found):
             raise ConfigError(error_message("layers", "names of attention layers", repr(layer), nearest(layer, found)))

@@ -1,4 +1,4 @@
-"""What of a recorded call belongs to one row of its batch."""
+"""Extracting one row of the batch from a recorded call."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -31,23 +31,25 @@ class Item(NamedTuple):
 
 
 def item_of(call: Call, row: int) -> Item:
-    """Take one row of a call's batch; a call without heads gets one.
+    """Extract one row of a call's batch; a call without heads gets one head.
 
     Args:
-        call: of (B, H, Q, D) and so on, or (B, Q, D).
-        row: its place in the call's batch.
+        call: with query (B, H, Q, D), or (B, Q, D).
+        row: its index in the call's batch.
 
     Returns:
         The item.
 
     Raises:
-        ShapeError: the call has more dimensions, or none for the batch.
-        UnsupportedError: a mask of a class of the caller's own, which cannot be divided.
+        ShapeError: the call has more dimensions, or no batch dimension.
+        UnsupportedError: the mask is user-defined and cannot be divided by rows.
     """
     rank = max(tensor.ndim for tensor in (call.query, call.key, call.value)) - 2
     if rank not in (1, 2):
         got = show(tuple(call.query.shape))
-        raise ShapeError(error_message("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that reads batches."))
+        raise ShapeError(
+            error_message("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that processes batches.")
+        )
     tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
     state = None if call.state is None else call.state.value[row]
@@ -65,7 +67,7 @@ def _option(name: str, option: Any, row: int, rank: int) -> Any:
 
 
 def _item(tensor: Tensor, row: int, rank: int) -> Tensor:
-    """The item of a tensor that has its batch first, where it has one: dimensions align from the right."""
+    """Extract the item of a tensor that has a batch dimension; dimensions align from the right."""
     return tensor.detach() if tensor.ndim < rank else tensor.detach()[0 if tensor.shape[0] == 1 else row]
 
 
@@ -88,8 +90,8 @@ def _mask(mask: Mask, row: int, rank: int) -> Mask:
         case Dense(tensor):
             return Dense(_item(tensor, row, rank + 2))
         case _ if not isinstance(mask, _PER_ITEM):
-            hint = "Write it out as a bool tensor, or combine those of qkv.masks."
-            raise UnsupportedError(error_message("mask", "one of qkv.masks", type(mask).__name__, hint))
+            hint = "Expand it to a bool tensor, or combine masks of qkv.masks."
+            raise UnsupportedError(error_message("mask", "a mask of qkv.masks", type(mask).__name__, hint))
     own = 1 if isinstance(mask, Documents) else 0
     given = {part.name: getattr(mask, part.name) for part in fields(mask)}
     changes: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""From the recorded calls of one row to what the viewer shows."""
+"""Converting the recorded calls of one row to a scene for the viewer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from qkv.view.scene import Inputs, Layer, Scene
 
 
 class Part(NamedTuple):
-    """A call, the place of the row in its batch, and in the batch when the keys were projected."""
+    """A call, the index of the row in its batch, and its index in the batch when the keys were projected."""
 
     call: Call
     place: int
@@ -35,21 +35,21 @@ def scene_of(
     notes: Mapping[str, Sequence[str]],
     title: str,
 ) -> Scene:
-    """Gather the layers of one row, and name their sequences.
+    """Collect the layers of one row, and name their sequences.
 
     Args:
-        parts: the calls of each layer in which the row took part.
+        parts: the calls of each layer that include the row.
         surroundings: the projections around layers that have some.
-        tokens: of each sequence; positions are numbered where there are none.
-        notes: of each sequence.
-        title: of the scene.
+        tokens: the tokens of each sequence; without tokens, positions are numbered.
+        notes: the notes of each sequence.
+        title: title of the scene.
 
     Returns:
         The scene.
 
     Raises:
-        ShapeError: tokens that are not one for each position.
-        UnsupportedError: calls that cannot be read as one matrix.
+        ShapeError: the number of tokens differs from the number of positions.
+        UnsupportedError: the calls do not form one matrix.
     """
     sides = _sides({layer: some[0].call.own for layer, some in parts.items()})
     named = {name: tuple(some) for name, some in tokens.items()}
@@ -61,7 +61,9 @@ def scene_of(
 
 
 def _sides(own: Mapping[str, bool]) -> dict[str, tuple[str, str]]:
-    """The sequences of queries and keys of each layer; a decoder is what has a layer that looks at the source."""
+    """Return the sequences of queries and keys of each layer; modules with a layer that attends to the source are
+    decoders.
+    """
     decoders = {name.split(".")[0] for name, alone in own.items() if not alone}
     if not decoders:
         return dict.fromkeys(own, ("text", "text"))
@@ -88,7 +90,7 @@ def _layer(
 
 
 def _inputs(parts: Sequence[Part], surrounding: Around, queries: int, keys: int) -> Inputs | None:
-    """What the projections were given: queries call by call; keys too where each call brought its own."""
+    """Return the inputs of the projections: queries call by call; keys too if each call had its own."""
     seen = [(call.given, place, source) for call, place, source in parts if call.given is not None]
     if len(seen) < len(parts) or any(source is None for _, _, source in seen):
         return None
@@ -104,14 +106,16 @@ def _inputs(parts: Sequence[Part], surrounding: Around, queries: int, keys: int)
 
 
 def _one_after_another(name: str, items: Sequence[Item]) -> Item:
-    """The calls of a decoder, one for each step, as one matrix: queries gathered, keys those of the last step."""
+    """Combine the calls of a decoder, one per step, into one matrix, with the keys of the last step."""
     last = items[-1]
     if len(items) == 1:
         return last
     for item in items:
         if not torch.equal(item.key, last.key[:, : item.key.shape[1]]):
             hint = "Record one call at a time."
-            raise UnsupportedError(error_message(name, "keys that stay or grow from call to call", "other keys", hint))
+            raise UnsupportedError(
+                error_message(name, "keys that stay the same or grow from call to call", "other keys", hint)
+            )
     query = torch.cat([item.query for item in items], 1)
     given = dict(last.options)
     gatherers: dict[str, Callable[[str, Sequence[Item]], Mask | Bias | Tensor | None]]
@@ -154,7 +158,7 @@ def _written_out(mask: Mask | None, heads: int, queries: int, keys: int) -> Tens
 def _biases(name: str, items: Sequence[Item]) -> Tensor | Bias | None:
     biases = [item.options.get("bias") for item in items]
     if isinstance(biases[0], Bias):
-        # A bias by position counts from its first query: that of the first call.
+        # A position bias counts from its first query, here that of the first call.
         return biases[0]
     if all(bias is None for bias in biases):
         return None
@@ -175,7 +179,7 @@ def _states(states: Sequence[RowState | None]) -> RowState | None:
 
 
 def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
-    """Leave out the positions behind the tokens: the padding of a batch, which no one may look at."""
+    """Drop the positions after the tokens: the padding of a batch, to which nothing attends."""
     (heads, whole_queries, _), whole_keys = item.query.shape, item.key.shape[1]
     queries = whole_queries if queries is None else min(queries, whole_queries)
     keys = whole_keys if keys is None else min(keys, whole_keys)
@@ -185,8 +189,8 @@ def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
     mask, bias = options.get("mask"), options.get("bias")
     seen = None if mask is None else matrix(mask, whole_queries, whole_keys, (heads,))[:, :queries]
     if keys < whole_keys and (seen is None or bool(seen[..., keys:].any())):
-        got, hint = f"{keys} for {whole_keys} positions that are looked at", "Give a token for each of them."
-        raise ShapeError(error_message("tokens", "one for each position", got, hint))
+        got, hint = f"{keys} for {whole_keys} positions that receive attention", "Give one token per position."
+        raise ShapeError(error_message("tokens", "one token per position", got, hint))
     if seen is not None and not isinstance(mask, Lengths):
         options["mask"] = dense(seen[..., :keys])
     if isinstance(bias, Tensor):

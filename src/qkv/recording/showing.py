@@ -1,4 +1,4 @@
-"""Ways to look at a scene: in the browser, as a page, as a picture, in a notebook."""
+"""Displaying a scene: in the browser, as a page, as a picture, in a notebook."""
 
 import webbrowser
 from html import escape
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
 
 SMALL = 1 << 20
-"""The most weights of a scene that a notebook shows by itself."""
+"""The most weights of a scene that a notebook displays by itself."""
 _ROOM = 4 << 20
 
 
@@ -27,16 +27,16 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     """Open a scene in the viewer.
 
     Args:
-        scene: what is looked at.
-        port: on 127.0.0.1; 0 for any free one.
-        browser: whether to open the browser.
+        scene: the scene to show.
+        port: port on 127.0.0.1; 0 for any free port.
+        browser: whether to open a browser.
 
     Returns:
         The running viewer: its `url`, and `close()`.
 
     Raises:
         UnsupportedError: the viewer's libraries are not installed.
-        ConfigError: the port is taken.
+        ConfigError: the port is in use.
     """
     try:
         from qkv.view.server.serve import Serving
@@ -50,23 +50,23 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
 
 
 def write_page(scene: Scene, path: Path) -> None:
-    """Save a scene as one page that needs no server; what has no room in it, it names when it is asked for."""
+    """Save a scene as one page that needs no server; on request, the page names the parts it omits."""
     try:
         replace_file(path, page(scene).text.encode())
-    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise ConfigError(str(error)) from error
 
 
 @torch.no_grad()
 def write_picture(scene: Scene, path: Path) -> None:
-    """Save the last layer that looks from one sequence at another, or the last, as a picture: the mean of its heads."""
+    """Save a picture of the last cross-attention, or else of the last layer, averaged over its heads."""
     layer = next((layer for layer in reversed(scene.layers) if layer.kind == "cross"), scene.layers[-1])
     weights = layer.map().dense().float().mean(0)
     save(path, Alignment(scene.sequences[layer.keys], scene.sequences[layer.queries], weights))
 
 
 def notebook(scene: Scene) -> str:
-    """A scene as HTML for a notebook: the page in a frame of its own, where it is small enough for that."""
+    """Return a scene as HTML for a notebook: the page in a frame, if it is small enough."""
     count = sum(prod(layer.shape) for layer in scene.layers)
     if count > SMALL:
         return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with trace.show().</p>"

@@ -1,4 +1,4 @@
-"""Mechanisms as names and numbers, tensors beside them: how a trace is written down."""
+"""Mechanisms as names, numbers and tensors, the form in which a trace is saved."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -28,13 +28,15 @@ _CLASSES: tuple[type, ...] = (
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
 _TEXTS = ("align", "activation", "kind")
 SPREAD, COPIED = (1 << 27, 1024), (1 << 20, 64)
-"""A mask or a bias may repeat what is stored up to so many numbers, or so many times what is stored, if that is more;
-any other tensor, which is copied when it is checked, up to so many."""
+"""Limits on repeated tensors: a mask or a bias can expand to this many numbers, or this many times the stored ones if
+that
+is more; any other tensor, which is copied when it is checked, to this many.
+"""
 
 
 @final
 class Writer:
-    """Turns values into what JSON holds, and collects their tensors; what shares its memory is kept once.
+    """Converts values to JSON, and collects their tensors; tensors that share memory are stored once.
 
     Attributes:
         tensors: by the names that the JSON uses.
@@ -52,10 +54,10 @@ class Writer:
         self._known: dict[object, str] = {}
 
     def plain(self, value: Any) -> Any:
-        """What JSON holds of a number, text, tensor, or value of qkv.
+        """Convert a number, string, tensor, or value of qkv to JSON.
 
         Raises:
-            UnsupportedError: a function of the caller's own, which no file of names and numbers can hold.
+            UnsupportedError: a user-defined function, which a file of names and numbers cannot store.
         """
         if value is None or isinstance(value, bool | int | float | str):
             return value
@@ -68,7 +70,7 @@ class Writer:
         if is_dataclass(value) and type(value).__name__ in _NAMES:
             given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
             return {"value": type(value).__name__, "fields": given}
-        hint = "Look at it while it is in memory: trace.show(), or save a page: trace.save('trace.html')."
+        hint = "Display it with trace.show(), or save a page: trace.save('trace.html')."
         raise UnsupportedError(error_message("trace", "names, numbers and tensors", type(value).__name__, hint))
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
@@ -86,11 +88,11 @@ class Writer:
 
 @final
 class Reader:
-    """Turns back what a `Writer` wrote; believes nothing.
+    """Parses and validates the output of a `Writer`.
 
     Args:
-        tensors: by name.
-        path: for messages.
+        tensors: the tensors by name.
+        path: file name for messages.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], path: str) -> None:
@@ -98,10 +100,10 @@ class Reader:
         self._path = path
 
     def value(self, plain: Any) -> Any:
-        """The value that JSON stands for.
+        """Convert JSON to a value.
 
         Raises:
-            DataError: something that a `Writer` does not write.
+            DataError: a `Writer` could not have written it.
         """
         match plain:
             case None | bool() | int() | float() | str():
@@ -117,10 +119,10 @@ class Reader:
         raise self.wrong("names, numbers and tensors", type(plain).__name__)
 
     def bias(self, plain: Any) -> Any:
-        """The same for a bias, which may repeat what is stored more often.
+        """Convert JSON to a bias, which can repeat stored data more often.
 
         Raises:
-            DataError: something that a `Writer` does not write.
+            DataError: a `Writer` could not have written it.
         """
         match plain:
             case {"tensor": str(name), "shape": list(shape), **rest} if not rest:
@@ -128,20 +130,20 @@ class Reader:
         return self.value(plain)
 
     def wrong(self, expected: str, got: str) -> DataError:
-        """An error that names the file."""
-        hint = "It is not what trace.save wrote: save the trace again."
+        """Build an error that names the file."""
+        hint = "The file was altered: save the trace again."
         return DataError(error_message(self._path, expected, got[:200], hint))
 
     def _tensor(self, name: str, shape: list[Any], spread: bool = False) -> Tensor:
         if name not in self._tensors:
-            raise self.wrong("the tensors that it names", f"none named {name!r}")
+            raise self.wrong("the tensors that it names", f"no tensor {name!r}")
         stored, wide = self._tensors[name], all(type(size) is int and size >= 0 for size in shape)
         pairs = zip(stored.shape, shape, strict=False)
         if len(shape) != stored.ndim or not wide or not all(have in (1, want) for have, want in pairs):
             raise self.wrong(f"a shape that {tuple(stored.shape)} expands to", str(shape))
         most, times = SPREAD if spread or stored.dtype == torch.bool else COPIED
         if prod(shape) > max(most, times * stored.numel()):
-            raise self.wrong(f"at most {times} times what is stored", f"shape {shape}")
+            raise self.wrong(f"at most {times} times the stored size", f"shape {shape}")
         return stored.expand(shape)
 
     def _made(self, name: str, given: dict[str, Any]) -> Any:
@@ -160,7 +162,7 @@ class Reader:
 
 
 def brief(value: Any) -> str:
-    """Describe what a file gave, however large it says that it is: of a tensor the shape alone.
+    """Describe a value from a file, at any claimed size: of a tensor only the shape.
 
     Example:
         >>> brief([None, "a", torch.zeros(1).expand(1 << 40)])

@@ -95,10 +95,10 @@ def align_files(
             hint = (
                 "Give --layer too, or --valid-source, --valid-target and --valid-gold to choose layer, head and step."
             )
-            raise ConfigError(error_message(name, "--layer with it", "none", hint))
+            raise ConfigError(error_message(name, "--layer as well", "none", hint))
     if chosen.layer is not None and any(valid):
         hint = "Either give --layer, or choose it by these sentences."
-        raise ConfigError(error_message("--layer", "no --valid-source with it", "both", hint))
+        raise ConfigError(error_message("--layer", "no --valid-source", "both", hint))
     if how not in WAYS:
         join(how, (), ())
     pairs, gold = _read(files, "--")

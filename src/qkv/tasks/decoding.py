@@ -170,7 +170,7 @@ def as_sampling(
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
         flag = f"--{next(iter(named)).replace('_', '-')}"
-        raise ConfigError(error_message(flag, "--sample with it", "no --sample", "It only applies to sampling."))
+        raise ConfigError(error_message(flag, "--sample as well", "no --sample", "It only applies to sampling."))
     return None
 
 

@@ -71,7 +71,7 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
     """
     if others != Files():
         hint = "A language model only reads text."
-        raise ConfigError(error_message("--text", "no other file with it", "other files too", hint))
+        raise ConfigError(error_message("--text", "no other file", "other files too", hint))
     return Generator.load(run, device).evaluate(read_text(text))
 
 

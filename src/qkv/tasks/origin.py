@@ -47,7 +47,7 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
     """
     if run is not None and tokenizer is not None:
         hint = "--from already uses that run's tokenizer: omit one of them."
-        raise ConfigError(error_message("--tokenizer-from", "no --from with it", "both", hint))
+        raise ConfigError(error_message("--tokenizer-from", "no --from", "both", hint))
     if tokenizer is not None:
         found = open_run(tokenizer)
         return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)

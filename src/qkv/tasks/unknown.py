@@ -29,7 +29,7 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
     if not wanted:
         if source is not None or target is not None:
             hint = "These files only choose weights for --replace-unknown."
-            raise ConfigError(error_message("--valid-source", "--replace-unknown with it", "none", hint))
+            raise ConfigError(error_message("--valid-source", "--replace-unknown as well", "none", hint))
         return None
     if translator.tokenizer.kind == "bpe":
         hint = "Omit it: byte pairs can write any word."

@@ -1,4 +1,4 @@
-"""Looking at attention: an alignment in the terminal, as a picture, and as one self-contained page.
+"""Viewing attention: an alignment in the terminal, as a picture, and as one self-contained page.
 
 Example:
     >>> import torch

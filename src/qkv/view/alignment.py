@@ -1,4 +1,4 @@
-"""What is looked at: which source token each target token attended to, and how much."""
+"""An alignment: the attention weights of each target token on the source tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from qkv.errors import DataError, DtypeError, ShapeError, error_message
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """The weights between two token sequences, checked once so that nothing that draws them has to.
+    """The weights between two token sequences, checked once so that drawing code need not.
 
-    The weights are copied (to the CPU, in float64): a later change of the tensor changes no picture. Any finite
-    weights are welcome, negative ones too. Either sequence may be empty.
+    The weights are copied (to the CPU, in float64): later changes of the tensor have no effect. Any finite weights are
+    allowed, including negative ones. Either sequence can be empty.
 
     Args:
         source: the S tokens that were attended to.
         target: the T tokens that attended.
-        weights: the weights, (T, S); row t is what target token t attended to.
+        weights: the weights, (T, S); row t belongs to target token t.
 
     Raises:
-        DtypeError: tokens that are not strings, or weights that are not a floating-point tensor.
-        ShapeError: weights that are not (T, S).
-        DataError: a weight that is NaN or infinite; names the two tokens.
+        DtypeError: tokens are not strings, or weights are not a floating-point tensor.
+        ShapeError: weights are not (T, S).
+        DataError: a weight is NaN or infinite; the message gives the two tokens.
 
     Example:
         >>> Alignment(("ein", "Hund"), ("a", "dog"), torch.tensor([[0.75, 0.25], [0.5, 0.5]])).scale
@@ -36,7 +36,7 @@ class Alignment:
     weights: Tensor
 
     def __post_init__(self) -> None:
-        """Check, and copy, what was given."""
+        """Check and copy the arguments."""
         object.__setattr__(self, "source", _tokens("source", self.source))
         object.__setattr__(self, "target", _tokens("target", self.target))
         object.__setattr__(self, "weights", _checked(self.weights, self.source, self.target))
@@ -51,7 +51,7 @@ class Alignment:
         return low, high if high > low else low + 1.0
 
     def fractions(self) -> Tensor:
-        """Say where on the color scale each weight lies.
+        """Return the position of each weight on the color scale.
 
         Returns:
             Numbers from 0 to 1, (T, S), float64.
@@ -65,7 +65,7 @@ class Alignment:
 
 
 def _tokens(side: str, tokens: object) -> tuple[str, ...]:
-    hint = f'Give the tokens one by one, for instance {side}=("ein", "Hund").'
+    hint = f'Give a tuple of tokens, for example {side}=("ein", "Hund").'
     if not isinstance(tokens, tuple | list):
         raise DtypeError(error_message(side, "a tuple of tokens", f"one {type(tokens).__name__}", hint))
     for place, token in enumerate(tokens):
@@ -90,6 +90,6 @@ def _checked(weights: object, source: Sequence[str], target: Sequence[str]) -> T
     if len(broken):
         t, s = broken[0].tolist()
         got = f"{copy[t, s].item()} from target {t} {target[t]!r} to source {s} {source[s]!r}"
-        hint = "Look for what made the scores of that row overflow."
+        hint = "Check whether the scores of that row overflowed."
         raise DataError(error_message("weights", "finite numbers", got, hint))
     return copy

@@ -1,4 +1,4 @@
-"""The front end as one self-contained file, or as a page that links to the files of a server."""
+"""The front end as one self-contained file, or as a page that links to files on a server."""
 
 import base64
 import hashlib
@@ -16,14 +16,14 @@ _EXPORT = re.compile(r"^export (?=(?:async function|function|const) (\w+))", re.
 
 
 def one_file(entry: str, content: Mapping[str, object]) -> str:
-    """Build a page that works from disk and asks nobody for anything.
+    """Build a page that works from disk and makes no requests.
 
-    Its content security policy allows its own script and style, by their hashes, and nothing else: no network, no
-    other script, no markup made from strings.
+    Its content security policy allows its own script and style, by their hashes, and nothing else: no network, no other
+    script, no markup built from strings.
 
     Args:
-        entry: the module that starts it: `sentences.js` for alignments, `saved.js` for a scene.
-        content: what the page knows, as JSON.
+        entry: the entry module: `sentences.js` for alignments, `saved.js` for a scene.
+        content: the page's data, as JSON.
 
     Returns:
         The page.
@@ -44,21 +44,21 @@ def one_file(entry: str, content: Mapping[str, object]) -> str:
 
 
 def linked(content: Mapping[str, object]) -> str:
-    """Build the page of a server, whose files are `static/NAME` beside it, and whose policy the server sends.
+    """Build the page for a server, which serves its files as `static/NAME` and sends its policy.
 
     Args:
-        content: what the page knows from the start, as JSON.
+        content: the page's initial data, as JSON.
 
     Returns:
         The page.
     """
-    icon = '<link rel="icon" href="data:,">'  # or browsers ask for one that is not there
+    icon = '<link rel="icon" href="data:,">'  # or browsers request one that does not exist
     style = "".join(f'<link rel="stylesheet" href="static/{name}">' for name in STYLES)
     return _filled("", icon + style, content, '<script type="module" src="static/live.js"></script>')
 
 
 def names() -> tuple[str, ...]:
-    """Name all files that the page of a server links to or imports.
+    """List all files that the server's page links to or imports.
 
     Example:
         >>> {"page.css", "live.js"} <= set(names()), "saved.js" in names()
@@ -71,13 +71,13 @@ def static(name: str) -> str:
     """Read a file of the front end.
 
     Args:
-        name: one of `names()`, or another file beside them; never what came from a request.
+        name: one of `names()`, or another file in their folder; never input from a request.
     """
     return (files("qkv.view") / "static" / name).read_text(encoding="utf-8")
 
 
 def _modules(entry: str) -> tuple[str, ...]:
-    """A module behind everything it imports, each once."""
+    """Order a module after everything it imports, each once."""
 
     def walk(name: str) -> Iterator[str]:
         for _, needed in _IMPORT.findall(static(name)):
@@ -88,7 +88,7 @@ def _modules(entry: str) -> tuple[str, ...]:
 
 
 def _inlined(name: str) -> str:
-    """Turn a module into a function's scope: an inline script has no files to import from."""
+    """Wrap a module in a function: an inline script cannot import files."""
     module = static(name)
     exported = ", ".join(_EXPORT.findall(module))
     body = _IMPORT.sub(r'const \1 = modules["\2"];', _EXPORT.sub("", module))
@@ -120,5 +120,5 @@ def _filled(policy: str, style: str, content: Mapping[str, object], script: str)
 
 def _json(content: object) -> str:
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
-    # Inside <script> nothing is an entity: only what could end the element or open a comment must go.
+    # Inside <script> there are no entities: escape only what could end the element or start a comment.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""The color scales of all views: cividis, even in lightness and safe for color-blind readers, and viridis."""
+"""The color scales of all views: cividis, uniform in lightness and color-blind safe, and viridis."""
 
 # Source: Nuñez, Anderton and Renslow 2018, "Optimizing colormaps with consideration for color vision deficiency".
 _HEX = """
@@ -24,11 +24,11 @@ RAMPS: dict[str, Ramp] = {"cividis": RAMP, "viridis": _ramp(_VIRIDIS_HEX)}
 
 
 def color(fraction: float, ramp: Ramp = RAMP) -> tuple[int, int, int]:
-    """Give the color of a place on the scale.
+    """Return the color at a position of the scale.
 
     Args:
         fraction: 0 (dark blue) to 1 (yellow).
-        ramp: which scale, one of `RAMPS`.
+        ramp: one of `RAMPS`.
 
     Returns:
         Red, green and blue, each 0 to 255.
@@ -45,7 +45,7 @@ def color(fraction: float, ramp: Ramp = RAMP) -> tuple[int, int, int]:
 
 
 def ink(fraction: float) -> tuple[int, int, int]:
-    """Give the color of text that can be read on `color(fraction)`.
+    """Return a text color that is readable on `color(fraction)`.
 
     Args:
         fraction: 0 to 1, as for `color`.

@@ -15,26 +15,28 @@ from qkv.view.alignment import Alignment
 from qkv.view.colors import color, ink
 from qkv.view.tokens import label
 
-_NARROWEST = 3  # cells: room for a percentage of two digits
-_WIDEST = (14, 12, 10, 8, 7, 6, 5)  # what a column may be wide, tried until all columns fit beside each other
-_FOLDED = 8  # what a column may be wide when they never will, or a label would be cut
+_NARROWEST = 3  # cells: a percentage of two digits fits
+_WIDEST = (14, 12, 10, 8, 7, 6, 5)  # column widths, tried in order until all columns fit side by side
+_FOLDED = 8  # column widths if they never fit, or a label would be cut
 _LABEL_LINES = 5
-_FAINTEST = 0.04  # of the scale: below it a character would be noise
-_LEFT_TO_RIGHT = "\u200e"  # after a right-to-left label, or terminals that reorder text swap neighboring columns
+_FAINTEST = 0.04  # of the scale: below this a character would be noise
+_LEFT_TO_RIGHT = (
+    "\u200e"  # after a right-to-left label, because terminals that reorder text would swap neighboring columns
+)
 
 _Paint = Callable[[float, str, int], tuple[str, Style]]
 
 
 def terminal(alignment: Alignment, console: Console | None = None) -> None:
-    """Print an alignment: a row for each target token, a column for each source token.
+    """Print an alignment: one row per target token, one column per source token.
 
-    Cells are blocks of color with the weight in percent where the terminal has 256 colors or more; otherwise, and
-    where `NO_COLOR` is set or the output is no terminal, they are characters from light to dark. Columns that do not
-    fit beside each other continue in a further panel; long tokens fold over several lines, then end in "…".
+    Cells are blocks of color with the weight in percent if the terminal has at least 256 colors. Otherwise, or if
+    `NO_COLOR` is set or the output is not a terminal, they are characters from light to dark. Columns that do not fit
+    side by side continue in another panel; long tokens wrap over several lines, then end in "…".
 
     Args:
-        alignment: what to print.
-        console: where to; standard output if None.
+        alignment: the alignment.
+        console: the output; standard output if None.
 
     Example:
         >>> import torch
@@ -80,7 +82,7 @@ def _characters(shades: str) -> _Paint:
 
 @dataclass(frozen=True)
 class _Grid:
-    """What is to be printed, with everything about the terminal and the weights already known."""
+    """What to print, with all properties of the terminal and the weights resolved."""
 
     sources: list[str]
     targets: list[str]
@@ -164,15 +166,17 @@ def _grid(alignment: Alignment, console: Console, colored: bool) -> _Grid:
 
 
 def _laid_out(lengths: list[int], room: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Choose each column's width and which columns stand in which panel, as [first, last) ranges."""
-    uncut = 2 - (-max(lengths) // _LABEL_LINES)  # one more than an even fold needs: wide letters do not split
+    """Choose each column's width and which columns go in which panel, as [first, last) ranges."""
+    uncut = 2 - (-max(lengths) // _LABEL_LINES)  # one more than an even split needs: wide letters cannot be split
     for widest in _WIDEST:
         widths = _limited(lengths, widest)
         if sum(widths) <= room and widest >= min(uncut, _WIDEST[0]):
             return widths, [(0, len(widths))]
     widths = _limited(lengths, max(_NARROWEST, min(max(_FOLDED, uncut), _WIDEST[0], room)))
     panels = _split(widths, room)
-    for tighter in range(room, 0, -1):  # the narrowest panels that are no more: no lone column at the end
+    for tighter in range(
+        room, 0, -1
+    ):  # the narrowest panels without increasing their number: avoids a lone column at the end
         even = _split(widths, tighter)
         if len(even) > len(panels):
             break

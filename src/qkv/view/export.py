@@ -1,4 +1,4 @@
-"""Saving alignments to a file, by its suffix."""
+"""Saving alignments to a file, in the format of its suffix."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,15 +11,15 @@ from qkv.view.alignment import Alignment
 def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     """Save alignments as a page or a picture.
 
-    The file appears complete or not at all; one that is already there is replaced.
+    The file is written atomically; an existing one is replaced.
 
     Args:
-        path: where to; `.html` is one self-contained page for any number of sentences, `.svg` and `.png` show them
+        path: output file; `.html` is one self-contained page for any number of sentences, `.svg` and `.png` show them
             below each other.
-        alignments: one, or several.
+        alignments: one or several.
 
     Raises:
-        ConfigError: another suffix, a place that cannot be written, or more than one picture can hold.
+        ConfigError: the suffix is unknown, the file cannot be written, or the alignments do not fit in one picture.
 
     Example:
         >>> import tempfile, torch
@@ -43,7 +43,7 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     content = writer([alignments] if isinstance(alignments, Alignment) else list(alignments))
     try:
         replace_file(place, content)
-    except CheckpointError as error:  # the writer is that of checkpoints; this is none
+    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise ConfigError(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Alignments as one picture, PNG or SVG, drawn by matplotlib without its global state."""
+"""Alignments as one picture, PNG or SVG, drawn by matplotlib without global state."""
 
 import io
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ from qkv.view.tokens import label
 
 DPI = 160
 _FONT_SIZE = 9.0  # points
-_CELL = 0.26  # inches, at least, where all tokens are labeled
+_CELL = 0.26  # inches, minimum if all tokens are labeled
 _GAP = 0.08  # inches between a label and its cells
 _MARGIN = 0.2  # inches
 _BAR = 0.85  # inches for the color scale and its numbers
-_LEAST = 2.6  # inches of a picture's width: room to say that a map is empty
+_LEAST = 2.6  # inches, minimum width: space for the note that a map is empty
 _LONGEST_NAME = 40  # characters, then "…"
 _LONGEST = 40.0  # inches of one side of a map; longer ones get smaller cells and fewer labels
-_TALLEST = 200.0  # inches of a whole picture: 32,000 pixels, half of what the renderer can
-_SHARP_CELLS = 20_000  # more than these are pixels in an SVG, not shapes
+_TALLEST = 200.0  # inches of a whole picture: 32,000 pixels, half of the renderer's limit
+_SHARP_CELLS = 20_000  # larger maps are pixels in an SVG, not shapes
 _INK, _PAPER = "#20242c", "#ffffff"
 # "$" in a token is a dollar sign, whatever the user's settings are.
 _PLAIN: dict[str, Any] = {"color": _INK, "parse_math": False, "usetex": False}
@@ -41,13 +41,13 @@ def png(alignments: Sequence[Alignment]) -> bytes:
     """Draw alignments below each other as a PNG picture.
 
     Args:
-        alignments: what to draw, at least one.
+        alignments: the alignments, at least one.
 
     Returns:
         The file's content, 160 pixels per inch.
 
     Raises:
-        ConfigError: no alignment, or more than one picture can hold.
+        ConfigError: there is no alignment, or they do not fit in one picture.
 
     Example:
         >>> import torch
@@ -60,16 +60,16 @@ def png(alignments: Sequence[Alignment]) -> bytes:
 
 
 def svg(alignments: Sequence[Alignment]) -> bytes:
-    """Draw alignments below each other as an SVG picture; letters are shapes, so that it looks alike everywhere.
+    """Draw alignments below each other as an SVG picture; letters are shapes, so that it looks the same everywhere.
 
     Args:
-        alignments: what to draw, at least one.
+        alignments: the alignments, at least one.
 
     Returns:
         The file's content, UTF-8; the same alignments give the same bytes.
 
     Raises:
-        ConfigError: no alignment, or more than one picture can hold.
+        ConfigError: there is no alignment, or they do not fit in one picture.
 
     Example:
         >>> import torch
@@ -90,21 +90,21 @@ class _Side:
     font: FontProperties
     longest: float
     pitch: float  # from one cell to the next
-    every: int  # every how many tokens bear a label
-    across: bool  # labels stand across the side, because along it they would overlap
+    every: int  # label every n-th token
+    across: bool  # labels stand perpendicular to the side, because along it they would overlap
 
 
 def drawn(alignments: Sequence[Alignment]) -> Figure:
-    """Draw alignments below each other as a matplotlib figure, to be changed or placed elsewhere.
+    """Draw alignments below each other as a matplotlib figure, for further changes.
 
     Args:
-        alignments: what to draw, at least one.
+        alignments: the alignments, at least one.
 
     Returns:
         The figure; each alignment has one axes for its map and one for its color scale.
 
     Raises:
-        ConfigError: no alignment, or more than one picture can hold.
+        ConfigError: there is no alignment, or they do not fit in one picture.
 
     Example:
         >>> import torch
@@ -112,17 +112,17 @@ def drawn(alignments: Sequence[Alignment]) -> Figure:
         2
     """
     if not alignments:
-        hint = "Give at least one, or write a .html file, which may be empty."
+        hint = "Give at least one, or write a .html file, which can be empty."
         raise ConfigError(error_message("alignments", "at least one", "none", hint))
     sides = [(_measured(a.source, turned=True), _measured(a.target, turned=False)) for a in alignments]
     sizes = [_size(columns, rows) for columns, rows in sides]
     width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
     if height > _TALLEST:
-        hint = "Write fewer, or a .html file, which holds any number."
+        hint = "Write fewer, or a .html file, which can contain any number."
         got = f"{len(alignments)} that need {height:.0f} inches"
         raise ConfigError(error_message("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint))
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=_PAPER)
-    FigureCanvasAgg(figure)  # without it every question for a text's size makes a canvas of its own
+    FigureCanvasAgg(figure)  # without it, every text measurement would create its own canvas
     top = height
     for alignment, (columns, rows), (_, tall) in zip(alignments, sides, sizes, strict=True):
         _draw(figure, alignment, columns, rows, top)
@@ -147,7 +147,7 @@ def _draw(figure: Figure, alignment: Alignment, columns: _Side, rows: _Side, top
     _label(axes, columns, rows)
     if alignment.weights.numel() == 0:
         axes.annotate(
-            "nothing to attend to", (0.02, 0.5), xycoords="axes fraction", va="center", fontproperties=_font(BASE)
+            "no tokens to attend to", (0.02, 0.5), xycoords="axes fraction", va="center", fontproperties=_font(BASE)
         )
         return
     mesh = _mesh(axes, alignment, columns, rows)

@@ -1,4 +1,4 @@
-"""Which installed fonts can draw a text, found before it is drawn, so that no glyph goes missing with a warning."""
+"""Which installed fonts can draw a text, determined before drawing, so that no glyph is missing."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -7,21 +7,21 @@ from functools import cache
 from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
-BASE = "DejaVu Sans"  # comes with matplotlib
+BASE = "DejaVu Sans"  # ships with matplotlib
 _MISSING = "▯"
-_UNSEEN = frozenset("\u200c\u200d\ufe0e\ufe0f")  # they only shape their neighbors: left out where no font has them
-_UPRIGHT = (400, "normal", "regular", "book")  # families without it make matplotlib complain
+_UNSEEN = frozenset("\u200c\u200d\ufe0e\ufe0f")  # these only shape their neighbors: dropped if no font has them
+_UPRIGHT = (400, "normal", "regular", "book")  # matplotlib warns about font families without it
 _NOT_FOR_TEXT = ("Last Resort", "STIXSize", "STIXNonUnicode", "cm")
 
 
 def drawable(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Find the fonts for some labels; what no installed font has becomes ▯.
+    """Find the fonts for some labels; characters that no installed font has become ▯.
 
     Args:
         names: the labels.
 
     Returns:
-        The labels as they can be drawn, and the font families to draw them with, first choice first.
+        The drawable labels, and the font families in order of preference.
 
     Example:
         >>> drawable(["Hund", "dog"])
@@ -55,7 +55,7 @@ def _families() -> Iterable[str]:
 def _opened(family: str) -> FT2Font | None:
     try:
         font = FT2Font(font_manager.findfont(family, fallback_to_default=False))
-    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not ours to hint
+    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not our problem
         logging.getLogger(__name__).debug("font %s cannot be used: %s", family, error)
         return None
     return font if font.scalable else None  # color emoji are bitmaps, which matplotlib cannot draw

@@ -1,4 +1,4 @@
-"""A scene as one self-contained page: the viewer's own front end, its answers embedded."""
+"""A scene as one self-contained page: the viewer's front end with embedded answers."""
 
 import base64
 import json
@@ -15,19 +15,19 @@ from qkv.view.bundle import one_file
 from qkv.view.scene import Layer, Scene
 
 BUDGET = 24 << 20
-"""The most bytes of answers that a page carries."""
+"""Maximum bytes of embedded answers."""
 _FOLLOWED = "top=4&frontier=12"
 _FEW = 64
-"""Tokens up to which every step and every pair is carried."""
+"""Up to this many tokens, every step and every pair is embedded."""
 
 
 class Page(NamedTuple):
-    """A page, and what it could not carry.
+    """A page, and how much it omits.
 
     Attributes:
         text: the page.
-        carried: how many answers are in it.
-        left_out: how many more the running viewer gives that had no room; the page says so where one is asked for.
+        carried: number of embedded answers.
+        left_out: number of answers that did not fit; the page says so if one is requested.
     """
 
     text: str
@@ -39,11 +39,11 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
     """Build a page that shows a scene without a server.
 
     Args:
-        scene: what is looked at.
-        budget: the most bytes of answers; what is seen first is carried first.
+        scene: the scene to show.
+        budget: maximum bytes of answers; those visible first are embedded first.
 
     Returns:
-        The page, and how much of the scene is in it.
+        The page, and how much of the scene it contains.
 
     Example:
         >>> import torch
@@ -68,7 +68,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
 
 
 def _answer(desk: Desk, asked: str) -> Any:
-    """What the desk says, as the page carries it; None if it has no meaning, as an entropy of negative weights."""
+    """Return the desk's answer in the page's format; None if it is undefined, as the entropy of negative weights."""
     name, _, parameters = asked.partition("?")
     try:
         return _carried(desk.ask(name, parameters))
@@ -88,7 +88,7 @@ def _carried(answer: Answer) -> Any:
 
 
 def _short(content: Any) -> Any:
-    """Numbers to six digits: a page need not carry what no one reads."""
+    """Round numbers to six digits, more than the page displays."""
     match content:
         case float():
             return float(f"{content:.6g}")
@@ -100,7 +100,7 @@ def _short(content: Any) -> Any:
 
 
 def _questions(scene: Scene) -> Iterator[str]:
-    """Everything that the page may ask, what is seen first before the rest."""
+    """List everything that the page can request, in order of first use."""
     yield "scene"
     for sequence, tokens in scene.sequences.items():
         for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
@@ -121,7 +121,7 @@ def _questions(scene: Scene) -> Iterator[str]:
 
 
 def _beside(scene: Scene, heads: list[tuple[int, int]]) -> Iterator[str]:
-    """Tracks, graphs and steps."""
+    """List tracks, graphs and steps."""
     for layer, head in heads:
         for level in reversed(range(levels(*scene.layers[layer].shape[1:]))):
             for what in ("entropy", "received", "peak"):
@@ -145,7 +145,7 @@ def _tiles(layer: Layer) -> Iterator[str]:
 
 
 def _chain(scene: Scene, chosen: int) -> tuple[int, ...]:
-    """The layers that the page follows a token through, where one of them is chosen."""
+    """Return the layers through which the page follows a token if one of them is selected."""
     own = [place for place, layer in enumerate(scene.layers) if layer.kind == "self"]
     sequence = scene.layers[chosen].queries
     if own and not any(scene.layers[place].queries == sequence for place in own):

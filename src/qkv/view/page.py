@@ -14,14 +14,14 @@ def html(alignments: Sequence[Alignment]) -> str:
     """Build a page that shows alignments: links between the tokens, a heat map, and a list of the sentences.
 
     The page is one file that works from disk. Its content security policy allows its own script and style, by their
-    hashes, and nothing else: no network, no other script, no markup made from strings. It follows the reader's dark
-    mode, and arrow keys walk the cells.
+    hashes, and nothing else: no network, no other script, no markup built from strings. It supports dark mode, and
+    arrow keys move between cells.
 
     Args:
-        alignments: the sentences in the order of the list; there may be none.
+        alignments: the sentences in the order of the list; can be empty.
 
     Returns:
-        The page. Weights are in it as float32.
+        The page, with weights in float32.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What the viewer shows: token sequences, and the attention layers between them, as values."""
+"""The contents of the viewer, as values: token sequences, and the attention layers between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
 
 OPTIONS = ("score", "normalizer", "mask", "bias", "enable_gqa")
-"""What of a mechanism a layer may name, as `qkv.attention` does."""
+"""The options of a mechanism that a layer can have, as in `qkv.attention`."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What the projections of a layer were given, and the projections.
+    """The inputs of a layer's projections, and the projections.
 
     Args:
         query_input: (Q, M).
         key_input: (K, M').
         value_input: (K, M'').
-        query_weight, key_weight, value_weight: (out, in); None if the input is taken as it is.
-        query_bias, key_bias, value_bias: (out); None if nothing is added.
+        query_weight, key_weight, value_weight: (out, in); None for no projection.
+        query_bias, key_bias, value_bias: (out); None for no bias.
     """
 
     query_input: Tensor
@@ -42,23 +42,23 @@ class Inputs:
 @final
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention of one item: what it was given, and what it makes of it.
+    """One attention of one item: its inputs and options.
 
     Args:
         name: its path in the model.
-        kind: whether a sequence looks at itself.
-        queries, keys: the names of the sequences that look and are looked at.
+        kind: "self" or "cross".
+        queries, keys: the names of the attending and the attended sequence.
         query: (H, Q, D).
         key: (G, K, E); G = H, or a divisor of H with `enable_gqa`.
         value: (G, K, V).
-        options: score, normalizer, mask, bias and enable_gqa as for `qkv.attention`, where they are not its defaults.
-        state: of the rows, (H, Q); None to compute it when it is first needed.
-        output: weight (M, H·V) and bias of the projection of the joined heads; None if there is none.
-        inputs: what the projections were given; None if there are none.
+        options: score, normalizer, mask, bias and enable_gqa as for `qkv.attention`, if they differ from its defaults.
+        state: row state, (H, Q); None to compute it when first needed.
+        output: weight (M, H·V) and bias of the output projection; None if there is none.
+        inputs: inputs of the projections; None if there are none.
 
     Raises:
-        ShapeError: tensors that do not fit together.
-        ConfigError: an option that `qkv.attention` does not have.
+        ShapeError: the tensors' shapes do not match.
+        ConfigError: `qkv.attention` does not have one of the options.
 
     Example:
         >>> import torch
@@ -83,7 +83,7 @@ class Layer:
         for name in self.options:
             if name not in OPTIONS:
                 raise ConfigError(
-                    error_message("options", "what `attention` takes", repr(name), nearest(name, OPTIONS))
+                    error_message("options", "an option of `attention`", repr(name), nearest(name, OPTIONS))
                 )
         for argument, tensor in (("query", self.query), ("key", self.key), ("value", self.value)):
             if tensor.ndim != 3:
@@ -91,7 +91,7 @@ class Layer:
                 raise ShapeError(error_message(argument, "(heads, positions, width)", show(tuple(tensor.shape)), hint))
         if self.key.shape[:2] != self.value.shape[:2]:
             got = show(tuple(self.value.shape))
-            raise ShapeError(error_message("value", f"{self.key.shape[:2]} as key", got, "Every key needs its value."))
+            raise ShapeError(error_message("value", f"{self.key.shape[:2]} as key", got, "Every key needs a value."))
 
     @property
     def heads(self) -> int:
@@ -106,7 +106,7 @@ class Layer:
     def map(self) -> AttentionMap:
         """The weights as a lazy matrix (H, Q, K).
 
-        Where the layer has no row state this computes it, one pass over the matrix: keep the map.
+        If the layer has no row state, this computes it in one pass over the matrix: reuse the map.
         """
         return attention_map(self.query, self.key, state=self.state, **self.options)
 
@@ -114,18 +114,18 @@ class Layer:
 @final
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What the viewer shows.
+    """The contents of the viewer.
 
     Args:
-        title: a line above it.
-        sequences: the tokens by the name of their sequence: "source" and "target", or "text".
+        title: the title.
+        sequences: tokens by the name of their sequence: "source" and "target", or "text".
         layers: the attentions between them, in the order of the model.
-        notes: for a sequence, one word for each token: "unknown", "copied", or "".
+        notes: for a sequence, one word per token: "unknown", "copied", or "".
 
     Raises:
-        DtypeError: tokens that are not strings.
-        ShapeError: a layer whose positions are not the tokens of its sequences, or notes that are not.
-        ConfigError: a layer or notes of a sequence that is not there; two layers of one name.
+        DtypeError: tokens are not strings.
+        ShapeError: a layer's sizes, or the number of notes, differ from the number of tokens.
+        ConfigError: a layer or notes belong to an unknown sequence, or two layers have the same name.
 
     Example:
         >>> import torch
@@ -142,7 +142,7 @@ class Scene:
     def __post_init__(self) -> None:
         for name, tokens in self.sequences.items():
             if not isinstance(tokens, tuple) or not all(isinstance(token, str) for token in tokens):
-                hint = 'Give the tokens one by one, for instance ("ein", "Hund").'
+                hint = 'Give a tuple of tokens, for example ("ein", "Hund").'
                 raise DtypeError(
                     error_message(f"sequences[{name!r}]", "a tuple of strings", type(tokens).__name__, hint)
                 )
@@ -155,14 +155,16 @@ class Scene:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(
-                error_message("layers", "one of each name", f"two of {twice!r}", "Give each its own name.")
+                error_message(
+                    "layers", "distinct names", f"two layers named {twice!r}", "Give each layer its own name."
+                )
             )
 
     def layer(self, name: str) -> Layer:
-        """The layer of a name.
+        """Return the layer with a name.
 
         Raises:
-            ConfigError: there is none; gives the nearest.
+            ConfigError: there is none; the message suggests the closest name.
         """
         found = next((layer for layer in self.layers if layer.name == name), None)
         if found is None:
@@ -176,5 +178,5 @@ class Scene:
             raise ConfigError(error_message(what, "the name of a sequence", repr(sequence), hint))
         tokens = len(self.sequences[sequence])
         if tokens != count:
-            hint = "Each position needs one token."
+            hint = "Give one token per position."
             raise ShapeError(error_message(what, f"{tokens}, the tokens of {sequence!r}", str(count), hint))

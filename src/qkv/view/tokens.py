@@ -1,4 +1,4 @@
-"""Tokens as labels: what can be read, whatever the token holds."""
+"""Readable labels for any token."""
 
 import re
 import unicodedata
@@ -12,11 +12,11 @@ _BYTES = re.compile("(?:<[0-9A-F]{2}>)+")
 
 
 def label(token: str) -> str:
-    """Turn a token into a label that can be read on any surface and does nothing there.
+    """Convert a token to a label that is visible and harmless anywhere.
 
-    Spaces become ␣, line ends ↵, tabs ⇥, and whatever else is invisible or reorders text (controls, right-to-left
-    overrides, lone surrogates, non-characters) its code point, so that no token looks like nothing. A mark without a
-    letter gets a dotted circle to stand on. Letters of every script, and emoji, stay as they are.
+    Spaces become ␣, line ends ↵, tabs ⇥. Anything else that is invisible or reorders text (controls, right-to-left
+    overrides, lone surrogates, non-characters) becomes its code point, so that no token looks empty. A combining mark
+    without a letter gets a dotted circle. Letters of every script, and emoji, are unchanged.
 
     Args:
         token: any string.
@@ -38,15 +38,14 @@ def label(token: str) -> str:
 
 
 def sentence(tokens: tuple[str, ...]) -> str:
-    """Join tokens into one line that a person recognizes the sentence by.
+    """Join tokens to one readable line.
 
     Args:
-        tokens: the tokens of one side; a word boundary is marked by "▁" or "Ġ", or stands between any two tokens
-            unless all are single characters.
+        tokens: the tokens of one side; word boundaries are marked by "▁" or "Ġ", or are between any two tokens unless
+            all are single characters.
 
     Returns:
-        The line without tokens that stand outside of the text, such as `<eos>`; controls are made visible as in
-        `label`, spaces stay.
+        The line, without tokens that are not text, such as `<eos>`; controls are shown as in `label`, spaces are kept.
 
     Example:
         >>> sentence(("▁ein", "▁H", "<C3>", "<BC>", "nd", "<eos>")), sentence(("3", " ", "M", "a", "y"))
@@ -92,7 +91,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _grounded(text: str) -> str:
-    """Stand marks on a letter, and cut towers of them that would reach into the neighboring rows."""
+    """Attach combining marks to a letter, and cut stacks of them that would reach into neighboring rows."""
     out, height = [], 0
     for character in text:
         height = height + 1 if _is_mark(character) else 0

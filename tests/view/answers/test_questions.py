@@ -40,7 +40,7 @@ def test_weights_that_may_be_negative_have_no_entropy(made):
     order = weights[0, 0].abs().topk(2).indices
     assert found["entropy"] is None
     assert found["keys"] == order.tolist()
-    with pytest.raises(ConfigError, match=r"what: expected a statistic of weights that may be negative; got entropy"):
+    with pytest.raises(ConfigError, match=r"what: expected a statistic defined for negative weights; got entropy"):
         desk.ask("track", "layer=0&head=0&what=entropy&level=0")
 
 
@@ -66,7 +66,7 @@ def test_exact_levels_can_be_put_off_and_gone_on_with(made):
 
 
 REFUSED = [
-    ([], "the question: expected an object; got list"),
+    ([], "the request: expected an object; got list"),
     ({"layer": 0, "head": 0, "query": 0, "colour": 1}, "'colour': expected a known field"),
     ({"layer": True, "head": 0, "query": 0}, "layer: expected an integer from 0 to 0; got True"),
     ({"layer": 0, "head": 0, "query": 6}, "query: expected an integer from 0 to 5; got 6"),
@@ -75,8 +75,8 @@ REFUSED = [
     ({"vector": [1, 2, 3, "x"]}, "vector: expected a number from -1e+30 to 1e+30; got 'x'"),
     ({"temperature": 0}, "temperature: expected a number from 0.001 to 1000; got 0"),
     ({"score": "dot"}, "score: expected an object with a name"),
-    ({"score": {"name": "dto"}}, "score: expected a name that can be chosen; got 'dto'"),
-    ({"score": {"name": "dot", "parameters": {"x": 1}}}, "score.parameters: expected those of dot; got 'x'"),
+    ({"score": {"name": "dto"}}, "score: expected one of the available names; got 'dto'"),
+    ({"score": {"name": "dot", "parameters": {"x": 1}}}, "score.parameters: expected parameters of dot; got 'x'"),
 ]
 
 
@@ -93,9 +93,9 @@ def test_a_malformed_what_if_is_named(body, message, made):
 @pytest.mark.parametrize(
     ("options", "change", "message"),
     [
-        ({}, {"bandwidth": 2.0}, "bandwidth: expected a score of the distance; got ScaledDot"),
-        ({"score": Gaussian()}, {"temperature": 2.0}, "temperature: expected scores that are not a share"),
-        ({"bias": qkv.biases.Alibi(2)}, {"temperature": 2.0}, "temperature: expected no bias of positions"),
+        ({}, {"bandwidth": 2.0}, "bandwidth: expected a distance score; got ScaledDot"),
+        ({"score": Gaussian()}, {"temperature": 2.0}, "temperature: expected scores that are not normalized"),
+        ({"bias": qkv.biases.Alibi(2)}, {"temperature": 2.0}, "temperature: expected no position bias"),
     ],
 )
 def test_a_change_without_meaning_is_answered_with_what_is_wrong(options, change, message, made):
@@ -141,5 +141,5 @@ def test_a_token_followed_down_spreads_a_mass_of_one():
 def test_layers_that_do_not_follow_and_weights_without_mass_are_named():
     with pytest.raises(ConfigError, match="layers: expected a layer whose queries are 'image' below 'other'"):
         stacked({}).ask("graph", "layers=0,1&query=0&top=1&frontier=1")
-    with pytest.raises(UnsupportedError, match="layers: expected weights that are not negative; got 'layer 0'"):
+    with pytest.raises(UnsupportedError, match="layers: expected non-negative weights; got 'layer 0'"):
         stacked({"normalizer": Identity()}).ask("graph", "layers=0&query=0&top=1&frontier=1")

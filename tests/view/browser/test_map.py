@@ -174,6 +174,6 @@ def test_what_is_sampled_is_called_so_until_it_is_exact(opened, served):
     page.wait_for_selector(".field-of-view canvas[data-state=sampled]")
     assert page.locator(".badge").inner_text() == "sampled"
     page.get_by_role("button", name="Stop computing").click()
-    page.get_by_role("button", name="Go on computing").click()
+    page.get_by_role("button", name="Resume computing").click()
     drawn(page)
     assert page.locator(".progress").is_hidden()

@@ -59,7 +59,7 @@ def test_each_mechanism_has_steps_of_its_own(opened, served, scene):
 @pytest.mark.slow
 def test_the_numbers_of_a_step_are_read_by_arrow_keys(opened, served, scene):
     page = shown(opened, served(scene), "steps", "&query=4")
-    cells = page.locator(".step .cells[aria-label^=heads]")
+    cells = page.locator(".step .cells[aria-label^=concatenated]")
     cells.focus()
     for key in ("ArrowRight", "ArrowRight", "End"):
         page.keyboard.press(key)

@@ -54,7 +54,7 @@ def test_without_the_token_there_is_nothing(change, serving):
     for path in (f"/{change}/", f"/{change}/api/scene", f"/{change}/static/live.js", "/", ""):
         answer = asked(serving, path)
         assert answer.status_code == 404
-        assert answer.json() == {"error": "There is nothing here."}
+        assert answer.json() == {"error": "Not found."}
 
 
 def test_part_of_the_token_is_not_enough(serving):

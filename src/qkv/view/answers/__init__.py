@@ -1,1 +1,1 @@
-"""What the viewer is told about a scene: numbers and texts, without a word of the web; import from its modules."""
+"""The data behind the viewer: numbers and texts about a scene, independent of the web. Import from its modules."""

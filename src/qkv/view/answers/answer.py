@@ -1,4 +1,4 @@
-"""What an answer is: a matrix of numbers, or something that JSON can say."""
+"""The types of answers: a matrix of numbers, or JSON."""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch import Tensor
 @final
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """A matrix as it travels: float32, row by row, little-endian.
+    """A matrix in its transfer format: float32, row by row, little-endian.
 
     Args:
         rows, columns: its shape.
         content: the bytes.
         state: whether it is exact, or estimated from a sample.
-        low, high: the smallest and the largest of its numbers.
+        low, high: the smallest and the largest number.
     """
 
     rows: int
@@ -30,7 +30,7 @@ class Numbers:
 @final
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Anything that JSON can say."""
+    """Any JSON value."""
 
     content: Any
 
@@ -39,7 +39,7 @@ Answer = Numbers | Words
 
 
 def numbers(matrix: Tensor, exact: bool = True) -> Numbers:
-    """A matrix (rows, columns) as an answer.
+    """Convert a matrix (rows, columns) to an answer.
 
     Example:
         >>> import torch
@@ -54,7 +54,7 @@ def numbers(matrix: Tensor, exact: bool = True) -> Numbers:
 
 
 def plain(tensor: Tensor) -> list[Any]:
-    """The numbers of a tensor for JSON, which has no NaN and no infinity: they become null."""
+    """Convert a tensor to numbers for JSON, which has no NaN and no infinity: they become null."""
     listed: list[Any] = tensor.detach().double().cpu().tolist()
     return [_plain(item) for item in listed] if tensor.ndim else [_plain(listed)]
 

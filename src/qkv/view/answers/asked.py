@@ -1,4 +1,4 @@
-"""The parameters of a question: text from outside to checked values."""
+"""The parameters of a request: parsing and checking text from outside."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -8,15 +8,15 @@ from qkv.errors import ConfigError, error_message, nearest
 
 @final
 class Asked:
-    """The parameters of one question.
+    """The parameters of one request.
 
     Args:
-        given: by name, as text.
-        known: the names that the question has.
-        body: what came with it, as JSON gave it; None if nothing came.
+        given: parameters by name, as text.
+        known: the names that the request accepts.
+        body: the parsed JSON body; None if there is none.
 
     Raises:
-        ConfigError: a name that it does not have.
+        ConfigError: a name is unknown.
     """
 
     def __init__(self, given: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
@@ -29,15 +29,15 @@ class Asked:
         self.body = body
 
     def text(self, name: str) -> str:
-        """A parameter that must be there."""
+        """Return a required parameter."""
         if name not in self._given:
-            raise ConfigError(error_message(name, "a parameter", "none", f"Ask with {name}=…."))
+            raise ConfigError(error_message(name, "a parameter", "none", f"Add {name}=… to the request."))
         return self._given[name]
 
     def number(self, name: str, stop: int, start: int = 0) -> int:
-        """An integer from `start` up to, but not including, `stop`."""
+        """Parse an integer from `start` up to, but not including, `stop`."""
         text = self.text(name)
-        # Eight digits are more than any position needs, and int() of a million digits takes its time.
+        # Eight digits are more than any position needs, and int() of a million digits is slow.
         fits = text.isascii() and text.isdigit() and len(text) <= 8
         if not fits or not start <= int(text) < stop:
             raise ConfigError(
@@ -46,14 +46,14 @@ class Asked:
         return int(text)
 
     def numbers(self, name: str, stop: int, most: int) -> list[int]:
-        """One or several integers below `stop`, with commas between them."""
+        """Parse one or several comma-separated integers below `stop`."""
         parts = self.text(name).split(",")
         if len(parts) > most:
-            raise ConfigError(error_message(name, f"at most {most} of them", str(len(parts)), "Ask for fewer."))
+            raise ConfigError(error_message(name, f"at most {most} of them", str(len(parts)), "Request fewer."))
         return [Asked({name: part}, (name,)).number(name, stop) for part in parts]
 
     def choice(self, name: str, valid: Sequence[str]) -> str:
-        """One of several words."""
+        """Parse one of several words."""
         text = self.text(name)
         if text not in valid:
             raise ConfigError(error_message(name, " or ".join(valid), _shown(text), nearest(text[:40], valid)))
@@ -61,5 +61,5 @@ class Asked:
 
 
 def _shown(text: str) -> str:
-    """What came, cut and with nothing in it that could act."""
+    """Quote the input in a message, shortened and with control characters escaped."""
     return ascii(text[:40]) + ("…" if len(text) > 40 else "")

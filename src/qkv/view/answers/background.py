@@ -1,4 +1,4 @@
-"""Work that goes on behind the answers: pyramids are made exact, the one asked for last first."""
+"""Background work: computes pyramids exactly, the most recently requested one first."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ State = Literal["sampled", "running", "exact", "cancelled", "failed"]
 
 @final
 class Background:
-    """One thread that makes pyramids exact, and stands back while a question is being answered.
+    """One thread that computes pyramids exactly, and pauses while a request is being answered.
 
     Args:
-        broken: told what went wrong where a pyramid could not be made exact.
+        broken: called with the error if a pyramid could not be computed.
     """
 
     def __init__(self, broken: Callable[[Exception], None]) -> None:
@@ -29,7 +29,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def ask(self, pyramid: Pyramid) -> None:
-        """Make a pyramid exact, before the others, unless that was cancelled."""
+        """Compute a pyramid before the others, unless it was cancelled."""
         with self._change:
             if self._closed or pyramid.exact or self._has(self._cancelled, pyramid) or self._has(self._failed, pyramid):
                 return
@@ -42,7 +42,7 @@ class Background:
             self._change.notify_all()
 
     def cancel(self, pyramid: Pyramid) -> None:
-        """Stop making a pyramid exact; the rows that are done stay."""
+        """Stop computing a pyramid; finished rows are kept."""
         with self._change:
             self._waiting = [other for other in self._waiting if other is not pyramid]
             if not pyramid.exact and not self._has(self._cancelled, pyramid):
@@ -50,19 +50,19 @@ class Background:
             self._change.notify_all()
 
     def resume(self, pyramid: Pyramid) -> None:
-        """Go on with a pyramid that was cancelled, or ask for it for the first time."""
+        """Resume a cancelled pyramid, or start a new one."""
         self.forget(pyramid)
         self.ask(pyramid)
 
     def forget(self, pyramid: Pyramid) -> None:
-        """Drop a pyramid in whatever state it is."""
+        """Drop a pyramid in any state."""
         with self._change:
             for name in ("_waiting", "_cancelled", "_failed"):
                 setattr(self, name, [other for other in getattr(self, name) if other is not pyramid])
             self._change.notify_all()
 
     def state(self, pyramid: Pyramid) -> State:
-        """How far a pyramid is."""
+        """Return the progress of a pyramid."""
         with self._change:
             if pyramid.exact:
                 return "exact"
@@ -74,7 +74,7 @@ class Background:
 
     @contextmanager
     def standing_back(self) -> Iterator[None]:
-        """The processor belongs to whoever is inside."""
+        """Pause background work while inside the context."""
         with self._change:
             self._urgent += 1
         try:
@@ -102,7 +102,7 @@ class Background:
                 pyramid = self._waiting[0]
             try:
                 pyramid.advance(lambda pyramid=pyramid: self._goes_on(pyramid))  # type: ignore[misc]
-            except Exception as error:  # a thread has no caller to tell
+            except Exception as error:  # a thread has no caller to report to
                 with self._change:
                     self._failed.append(pyramid)
                 self._broken(error)

@@ -1,4 +1,4 @@
-"""The one place where questions are answered: a scene, and everything that may be asked of it, by name."""
+"""The single entry point for requests about a scene, by name."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,12 +26,12 @@ _TILES = 1 << 20
 
 
 class Question(NamedTuple):
-    """What can be asked.
+    """A kind of request.
 
     Attributes:
-        method: GET, or POST where something changes or a body comes.
+        method: GET, or POST if it changes something or has a body.
         parameters: their names, in the order in which the page writes them.
-        answer: from the parameters to the answer.
+        answer: function from the parameters to the answer.
     """
 
     method: str
@@ -41,11 +41,11 @@ class Question(NamedTuple):
 
 @final
 class Desk:
-    """Answers questions about a scene.
+    """Answers requests about a scene.
 
     Args:
-        scene: what is looked at.
-        live: whether a server stands behind; False while a page is exported.
+        scene: the scene.
+        live: whether there is a running server; False while a page is exported.
 
     Example:
         >>> import torch
@@ -80,15 +80,15 @@ class Desk:
         }
 
     def ask(self, name: str, parameters: str, body: Any = None) -> Answer:
-        """Answer a question.
+        """Answer a request.
 
         Args:
-            name: which.
-            parameters: as after the question mark of a URL.
-            body: what came with it, as JSON gave it.
+            name: the kind of request.
+            parameters: the query string of the URL.
+            body: the parsed JSON body.
 
         Raises:
-            LookupError: there is no such question.
+            LookupError: the kind is unknown.
             QkvError: a parameter is unknown, missing or out of range.
         """
         question = self.questions[name]
@@ -96,7 +96,7 @@ class Desk:
             return question.answer(_asked(parameters, question.parameters, body))
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """Stop background work."""
         self.maps.background.close()
 
     def _broken(self, error: Exception) -> None:
@@ -183,7 +183,9 @@ def _asked(parameters: str, known: tuple[str, ...], body: Any) -> Asked:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:
-        raise ConfigError(error_message("the question", "name=value pairs", str(error), "Join them with &.")) from error
+        raise ConfigError(error_message("the request", "name=value pairs", str(error), "Join them with &.")) from error
     if len(dict(pairs)) < len(pairs):
-        raise ConfigError(error_message("the question", "each parameter once", "one of them twice", "Leave one out."))
+        raise ConfigError(
+            error_message("the request", "each parameter once", "one of them repeated", "Remove one of them.")
+        )
     return Asked(dict(pairs), known, body)

@@ -30,7 +30,7 @@ _NORMALIZERS = {
 
 
 def score_equation(score: Score) -> str:
-    """How a score comes from a query and a key.
+    """Return the equation of a score.
 
     Example:
         >>> score_equation(ScaledDot())
@@ -52,7 +52,7 @@ def score_equation(score: Score) -> str:
 
 
 def normalizer_equation(normalizer: Normalizer) -> str:
-    """How weights come from scores.
+    """Return the equation of a normalizer.
 
     Example:
         >>> normalizer_equation(Softmax())
@@ -70,6 +70,6 @@ def normalizer_equation(normalizer: Normalizer) -> str:
 
 
 def equation_of(head: Head) -> str:
-    """A whole mechanism on one line."""
+    """Return a whole mechanism on one line."""
     biased = "" if head.bias is None else ", s ← s + b"
     return f"{score_equation(head.score)}{biased}; {normalizer_equation(head.normalizer)}; o = Σ w v"

@@ -1,4 +1,4 @@
-"""All heads at a glance: a small picture of each, and the numbers behind its labels."""
+"""All heads at a glance: a thumbnail of each, and the numbers behind its labels."""
 
 import base64
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from qkv.view.answers.weights import Weights
 from qkv.view.scene import Scene
 
 SIDE = 32
-"""Cells along a side of a picture."""
+"""Cells along a side of a thumbnail."""
 ROWS = 256
-"""The most rows that a head is judged by, spread evenly; all of them where there are no more."""
+"""Maximum number of evenly spaced rows used to label a head."""
 _CELLS = 1 << 22
-"""The most weights of these rows; very long rows are fewer."""
+"""Maximum number of weights in these rows; very long rows are fewer."""
 THRESHOLDS = {"previous": 0.4, "first": 0.4, "diagonal": 0.4, "same": 0.4, "broad": 0.8}
-"""From which value on a label holds: a share of the weight; for broad, of the largest possible entropy."""
+"""Thresholds of the labels: a share of the weight; for broad, of the maximum entropy."""
 
 
 @final
@@ -30,8 +30,8 @@ class _Sample:
 
     Args:
         weights: (n, K), float64.
-        rows: where they stand.
-        visible: how many keys each may see.
+        rows: their indices.
+        visible: number of keys each may see.
     """
 
     weights: Tensor
@@ -42,10 +42,10 @@ class _Sample:
 def heads(scene: Scene) -> list[dict[str, Any]]:
     """Every head of every layer: its thumbnail and its labels.
 
-    A label's value is the mean over the rows, of the weight on: the key before the query's own position (previous),
-    the first key, the query's own position (diagonal), keys with the query's own token (same); or of the entropy as a
-    share of the largest possible one (broad). No label may hold. Labels of positions make sense where a sequence looks
-    at itself; between two sequences, `diagonal` is the weight on the key as far along as the query.
+    A label's value is a mean over rows: of the weight on the key before the query's position (previous), on the first
+    key, on the query's own position (diagonal), or on keys with the query's token (same); or of the entropy as a share
+    of its maximum (broad). A head can have no label. Position labels apply to self-attention; for cross-attention,
+    `diagonal` is the weight on the key at the query's relative position.
     """
     return [
         _judged(scene, layer, head) for layer in range(len(scene.layers)) for head in range(scene.layers[layer].heads)
@@ -117,6 +117,6 @@ def _mean(values: Tensor) -> float:
 
 
 def _thumbnail(weights: Tensor) -> Tensor:
-    """At most 32 × 32 means of the rows at hand."""
+    """Downsample the available rows to at most 32 × 32 means."""
     rows, columns = (min(SIDE, size) for size in weights.shape)
     return F.adaptive_avg_pool2d(weights[None], (rows, columns))[0] if weights.numel() else weights

@@ -1,4 +1,4 @@
-"""One token followed down the layers: which tokens its attention came from, and what was left out."""
+"""One token followed down the layers: which tokens its attention came from, and how much is omitted."""
 
 from typing import Any, NamedTuple
 
@@ -10,19 +10,19 @@ from qkv.view.answers.head import head_of
 from qkv.view.scene import Scene
 
 MOST = 64
-"""The most links of a token, and the most tokens followed at a time."""
+"""Maximum links per token, and maximum tokens followed per layer."""
 DEEPEST = 128
-"""The most layers followed at a time."""
+"""Maximum number of layers."""
 
 
 class Followed(NamedTuple):
-    """What is followed.
+    """What to follow.
 
     Attributes:
         layers: from the bottom to the top.
         query: the token at the top.
-        top: how many links of each token.
-        frontier: how many tokens of each layer are followed further.
+        top: number of links per token.
+        frontier: number of tokens per layer that are followed further.
     """
 
     layers: tuple[int, ...]
@@ -32,15 +32,15 @@ class Followed(NamedTuple):
 
 
 def graph(scene: Scene, followed: Followed) -> dict[str, Any]:
-    """Follow a token from the top layer down; weights are the mean over the heads.
+    """Follow a token from the top layer down; weights are averaged over the heads.
 
-    The token starts with a mass of 1. It goes to the keys in proportion to their weights; of each token the strongest
-    links are kept, and of what they reach the heaviest tokens are followed. The mass that gets lost is told for each
-    layer.
+    The token starts with a mass of 1, which is distributed over the keys in proportion to their weights. Only the
+    strongest links of each token are kept, and only the heaviest tokens they reach are followed. The discarded mass is
+    returned for each layer.
 
     Raises:
-        ConfigError: layers that do not follow upon each other.
-        UnsupportedError: weights that may be negative, which have no mass.
+        ConfigError: the layers are not consecutive.
+        UnsupportedError: weights can be negative, so they are not a mass.
     """
     _check(scene, followed)
     depth = len(followed.layers)
@@ -71,7 +71,7 @@ def _check(scene: Scene, followed: Followed) -> None:
         wanted, got = scene.layers[above].keys, scene.layers[below].queries
         if wanted != got:
             expected = f"a layer whose queries are {wanted!a} below {scene.layers[above].name!a}"
-            hint = "List layers from bottom to top, each looking at what the one below made."
+            hint = "List layers from bottom to top, each attending to the output of the one below."
             raise ConfigError(error_message("layers", expected, ascii(scene.layers[below].name), hint))
 
 
@@ -79,8 +79,8 @@ def _mean(scene: Scene, number: int, query: int) -> Tensor:
     layer = scene.layers[number]
     heads = [head_of(layer, head) for head in range(layer.heads)]
     if not all(head.non_negative for head in heads):
-        hint = "Look at its map instead."
-        raise UnsupportedError(error_message("layers", "weights that are not negative", ascii(layer.name), hint))
+        hint = "Use its map instead."
+        raise UnsupportedError(error_message("layers", "non-negative weights", ascii(layer.name), hint))
     return torch.stack([head.attend(query)[1] for head in heads]).double().mean(0)
 
 

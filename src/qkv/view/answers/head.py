@@ -1,4 +1,4 @@
-"""One head of a layer as a problem of its own: all of its rows, or some."""
+"""One head of a layer as a separate problem, with all or some of its rows."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -26,16 +26,16 @@ _NON_NEGATIVE = ("softmax", "sum", "hard", "sigmoid", "sparsemax", "entmax")
 @final
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What one head attends with, and where its rows stand in the layer.
+    """The inputs of one head, and the position of its rows in the layer.
 
     Args:
         query: (Q, D), all rows.
         key: (K, E).
         value: (K, V).
-        score, normalizer: of this head.
-        mask, bias: of the whole layer; None if there is none.
-        cut: which head of how many.
-        state: of all rows, where it is known.
+        score, normalizer: those of this head.
+        mask, bias: those of the whole layer; None if there is none.
+        cut: the head's index and the number of heads.
+        state: row state of all rows, if known.
 
     Example:
         >>> import torch
@@ -66,19 +66,19 @@ class Head:
 
     @property
     def non_negative(self) -> bool:
-        """Whether no weight can be below zero, so that a row has an entropy."""
+        """Whether no weight can be negative, so that a row has an entropy."""
         return self.kind in _NON_NEGATIVE
 
     @property
     def depth(self) -> int:
-        """How many numbers a pair takes while its score is made."""
+        """How many numbers a pair takes while its score is computed."""
         if self.score.core not in ("tanh_sum", "distance"):
             return 1
         operands = self.score.prepare(self.query[:1], self.key[:1])
         return max(1, int(operands[0].shape[-1]))
 
     def options(self, rows: Tensor | None = None) -> dict[str, Any]:
-        """The mechanism as `qkv.attention` takes it, for all rows or some."""
+        """Return the mechanism as arguments of `qkv.attention`, for all rows or some."""
         cut = replace(self.cut, rows=rows)
         mask = None if self.mask is None else MaskPart(self.mask, cut)
         return {
@@ -89,11 +89,11 @@ class Head:
         }
 
     def map(self, rows: Tensor | None = None, state: Tensor | None = None) -> AttentionMap:
-        """The weights (Q, K) as a lazy matrix.
+        """Return the weights (Q, K) as a lazy matrix.
 
         Args:
-            rows: positions of the queries to keep, in any order; None for all.
-            state: of these rows; None to take what the layer knows, or to compute it: one pass over these rows.
+            rows: positions of the queries to select, in any order; None for all.
+            state: row state of these rows; None to use the layer's, or to compute it in one pass over these rows.
         """
         given = state
         if given is None and self.state is not None:
@@ -103,19 +103,19 @@ class Head:
         return attention_map(query, self.key, state=known, **self.options(rows))
 
     def attend(self, query: int) -> tuple[Tensor, Tensor]:
-        """What one query gets, (V), and its weights, (K)."""
+        """Return the output of one query, (V), and its weights, (K)."""
         rows = torch.tensor([query], device=self.query.device)
         found = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
         return found[0][0], found[1][0]
 
     def bounds(self) -> Bounds | None:
-        """Which keys each query may see as an interval, where the mask is one."""
+        """Return the keys each query may see as an interval, if the mask is one."""
         if self.mask is None:
             return None
         return MaskPart(self.mask, self.cut).bounds(Grid((), *self.shape, self.query.device))
 
     def visible(self, query: int) -> Tensor:
-        """Which keys a query may see: bool (K)."""
+        """Return which keys a query may see: bool (K)."""
         keys, device = self.shape[1], self.query.device
         if self.mask is None:
             return torch.ones(keys, dtype=torch.bool, device=device)
@@ -127,11 +127,11 @@ class Head:
 
 
 def head_of(layer: Layer, head: int) -> Head:
-    """One head of a layer.
+    """Extract one head of a layer.
 
     Args:
-        layer: all heads.
-        head: which one, from 0.
+        layer: the layer.
+        head: index of the head, from 0.
 
     Returns:
         The head; tensors are views of the layer's.
@@ -157,15 +157,15 @@ def head_of(layer: Layer, head: int) -> Head:
 
 
 def default_normalizer(score: Score) -> Normalizer:
-    """What `qkv.attention` takes where no normalizer is given."""
+    """Return the normalizer that `qkv.attention` uses by default."""
     return Sum() if score.non_negative else Softmax()
 
 
 def norms(layer: Layer, head: int) -> Tensor:
-    """How long each value is after the output projection, ‖W_O v‖: what a weight of one would contribute.
+    """Return the norm of each value after the output projection, ‖W_O v‖: the contribution of a weight of one.
 
     Returns:
-        (K,); the norm of the value itself where the layer has no output projection.
+        (K,); the norm of the value itself if the layer has no output projection.
     """
     value = layer.value[head * layer.key.shape[0] // layer.heads].detach()
     value = value.double()
@@ -173,11 +173,11 @@ def norms(layer: Layer, head: int) -> Tensor:
         return value.square().sum(-1).sqrt()
     width = value.shape[-1]
     weight = layer.output[0].detach()[:, head * width : (head + 1) * width].double()
-    # ‖Wv‖² = vᵀ(WᵀW)v: the projected values themselves would be M numbers for each key.
+    # ‖Wv‖² = vᵀ(WᵀW)v: the projected values themselves would take M numbers per key.
     gram = weight.mT @ weight
     return ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
 
 
 def cells(layer: Layer) -> int:
-    """How many weights a layer has."""
+    """Return the number of weights of a layer."""
     return prod(layer.shape)

@@ -1,4 +1,4 @@
-"""Results kept up to a number of bytes, those not asked for the longest dropped first."""
+"""A cache of results bounded in bytes, which evicts the least recently used first."""
 
 import threading
 from collections import OrderedDict
@@ -13,9 +13,9 @@ class Kept(Generic[T]):
     """A cache that is bounded in bytes.
 
     Args:
-        limit: the most bytes of all that is kept; a single thing that is larger is kept alone.
-        size: how many bytes a thing takes.
-        dropped: told of each thing that had to go.
+        limit: maximum total bytes; a single entry that is larger is cached alone.
+        size: returns the bytes of an entry.
+        dropped: called with each evicted entry.
 
     Example:
         >>> kept = Kept[bytes](10, len)
@@ -32,19 +32,19 @@ class Kept(Generic[T]):
         self._lock = threading.RLock()
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under a name; made if it is not there."""
+        """Return the entry with a name; create it if missing."""
         found = self.find(name)
         return self.put(name, make()) if found is None else found
 
     def find(self, name: Hashable) -> T | None:
-        """What is kept under a name, or None."""
+        """Return the entry with a name, or None."""
         with self._lock:
             if name in self._things:
                 self._things.move_to_end(name)
             return self._things.get(name)
 
     def put(self, name: Hashable, thing: T) -> T:
-        """Keep a thing, in place of others where there is no room; one that came first stays."""
+        """Store an entry and evict others if necessary; an existing one is kept."""
         gone = []
         with self._lock:
             if name not in self._things:

@@ -1,4 +1,4 @@
-"""What a scene holds: its sequences and layers, as the page lists them."""
+"""The contents of a scene: its sequences and layers, as the page lists them."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label
 
 VERSION = 1
-"""Of the questions and answers between page and server."""
+"""Version of the requests and answers between page and server."""
 LISTED = 20_000
-"""The longest sequence that is listed whole."""
+"""Maximum length of a sequence that is listed in full."""
 PIECE = 4_096
-"""The most tokens of one answer about a longer one."""
+"""Maximum number of tokens per answer for a longer one."""
 
 
 def listed(scene: Scene, live: bool) -> dict[str, Any]:
-    """The scene without its numbers.
+    """Return the scene without its numbers.
 
     Args:
-        scene: what is looked at.
-        live: whether a server can answer further questions.
+        scene: the scene.
+        live: whether a server can answer further requests.
     """
     sequences = {
         name: {"length": len(tokens)} if len(tokens) > LISTED else piece(scene, name, 0, len(tokens))
@@ -36,10 +36,10 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
 
 
 def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
-    """Some tokens of a sequence: as they are, as they can be shown, and what is noted of them.
+    """Return some tokens of a sequence: raw, as labels, and their notes.
 
     Raises:
-        ConfigError: a sequence that is not there.
+        ConfigError: the sequence is unknown.
     """
     if sequence not in scene.sequences:
         hint = nearest(sequence[:40], scene.sequences)
@@ -53,12 +53,12 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
 
 
 def label_of(title: str) -> str:
-    """A line of text with its spaces, and nothing in it that could act."""
+    """Return a line of text with its spaces, with control characters escaped."""
     return " ".join(label(word) for word in title.split(" ") if word)
 
 
 def _sayable(token: str) -> str:
-    """JSON travels as UTF-8, which has no lone surrogates."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return token.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -85,7 +85,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def mask_name(head: Head) -> str:
-    """A mask, in a word or two.
+    """Describe a mask in a few words.
 
     Example:
         >>> import torch, qkv

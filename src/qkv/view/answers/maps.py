@@ -1,4 +1,4 @@
-"""The maps of a scene: tiles, tracks and progress of any head, within a bounded memory."""
+"""The maps of a scene: tiles, tracks and progress of any head, in bounded memory."""
 
 from collections.abc import Callable
 from typing import Any, Literal, final
@@ -17,19 +17,19 @@ from qkv.view.answers.weights import Weights
 from qkv.view.scene import Scene
 
 PYRAMIDS = 512 << 20
-"""The most bytes of all pyramids together, but for one that is larger."""
+"""Maximum bytes of all pyramids together, except for a single larger one."""
 TILES = 64 << 20
-"""The most bytes of tiles that are kept."""
+"""Maximum bytes of cached tiles."""
 Quantity = Literal["weight", "contribution"]
 
 
 @final
 class Maps:
-    """Every head's matrix, from afar and from near.
+    """The matrices of all heads, at all zoom levels.
 
     Args:
-        scene: what is looked at.
-        broken: told where exact levels could not be computed.
+        scene: the scene.
+        broken: called with the error if exact levels could not be computed.
     """
 
     def __init__(self, scene: Scene, broken: Callable[[Exception], None]) -> None:
@@ -40,11 +40,11 @@ class Maps:
 
     @property
     def bytes(self) -> int:
-        """What pyramids and tiles take, or will when they are done."""
+        """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
     def tile(self, layer: int, head: int, place: Place, how: How, quantity: Quantity) -> Numbers:
-        """A tile; asking for one starts the exact levels of its map."""
+        """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
         _expect_level(pyramid, place.level)
         for side, at, cells in zip(("row", "column"), place[1:], pyramid.size(place.level), strict=True):
@@ -61,36 +61,36 @@ class Maps:
         return found
 
     def track(self, layer: int, head: int, what: What, level: int) -> Numbers:
-        """A statistic of every query or key, pooled to a level: (1, n)."""
+        """Return a statistic of every query or key, pooled to a level: (1, n)."""
         pyramid = self.pyramid(layer, head, "weight")
         if what == "entropy" and not pyramid.weights.head.non_negative:
             got = f"entropy of {pyramid.weights.head.kind} weights"
-            hint = "Ask for peak, or received."
-            raise ConfigError(error_message("what", "a statistic of weights that may be negative", got, hint))
+            hint = "Request peak or received."
+            raise ConfigError(error_message("what", "a statistic defined for negative weights", got, hint))
         _expect_level(pyramid, level)
         self._begin(pyramid)
         values, exact = pyramid.track(what)
         return numbers(_pooled(values, level, what)[None], exact)
 
     def progress(self, layer: int, head: int, quantity: Quantity) -> dict[str, Any]:
-        """How much of a map is exact."""
+        """Return how much of a map is exact."""
         pyramid = self.pyramid(layer, head, quantity)
         rows = pyramid.shape[0]
         done = pyramid.done / rows if rows else 1.0
         return {"done": done, "state": self.background.state(pyramid), "levels": pyramid.levels}
 
     def cancel(self, layer: int, head: int) -> None:
-        """Stop making a head's maps exact."""
+        """Stop computing a head's maps."""
         for pyramid in self._of(layer, head):
             self.background.cancel(pyramid)
 
     def resume(self, layer: int, head: int) -> None:
-        """Go on with them."""
+        """Resume computing them."""
         for pyramid in self._of(layer, head):
             self.background.resume(pyramid)
 
     def pyramid(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
-        """The levels of a head's matrix."""
+        """Return the pyramid of a head's matrix."""
         return self._pyramids.get((layer, head, quantity), lambda: self._built(layer, head, quantity))
 
     def _built(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
@@ -117,7 +117,7 @@ def _expect_level(pyramid: Pyramid, level: int) -> None:
 
 
 def _pooled(values: Tensor, level: int, what: What) -> Tensor:
-    """A track at a level: the largest peak, the mean of the others."""
+    """Pool a track to a level: the maximum for peak, the mean for the others."""
     block = 1 << level
     padding = -len(values) % block
     blocks = torch.nn.functional.pad(values.double(), (0, padding), value=torch.nan).view(-1, block)

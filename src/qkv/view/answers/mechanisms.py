@@ -1,4 +1,4 @@
-"""Which scores, normalizers and masks one may put in place of a head's own, by name and number."""
+"""The scores, normalizers and masks that can replace those of a head, by name and parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -23,12 +23,12 @@ Numbers = Mapping[str, float]
 
 
 class Knob(NamedTuple):
-    """A number that may be turned.
+    """An adjustable number.
 
     Attributes:
-        name: of the parameter.
-        default, low, high: where it starts, and how far it may go.
-        step: by how much it moves; 1 for integers.
+        name: name of the parameter.
+        default, low, high: initial value and range.
+        step: step size; 1 for integers.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Knob(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One mechanism: its numbers, and how it is made of them."""
+    """One mechanism: its numbers, and how to build it."""
 
     knobs: tuple[Knob, ...]
     make: Callable[[Numbers], Any]
@@ -69,7 +69,7 @@ NORMALIZERS: dict[str, Kind] = {
 
 
 def mask_kinds(keys: int) -> dict[str, Kind]:
-    """The masks for rows of so many keys."""
+    """Return the masks for rows of a number of keys."""
     most = float(keys)
     return {
         "none": Kind((), lambda n: None),
@@ -83,7 +83,7 @@ def mask_kinds(keys: int) -> dict[str, Kind]:
 
 
 def mechanisms(head: Head) -> dict[str, Any]:
-    """What can be chosen for a head, and what it does by itself."""
+    """List the choices for a head, and its own mechanism."""
     tables = {"scores": SCORES, "normalizers": NORMALIZERS, "masks": mask_kinds(head.shape[1])}
     chosen = {name: [_listed(kind, table[kind].knobs) for kind in table] for name, table in tables.items()}
     own = {
@@ -95,19 +95,19 @@ def mechanisms(head: Head) -> dict[str, Any]:
 
 
 def chosen_score(choice: object, own: Score) -> Score:
-    """The score that a question names; a head's own where it names none."""
+    """Return the score named in a request, or the head's own."""
     found: Score = _chosen("score", choice, SCORES, own)
     return found
 
 
 def chosen_normalizer(choice: object) -> Normalizer | None:
-    """The normalizer that a question names; None for what goes with the score."""
+    """Return the normalizer named in a request; None for the score's default."""
     found: Normalizer | None = _chosen("normalizer", choice, NORMALIZERS, None)
     return found
 
 
 def chosen_mask(choice: object, own: Mask | None, keys: int) -> Mask | None:
-    """The mask that a question names; a layer's own where it names none."""
+    """Return the mask named in a request, or the layer's own."""
     found: Mask | None = _chosen("mask", choice, mask_kinds(keys), own)
     return found
 
@@ -119,12 +119,14 @@ def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> A
         raise ConfigError(error_message(what, "an object with a name", "something else", 'Example: {"name": "dot"}.'))
     name, given = choice["name"], choice.get("parameters") or {}
     if name not in table or not isinstance(given, dict):
-        raise ConfigError(error_message(what, "a name that can be chosen", ascii(name[:40]), nearest(name[:40], table)))
+        raise ConfigError(
+            error_message(what, "one of the available names", ascii(name[:40]), nearest(name[:40], table))
+        )
     known = {knob.name: knob for knob in table[name].knobs}
     for parameter in given:
         if parameter not in known:
-            hint = nearest(parameter[:40], known) if known else "Leave it out."
-            raise ConfigError(error_message(f"{what}.parameters", f"those of {name}", ascii(parameter[:40]), hint))
+            hint = nearest(parameter[:40], known) if known else "Omit it."
+            raise ConfigError(error_message(f"{what}.parameters", f"parameters of {name}", ascii(parameter[:40]), hint))
     return table[name].make(
         {
             knob.name: checked(f"{what}.{knob.name}", given.get(knob.name, knob.default), knob.low, knob.high)
@@ -134,15 +136,17 @@ def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> A
 
 
 def checked(what: str, value: object, low: float, high: float) -> float:
-    """A number within its range.
+    """Check that a number is within its range.
 
     Raises:
-        ConfigError: it is none, or lies outside.
+        ConfigError: it is not a number, or is outside the range.
     """
     fine = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if not fine:
         got = ascii(value)[:40]
-        raise ConfigError(error_message(what, f"a number from {low:g} to {high:g}", got, "Move it into that range."))
+        raise ConfigError(
+            error_message(what, f"a number from {low:g} to {high:g}", got, "Choose a number in that range.")
+        )
     return float(value)  # type: ignore[arg-type]
 
 
@@ -156,7 +160,7 @@ def _snake(owner: object) -> str:
 
 
 def _numbers(owner: Score | Normalizer) -> dict[str, float]:
-    """The parameters of a mechanism that are single numbers."""
+    """Return the parameters of a mechanism that are single numbers."""
     fields = vars(owner)
     return {
         name: float(value)

@@ -1,4 +1,4 @@
-"""One query or one key: with which others its weight lies."""
+"""The largest weights of one query or one key."""
 
 from typing import Any
 
@@ -11,15 +11,14 @@ from qkv.view.answers.weights import Weights
 from qkv.view.scene import Scene
 
 MOST = 4_096
-"""The most that are listed."""
+"""Maximum number of listed entries."""
 
 
 def row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, Any]:
-    """What a query attends to, the largest weights first.
+    """Return the keys a query attends to, largest weights first.
 
     Returns:
-        keys, weights, contributions, the rest of the weight, and the entropy in nats (None if weights may be
-        negative).
+        keys, weights, contributions, the remaining weight, and the entropy in nats (None if weights can be negative).
     """
     one = head_of(scene.layers[layer], head)
     weights = one.attend(query)[1].double()
@@ -27,11 +26,11 @@ def row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, 
 
 
 def column(scene: Scene, layer: int, head: int, key: int, top: int, weights: Weights) -> dict[str, Any]:
-    """Which queries attend to a key, the largest weights first.
+    """Return the queries that attend to a key, largest weights first.
 
     Args:
-        scene, layer, head, key, top: as `row`.
-        weights: of that head.
+        scene, layer, head, key, top: as for `row`.
+        weights: the weights of that head.
     """
     rows = weights.head.shape[0]
     step = 4_096

@@ -1,4 +1,4 @@
-"""From the scores of one query to its weights, step by step, each normalizer in its own steps."""
+"""The steps from the scores of one query to its weights, for each normalizer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from qkv.view.answers.stage import Stage, number
 
 
 class Row(NamedTuple):
-    """The whole row of one query, and which keys are shown.
+    """The whole row of one query, and the displayed keys.
 
     Attributes:
-        scores: with their bias, hidden ones too, (K), float64.
+        scores: including bias and masked keys, (K), float64.
         visible: bool, (K).
-        weights: as the layer gives them, (K).
-        threshold: τ where the normalizer has one, as the row state has it.
-        places: the keys that are shown.
+        weights: those of the layer, (K).
+        threshold: τ from the row state, if the normalizer has one.
+        places: the displayed keys.
     """
 
     scores: Tensor
@@ -31,26 +31,26 @@ class Row(NamedTuple):
     places: Tensor
 
     def seen(self) -> Tensor:
-        """The scores of keys that may be seen."""
+        """The scores of visible keys."""
         return self.scores[self.visible]
 
     def shown(self, values: Tensor) -> Tensor:
-        """Of the keys that are shown; those that are hidden are NaN."""
+        """The scores of displayed keys, NaN for masked ones."""
         return torch.where(self.visible, values, torch.nan)[self.places]
 
 
 def weight_stages(normalizer: Normalizer, row: Row) -> list[Stage]:
-    """How the weights of a row come about; the last stage is the weights, as the layer gives them.
+    """Return the stages from scores to weights; the last stage is the layer's own weights.
 
     Args:
-        normalizer: of one head.
+        normalizer: the normalizer of one head.
         row: its scores and weights.
 
     Returns:
         The stages.
     """
     stages, filled = _STAGES[type(normalizer).__name__](normalizer, row) if len(row.seen()) else ([], None)
-    note = "" if len(row.seen()) else "This query may see no key: all weights are 0."
+    note = "" if len(row.seen()) else "All keys are masked for this query: all weights are 0."
     weights = row.weights.double()[row.places]
     equation = normalizer_equation(normalizer)
     return [*stages, Stage("weights", "w", equation, "row", weights, note, filled, of_weights=True)]
@@ -94,7 +94,7 @@ def _sum(normalizer: Normalizer, row: Row) -> Steps:
 
 def _mean(normalizer: Normalizer, row: Row) -> Steps:
     s, count = _of(row), row.visible.sum()
-    return [Stage("keys seen", "n", "n", "number", count)], lambda at: f"{s(at)}/{int(count)}"
+    return [Stage("visible keys", "n", "n", "number", count)], lambda at: f"{s(at)}/{int(count)}"
 
 
 def _identity(normalizer: Normalizer, row: Row) -> Steps:

@@ -1,4 +1,4 @@
-"""What belongs to one head, and to some of its rows, of a score, a normalizer, a mask and a bias."""
+"""The parts of a score, normalizer, mask and bias that belong to one head and some of its rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ Owner = TypeVar("Owner", Score, Normalizer, Bias)
 @final
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Which part of a layer: one head, and all of its rows or some.
+    """A part of a layer: one head, with all or some of its rows.
 
     Args:
         heads: H of the layer.
         groups: G, the heads of its keys.
-        head: which one.
+        head: index of the head.
         queries: Q of the layer.
-        rows: positions of the queries that are kept, int64; None for all.
+        rows: positions of the selected queries, int64; None for all.
     """
 
     heads: int
@@ -36,11 +36,11 @@ class Cut:
     rows: Tensor | None = None
 
     def place(self, rows_Q1: Tensor) -> Tensor:
-        """Where rows of the part stand in the layer."""
+        """Return the positions of the part's rows in the layer."""
         return rows_Q1 if self.rows is None else self.rows[rows_Q1[:, 0]][:, None]
 
     def pick(self, table: Tensor, own: int) -> Tensor:
-        """The head's part of a tensor whose own dimensions follow that of the heads."""
+        """Select the head's part of a tensor whose own dimensions follow the head dimension."""
         if table.ndim <= own:
             return table
         return table.select(-own - 1, self.head if table.shape[-own - 1] > 1 else 0)
@@ -49,17 +49,17 @@ class Cut:
 @final
 @dataclass(frozen=True, eq=False)
 class MaskPart(Mask):
-    """A layer's mask as one head and some rows see it."""
+    """A layer's mask for one head and some rows."""
 
     whole: Mask
     cut: Cut
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Ask the whole mask where the rows stand."""
+        """Evaluate the whole mask at the rows' positions."""
         return self.cut.pick(self.whole.visible(self._grid(grid), self.cut.place(rows_Q1), columns_K), 2)
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """The same intervals, of fewer rows."""
+        """Return the same intervals, for fewer rows."""
         bounds = self.whole.bounds(self._grid(grid))
         return None if bounds is None else Bounds(self._bound(bounds.first), self._bound(bounds.last))
 
@@ -76,20 +76,20 @@ class MaskPart(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class BiasPart(Bias):
-    """A layer's bias as one head and some rows see it."""
+    """A layer's bias for one head and some rows."""
 
     whole: Bias
     cut: Cut
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """Ask the whole bias where the rows stand."""
+        """Evaluate the whole bias at the rows' positions."""
         return self.whole.tile(self.cut.place(rows_Q1), columns_K)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _OneHead:
-    """A function that expects all heads, asked for one of them."""
+    """Evaluate a function that expects all heads for one of them."""
 
     function: Callable[[Tensor, Tensor], Tensor]
     cut: Cut
@@ -101,7 +101,7 @@ class _OneHead:
 
 
 def part_of(owner: Owner, cut: Cut) -> Owner:
-    """A score, normalizer or bias with the parameters of one head."""
+    """Return a score, normalizer or bias with the parameters of one head."""
     if isinstance(owner, Learned):
         return replace(owner, module=_OneHead(owner.module, cut))
     heads = {
@@ -117,7 +117,7 @@ def _of_head(parameter: Tensor, own: int, cut: Cut) -> Tensor:
 
 
 def bias_of(bias: Tensor | Bias | None, cut: Cut) -> Tensor | Bias | None:
-    """A layer's bias as one head and some rows see it."""
+    """Return a layer's bias for one head and some rows."""
     if bias is None:
         return None
     if isinstance(bias, Bias):

@@ -1,4 +1,4 @@
-"""Blocks of weights as cells of a coarser level: their sums, maxima, and where they lie."""
+"""Pooling blocks of weights to cells of a coarser level: sums, maxima, and positions."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ SIDE = 256
 
 
 def levels(rows: int, columns: int) -> int:
-    """How many levels a matrix has: the last fits into one tile.
+    """Return how many levels a matrix has: the last fits in one tile.
 
     Example:
         >>> levels(256, 10), levels(131_072, 131_072)
@@ -21,7 +21,7 @@ def levels(rows: int, columns: int) -> int:
 
 
 def fine(cells: range, level: int, size: int) -> slice:
-    """The weights, out of `size`, that cells of a level stand for.
+    """Return the range of weights, out of `size`, that cells of a level cover.
 
     Example:
         >>> fine(range(1, 3), 2, 10)
@@ -31,7 +31,7 @@ def fine(cells: range, level: int, size: int) -> slice:
 
 
 def extents(cells: range, level: int, size: int) -> Tensor:
-    """How many weights, out of `size`, each cell of a level stands for; fewer at the edge.
+    """Return how many weights, out of `size`, each cell of a level covers; fewer at the edge.
 
     Example:
         >>> extents(range(1, 3), 2, 10)
@@ -42,7 +42,7 @@ def extents(cells: range, level: int, size: int) -> Tensor:
 
 
 def pooled(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Sums and maxima of blocks, those at the edges smaller.
+    """Compute sums and maxima of blocks; those at the edges are smaller.
 
     Example:
         >>> pooled(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), 2)
@@ -50,13 +50,13 @@ def pooled(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """
     if block == 1:
         return tile, tile
-    # Rows first: neighbors in memory are then added to neighbors, many at a time.
+    # Rows first: this adds contiguous memory to contiguous memory, many elements at a time.
     total, top = pooled_rows(tile, block)
     return pooled_columns(total, block)[0], pooled_columns(top, block)[1]
 
 
 def pooled_rows(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Sums and maxima of blocks of rows."""
+    """Compute sums and maxima of blocks of rows."""
     rows, columns = tile.shape
     whole = rows // block * block
     inner = tile[:whole].reshape(whole // block, block, columns)
@@ -68,7 +68,7 @@ def pooled_rows(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def pooled_columns(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """Sums and maxima of blocks of columns."""
+    """Compute sums and maxima of blocks of columns."""
     rows, columns = tile.shape
     whole = columns // block * block
     inner = tile[:, :whole].reshape(rows, whole // block, block)
@@ -80,11 +80,11 @@ def pooled_columns(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def information(tile: Tensor) -> Tensor:
-    """−Σ w log w over each row, in nats; a weight of 0 has none.
+    """Compute −Σ w log w of each row, in nats; a weight of 0 contributes 0.
 
     Example:
         >>> information(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([-0.0000, 0.6931])
     """
-    # The smallest normal number in place of 0: 0·log stays 0, and log stays vectorized.
+    # The smallest normal number instead of 0: 0·log stays 0, and log stays vectorized.
     return -(tile.clamp(min=torch.finfo(tile.dtype).tiny).log_() * tile).sum(1)

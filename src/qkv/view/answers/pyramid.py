@@ -1,4 +1,4 @@
-"""The whole matrix of one head seen from afar: levels of mean and maximum, first sampled, then exact."""
+"""The matrix of one head at coarse levels, as mean and maximum, first sampled, then exact."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, p
 from qkv.view.answers.weights import Weights
 
 STORED = 1 << 24
-"""The most cells of the finest level that is kept: 128 MiB for mean and maximum, and a third of it for the others."""
+"""Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
 _CHUNK = 1 << 20
 _HEIGHT = 256
 _SAMPLE = 1 << 25
@@ -23,7 +23,7 @@ What = Literal["entropy", "received", "peak"]
 
 
 class Place(NamedTuple):
-    """Which tile: its level, 0 for single weights, and how many tiles lie above and left of it."""
+    """A tile: its level, 0 for single weights, and the number of tiles above and to the left of it."""
 
     level: int
     row: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class _Stripe(NamedTuple):
-    """What some rows add: cells of the finest level that is kept, and statistics."""
+    """The contribution of some rows: cells of the finest stored level, and statistics."""
 
     totals: Tensor
     tops: Tensor
@@ -42,18 +42,18 @@ class _Stripe(NamedTuple):
 
 @final
 class Pyramid:
-    """Levels of one matrix: a cell of level L stands for 2^L × 2^L weights.
+    """Levels of one matrix: a cell of level L covers 2^L × 2^L weights.
 
-    Levels below `base` are computed when they are asked for, exactly. Those from `base` on are kept; `advance` computes
-    them from the first row to the last, and until a row is done a sample of its weights stands for it.
+    Levels below `base` are computed exactly on request. Those from `base` on are stored; `advance` computes them from
+    the first row to the last, and until a row is done, a sample of its weights replaces it.
 
     Args:
         weights: the matrix.
 
     Attributes:
-        levels: how many there are; the last fits into one tile.
-        base: the first that is kept.
-        done: how many rows are exact.
+        levels: number of levels; the last fits in one tile.
+        base: the first stored level.
+        done: number of exact rows.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -70,7 +70,7 @@ class Pyramid:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes when it is done."""
+        """Memory of the finished pyramid."""
         cells = sum(high * wide for high, wide in map(self.size, range(self.base, self.levels)))
         return 8 * cells + 8 * self.shape[0] + 8 * self.shape[1] + _SAMPLES + self.weights.bytes
 
@@ -81,19 +81,19 @@ class Pyramid:
 
     @property
     def small(self) -> bool:
-        """Whether all of it takes hardly longer than a tile."""
+        """Whether computing everything takes hardly longer than a tile."""
         return self.shape[0] * self.shape[1] * self.weights.head.depth <= _CHEAP
 
     def size(self, level: int) -> tuple[int, int]:
-        """Cells of a level, down and across."""
+        """Return the number of cells of a level, vertically and horizontally."""
         return -(-self.shape[0] >> level), -(-self.shape[1] >> level)
 
     def tile(self, place: Place, how: How) -> tuple[Tensor, bool]:
-        """A tile of at most 256 × 256 cells, and whether it is exact.
+        """Return a tile of at most 256 × 256 cells, and whether it is exact.
 
         Args:
-            place: which.
-            how: what a cell shows of the weights it stands for.
+            place: the tile.
+            how: mean or maximum of the weights a cell covers.
         """
         level, row, column = place
         high, wide = self.size(level)
@@ -109,9 +109,9 @@ class Pyramid:
         return torch.cat([kept, sample[ready:]]), False
 
     def track(self, what: What) -> tuple[Tensor, bool]:
-        """A statistic of every row, or of every column (received), and whether it is exact.
+        """Return a statistic of every row, or of every column (received), and whether it is exact.
 
-        Rows that are not done yet are like the nearest of a sample; what columns received is scaled up from it.
+        Unfinished rows take the value of the nearest sampled row; for columns, the sample is scaled up.
         """
         of_rows = self._peak if what == "peak" else self._entropy
         if self.exact:
@@ -131,13 +131,13 @@ class Pyramid:
         return torch.cat([of_rows[:done], found[nearest][done:]]), False
 
     def advance(self, goes_on: Callable[[], bool]) -> bool:
-        """Make some more rows exact.
+        """Compute some more rows exactly.
 
         Args:
-            goes_on: asked between pieces of a few milliseconds; may wait.
+            goes_on: called every few milliseconds, and can block; returns whether to continue.
 
         Returns:
-            Whether rows were added; False where it was told to stop, which loses the rows at hand, or all are done.
+            Whether rows were added; False if it was stopped, which loses the rows in progress, or all are done.
         """
         if self.exact:
             return False
@@ -149,7 +149,7 @@ class Pyramid:
         return found is not None
 
     def finish(self) -> None:
-        """Make all rows exact."""
+        """Compute all rows exactly."""
         while self.advance(lambda: True):
             pass
 
@@ -158,7 +158,7 @@ class Pyramid:
         return level == self.levels - 1 or (level >= 2 and high * wide <= STORED)
 
     def _ready(self, level: int, rows: range) -> int:
-        """How many of a level's rows are exact."""
+        """Return how many of a level's rows are exact."""
         done = self.size(level)[0] if self.exact else self.done >> level
         return max(0, min(done - rows.start, len(rows)))
 
@@ -173,7 +173,7 @@ class Pyramid:
         return joined if how == "max" else joined / self._counts(level, rows, columns)
 
     def _counts(self, level: int, rows: range, columns: range) -> Tensor:
-        """How many weights each cell stands for."""
+        """Return how many weights each cell covers."""
         return extents(rows, level, self.shape[0])[:, None] * extents(columns, level, self.shape[1])
 
     def _read(self, level: int, rows: range, columns: range, how: How) -> Tensor:
@@ -184,7 +184,7 @@ class Pyramid:
         return cells if how == "max" else cells / self._counts(level, rows, columns)
 
     def _sampled(self, level: int, rows: range, columns: range, how: How) -> Tensor:
-        """A few whole rows of weights stand for each row of cells."""
+        """Sample a few whole rows of weights for each row of cells."""
         across = fine(columns, level, self.shape[1])
         wide = max(1, across.stop - across.start)
         each = max(1, min(1 << level, _SAMPLE // (len(rows) * wide * self.weights.head.depth)))
@@ -198,7 +198,7 @@ class Pyramid:
         return joined if how == "max" else joined / extents(columns, level, self.shape[1])
 
     def _chunks(self, across: slice, rows: int, block: int) -> Iterator[slice]:
-        """Columns a few at a time, so that a piece of so many rows stays in the cache."""
+        """Iterate over columns in groups small enough that a block of rows stays in the cache."""
         step = max(1, _CHUNK // (max(1, rows) * self.weights.head.depth) // block) * block
         for start in range(across.start, across.stop, step):
             yield slice(start, min(start + step, across.stop))
@@ -237,7 +237,7 @@ class Pyramid:
             self.done = rows.stop
 
     def _lift(self, first: int, last: int) -> None:
-        """Bring new rows of the finest level up through the others."""
+        """Propagate new rows of the finest level to the coarser ones."""
         for level in range(self.base + 1, self.levels):
             first, last = first // 2, -(-last // 2)
             below = slice(2 * first, 2 * last)
@@ -246,7 +246,7 @@ class Pyramid:
 
 
 def _drawn(rows: range, level: int, each: int, size: int) -> Tensor:
-    """Which rows are drawn for each row of cells: as many strata, one row of each by a fixed draw."""
+    """Choose the sampled rows of each row of cells: one row per stratum, with a fixed seed."""
     generator = torch.Generator().manual_seed(level)
     strata = (torch.arange(each) + torch.rand(len(rows), each, generator=generator)) * (1 << level) / each
     starts = torch.arange(rows.start, rows.stop)[:, None] << level

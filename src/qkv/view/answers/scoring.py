@@ -1,4 +1,4 @@
-"""From a query and its keys to their scores, step by step, each mechanism in its own steps."""
+"""The steps from a query and its keys to their scores, for each score."""
 
 from collections.abc import Callable
 
@@ -17,21 +17,21 @@ _CHUNK = 4_096
 
 
 def scores(score: Score, query: Tensor, keys: Tensor) -> Tensor:
-    """The score of one query with every key, (K), a few keys at a time."""
+    """Compute the score of one query with every key, (K), a few keys at a time."""
     parts = [score(query[None], keys[at : at + _CHUNK])[0] for at in range(0, len(keys), _CHUNK)]
     return torch.cat(parts) if parts else query.new_zeros(0)
 
 
 def wide(score: Score, x: Tensor) -> Tensor:
-    """In float64, but where a function of the caller's own expects its own type."""
+    """Compute in float64, except for user-defined functions, which get their own dtype."""
     return x if isinstance(score, Learned) else x.double()
 
 
 def score_stages(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
-    """How the score of one query with some keys comes about; the last stage is the score.
+    """Return the stages of the score of one query with some keys; the last stage is the score.
 
     Args:
-        score: of one head.
+        score: the score of one head.
         query: (D).
         keys: (n, E).
 
@@ -89,8 +89,8 @@ def _cosine(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
 
     return [
         together,
-        Stage("length of the query", "‖q‖", "‖q‖ = √(q·q)", "number", length),
-        _row("lengths of the keys", "‖k‖", "‖k‖ = √(k·k)", lengths, lambda at: f"√({product(keys[at], keys[at])})"),
+        Stage("norm of the query", "‖q‖", "‖q‖ = √(q·q)", "number", length),
+        _row("norms of the keys", "‖k‖", "‖k‖ = √(k·k)", lengths, lambda at: f"√({product(keys[at], keys[at])})"),
         _row("cosine", "s", "s = c · q·k/(‖q‖‖k‖)", divided, filled),
     ]
 
@@ -157,7 +157,7 @@ def _distance(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
     return [
         Stage("difference", "q−k", "q − k", "matrix", difference),
         _row("squared distance", "‖q−k‖²", "‖q−k‖²", squares, lambda at: product(difference[at], difference[at])),
-        _row("in bandwidths", "x", "x = ‖q−k‖²/h²", x, lambda at: f"{number(squares[at])}/{number(h * h)}"),
+        _row("relative to the bandwidth", "x", "x = ‖q−k‖²/h²", x, lambda at: f"{number(squares[at])}/{number(h * h)}"),
         _row("kernel", "s", score_equation(score), score.pointwise(x), bent),
     ]
 

@@ -1,4 +1,4 @@
-"""One step of a computation with its numbers: a vector, a number for each key, a vector for each key, or a number."""
+"""One step of a computation with its numbers: a vector, a number per key, a vector per key, or a number."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class Stage:
     """A step.
 
     Args:
-        name: what happens.
-        symbol: how the result is called.
-        equation: how it comes about.
+        name: name of the step.
+        symbol: symbol of the result.
+        equation: equation of the result.
         kind: `vector` (width), `row` (keys), `matrix` (keys, width) or `number` ().
         values: the numbers.
-        note: what a reader should know; empty for nothing.
-        filled: for the key at a place, the right side of the equation with its numbers; None if there is none.
-        of_weights: whether the numbers are shares, and not signed.
-        labels: one for each row of a matrix or number of a row; None for those of the keys.
+        note: a note for the reader; can be empty.
+        filled: returns the right side of the equation with the numbers of one key; None for none.
+        of_weights: whether the numbers are weights rather than signed numbers.
+        labels: one per row of a matrix or number of a row; None for those of the keys.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Stage:
     labels: tuple[str, ...] | None = None
 
     def described(self, keys: "Keys") -> dict[str, Any]:
-        """The stage as JSON."""
+        """Convert the stage to JSON."""
         told: dict[str, Any] = {"name": self.name, "symbol": self.symbol, "equation": self.equation, "kind": self.kind}
         told |= {"values": plain(self.values.flatten()), "note": self.note}
         if self.of_weights:
@@ -59,7 +59,7 @@ class Stage:
         return told
 
     def line(self, at: int) -> dict[str, Any]:
-        """The stage of one key as a line: equation, the same with numbers, and the result where it is a number."""
+        """Return the stage of one key as a line: equation, numbers filled in, and the result if it is a number."""
         filled = "" if self.filled is None else self.filled(at)
         of_key = self.values if self.kind in ("vector", "number") else self.values[at]
         value = plain(of_key)[0] if of_key.numel() == 1 else None
@@ -69,12 +69,12 @@ class Stage:
 @final
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys that are shown of all there are.
+    """The displayed keys.
 
     Args:
         places: their positions, ascending.
         labels: their tokens.
-        length: how many keys there are.
+        length: total number of keys.
     """
 
     places: Tensor
@@ -83,12 +83,12 @@ class Keys:
 
     @property
     def note(self) -> str:
-        """What to say of those that are not shown."""
-        return f"The {len(self.places)} keys of the largest weights, of {self.length:,}."
+        """The note about keys that are not displayed."""
+        return f"The {len(self.places)} keys with the largest weights, of {self.length:,}."
 
 
 def number(value: float | Tensor) -> str:
-    """A number as a reader wants it.
+    """Format a number.
 
     Example:
         >>> number(-0.123456), number(0.0), number(1234567.0)
@@ -99,7 +99,7 @@ def number(value: float | Tensor) -> str:
 
 
 def vector(values: Tensor) -> str:
-    """The first numbers of a vector.
+    """Format the first numbers of a vector.
 
     Example:
         >>> import torch
@@ -111,7 +111,7 @@ def vector(values: Tensor) -> str:
 
 
 def product(left: Tensor, right: Tensor) -> str:
-    """The first terms of a sum of products.
+    """Format the first terms of a sum of products.
 
     Example:
         >>> import torch

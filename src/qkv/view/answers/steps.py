@@ -1,4 +1,4 @@
-"""How one query of one head gets its output, with the actual numbers; and the same for one pair."""
+"""The computation of the output of one query of one head, with the actual numbers; and of one weight."""
 
 from typing import Any, NamedTuple
 
@@ -15,12 +15,12 @@ from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label
 
 SHOWN = 64
-"""The most keys of which a stage shows its numbers."""
-_MOVED = "After what the model does with it: positions, or a projection of the score's own."
+"""Maximum number of keys whose numbers a stage shows."""
+_MOVED = "After the model's own changes: positions, or a projection of the score."
 
 
 class _Asked(NamedTuple):
-    """One query of one head, and everything that is known of its row."""
+    """One query of one head, and its row."""
 
     layer: Layer
     head: Head
@@ -32,13 +32,13 @@ class _Asked(NamedTuple):
 
 
 def steps(scene: Scene, layer: int, head: int, query: int) -> dict[str, Any]:
-    """From the input of one query to the output of its layer.
+    """Return the stages from the input of one query to the output of its layer.
 
-    The weights, the sum and what follows are the layer's own numbers; what leads to them is computed in float64.
+    The weights, the sum and later stages are the layer's own numbers; earlier ones are computed in float64.
 
     Args:
-        scene: what is looked at.
-        layer, head, query: which.
+        scene: the scene.
+        layer, head, query: indices.
     """
     asked = _asked(scene.layers[layer], head, query)
     keys = _keys(scene, asked)
@@ -48,11 +48,11 @@ def steps(scene: Scene, layer: int, head: int, query: int) -> dict[str, Any]:
 
 
 def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
-    """The equation of one weight, filled with its numbers.
+    """Return the equation of one weight, filled with its numbers.
 
     Args:
-        scene: what is looked at.
-        layer, head, query, key: which.
+        scene: the scene.
+        layer, head, query, key: indices.
     """
     asked = _asked(scene.layers[layer], head, query, torch.tensor([key]))
     weight = float(asked.row.weights[key])
@@ -82,7 +82,7 @@ def _threshold(head: Head, query: int) -> float:
 
 
 def _biases(head: Head, query: int) -> Tensor | None:
-    """What is added to each score of a row, (K)."""
+    """Return the bias of each score of a row, (K)."""
     bias = head.options(torch.tensor([query]))["bias"]
     if bias is None:
         return None
@@ -101,7 +101,7 @@ def _inputs(asked: _Asked) -> list[Stage]:
     layer, head, places = asked.layer, asked.head, asked.row.places
     q = head.query[asked.query]
     stages = []
-    equation, note = "q", "As the attention was given it."
+    equation, note = "q", "As passed to the attention."
     if layer.inputs is not None:
         x = layer.inputs.query_input[asked.query].detach()
         stages.append(Stage("input", "x", "x", "vector", x))
@@ -142,8 +142,8 @@ def _scores(asked: _Asked) -> list[Stage]:
         stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
     if head.mask is not None:
         seen = int(row.visible.sum())
-        note = f"This query may see {seen:,} of {len(row.visible):,} keys."
-        stages.append(Stage("mask", "s", "s, where the mask lets the query see", "row", row.shown(row.scores), note))
+        note = f"{seen:,} of {len(row.visible):,} keys are visible to this query."
+        stages.append(Stage("mask", "s", "s, where the mask allows it", "row", row.shown(row.scores), note))
     return stages
 
 
@@ -160,7 +160,7 @@ def _outputs(asked: _Asked, keys: Keys) -> list[Stage]:
     ]
     if asked.layer.heads > 1 or asked.layer.output is not None:
         joined = torch.cat([_output(asked, other) for other in range(asked.layer.heads)])
-        stages.append(Stage("heads, side by side", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
+        stages.append(Stage("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
         if asked.layer.output is not None:
             weight, bias = asked.layer.output
             y = _linear(joined, weight, bias)

@@ -1,4 +1,4 @@
-"""The exact weights of one head at any rows and columns, row states remembered."""
+"""The exact weights of one head at any rows and columns, with cached row states."""
 
 import threading
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from qkv.introspect.lazy_map import AttentionMap
 from qkv.view.answers.head import Head
 
 SMALL = 1 << 22
-"""Maps of at most so many numbers have their row states computed at once."""
+"""Maps of at most this many numbers have their row states computed at once."""
 
 
 @final
 class Weights:
-    """Weights of one head, or what they contribute.
+    """Weights of one head, or their contributions.
 
-    Row states that the layer does not know are computed for the rows that are looked at, and kept.
+    If the layer has no row states, they are computed for requested rows and cached.
 
     Args:
-        head: which.
-        scale: by key, (K,): what each weight is multiplied with; None for the weights themselves.
+        head: the head.
+        scale: factor of each key's weights, (K,); None for the weights themselves.
     """
 
     def __init__(self, head: Head, scale: Tensor | None = None) -> None:
@@ -39,12 +39,12 @@ class Weights:
 
     @property
     def bytes(self) -> int:
-        """Memory beyond the layer's own tensors, at most: keys without what is hidden, and row states."""
+        """Maximum memory beyond the layer's tensors: keys with masked ones zeroed, and row states."""
         keys = self.head.key
         return keys.numel() * keys.element_size() + 9 * self.head.shape[0]
 
     def sees(self, rows: slice, columns: slice) -> bool:
-        """Whether any of these queries may see any of these keys, as far as the mask is an interval."""
+        """Return whether any of these queries may see any of these keys, as far as the mask is an interval."""
         if self._bounds is None:
             return True
         first, last = (bound if bound is None or len(bound) == 1 else bound[rows] for bound in self._bounds)
@@ -53,13 +53,13 @@ class Weights:
         return not (after or before)
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
-        """Neighboring rows: (rows, columns)."""
+        """Compute adjacent rows: (rows, columns)."""
         if self._whole is not None:
             return self._scaled(self._whole[rows, columns], columns)
         return self.rows(rows)(columns)
 
     def rows(self, rows: slice | Tensor) -> Callable[[slice], Tensor]:
-        """Some rows, for one tile after another: a function of the columns."""
+        """Compute some rows, one tile after another: returns a function of the columns."""
         if self._whole is not None and isinstance(rows, slice):
             return lambda columns: self.tile(rows, columns)
         places = torch.arange(*rows.indices(self.head.shape[0])) if isinstance(rows, slice) else rows
@@ -70,7 +70,7 @@ class Weights:
         return weights if self._scale is None else weights * self._scale[columns].to(weights.dtype)
 
     def _map(self, rows: Tensor) -> AttentionMap:
-        if self.head.kind == "hard":  # its map remembers winners, which no one else can give
+        if self.head.kind == "hard":  # its map stores the winners, which must be computed over whole rows
             return self.head.map(rows)
         with self._lock:
             known = self._state[rows] if self._state is not None and bool(self._known[rows].all()) else None

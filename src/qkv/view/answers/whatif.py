@@ -1,4 +1,4 @@
-"""What one query would attend to if something were different, beside what it does attend to."""
+"""What one query would attend to if something were different, compared with what it does attend to."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from qkv.view.answers.mechanisms import checked, chosen_mask, chosen_normalizer,
 from qkv.view.scene import Scene
 
 MOST = 128
-"""The most keys whose weights are told."""
+"""Maximum number of keys whose weights are returned."""
 NAMES = ("layer", "head", "query", "vector", "temperature", "score", "normalizer", "mask", "bandwidth")
 
 
@@ -30,15 +30,15 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
     """Answer what-if.
 
     Args:
-        scene: what is looked at.
-        body: layer, head and query, and what is to be different: `vector` (another query), `temperature` (the scores
-            are divided by it), `score`, `normalizer`, `mask` (a name and numbers), `bandwidth` (of a kernel).
+        scene: the scene.
+        body: layer, head and query, and the changes: `vector` (another query), `temperature` (divides the scores),
+            `score`, `normalizer`, `mask` (a name and numbers), `bandwidth` (of a kernel).
 
     Returns:
-        weights and output before and after, their difference, and, where the change has no meaning, an `error`.
+        weights and output before and after, their difference, and an `error` if the change is meaningless.
 
     Raises:
-        ConfigError: the question itself is malformed.
+        ConfigError: the request is malformed.
     """
     asked = _fields(body)
     layer = _place(asked, "layer", len(scene.layers))
@@ -54,7 +54,7 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
 
 def _fields(body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise ConfigError(error_message("the question", "an object", type(body).__name__, 'Example: {"layer": 0, …}.'))
+        raise ConfigError(error_message("the request", "an object", type(body).__name__, 'Example: {"layer": 0, …}.'))
     for name in body:
         if name not in NAMES:
             raise ConfigError(
@@ -71,7 +71,7 @@ def _place(asked: dict[str, Any], name: str, count: int) -> int:
 
 
 def _changed(head: Head, query: int, asked: dict[str, Any]) -> Head:
-    """The head with everything different that was asked for."""
+    """Return the head with all requested changes."""
     score = _with_bandwidth(chosen_score(asked.get("score"), head.score), asked.get("bandwidth"))
     alike = score.non_negative == head.score.non_negative
     own = head.normalizer if alike else default_normalizer(score)
@@ -92,7 +92,9 @@ def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
     width = queries.shape[-1]
     if not isinstance(vector, list) or len(vector) != width:
         got = f"{len(vector)} of them" if isinstance(vector, list) else type(vector).__name__
-        raise ConfigError(error_message("vector", f"{width} numbers", got, "One for each place of the query."))
+        raise ConfigError(
+            error_message("vector", f"{width} numbers", got, "Give one number per dimension of the query.")
+        )
     changed = queries.clone()
     changed[query] = torch.tensor([checked("vector", value, -1e30, 1e30) for value in vector]).to(queries)
     return changed
@@ -104,7 +106,7 @@ def _with_bandwidth(score: Score, bandwidth: object) -> Score:
     number = checked("bandwidth", bandwidth, 1e-6, 1e6)
     if not hasattr(score, "bandwidth"):
         hint = "Choose a kernel as the score first."
-        raise UnsupportedError(error_message("bandwidth", "a score of the distance", type(score).__name__, hint))
+        raise UnsupportedError(error_message("bandwidth", "a distance score", type(score).__name__, hint))
     return replace(score, bandwidth=number)  # type: ignore[type-var]
 
 
@@ -115,14 +117,14 @@ def _tempered(head: Head, temperature: object) -> Head:
     if number == 1:
         return head
     if head.normalizer.needs_non_negative:
-        hint = "Turn the bandwidth instead, or normalize by softmax."
+        hint = "Change the bandwidth instead, or normalize by softmax."
         raise UnsupportedError(
-            error_message("temperature", "scores that are not a share of their sum", "a kernel", hint)
+            error_message("temperature", "scores that are not normalized by their sum", "a kernel", hint)
         )
     bias = head.bias
     if isinstance(bias, Bias):
-        hint = "Bend the mask or the score instead."
-        raise UnsupportedError(error_message("temperature", "no bias of positions", type(bias).__name__, hint))
+        hint = "Change the mask or the score instead."
+        raise UnsupportedError(error_message("temperature", "no position bias", type(bias).__name__, hint))
     tempered = Learned(_Tempered(head.score, number))
     return replace(head, score=tempered, bias=None if bias is None else bias / number)
 
@@ -130,7 +132,7 @@ def _tempered(head: Head, temperature: object) -> Head:
 @final
 @dataclass(frozen=True, eq=False)
 class _Tempered:
-    """s/t."""
+    """Return s/t."""
 
     score: Score
     temperature: float

@@ -1,1 +1,1 @@
-"""The viewer's server, for browsers of this machine alone; import from its modules."""
+"""The viewer's server, for local browsers only. Import from its modules."""

@@ -1,4 +1,4 @@
-"""The addresses of the viewer: the page, its files, and the questions it asks."""
+"""The routes of the viewer: the page, its files, and its requests."""
 
 import json
 from asyncio import get_running_loop
@@ -20,12 +20,12 @@ _KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-
 
 
 def application(desk: Desk, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
-    """The viewer as an ASGI application; it trusts whoever reaches it, so a `Guard` stands before it.
+    """The viewer as an ASGI application; it trusts every request, so it must be behind a `Guard`.
 
     Args:
-        desk: answers the questions.
-        page: the page that asks them.
-        files: what the page loads, by name; nothing else can be had, and no name reaches the file system.
+        desk: answers the requests.
+        page: the page that makes them.
+        files: the files the page loads, by name; nothing else is served, and no name reaches the file system.
         workers: the threads that compute.
     """
 
@@ -60,17 +60,17 @@ def application(desk: Desk, page: str, files: Mapping[str, str], workers: Thread
         ],
         exception_handlers={HTTPException: _failed, Exception: _broken},
     )
-    app.router.redirect_slashes = False  # where to would be an address without the token
+    app.router.redirect_slashes = False  # a redirect would reveal an address without the token
     return app
 
 
 async def _json(request: Request) -> Any:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "Questions are asked in application/json.")
+        raise HTTPException(415, "Requests must be application/json.")
     try:
         return json.loads(await request.body())
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "The question is no JSON.") from error
+        raise HTTPException(400, "The request is not JSON.") from error
 
 
 def _response(answer: Answer) -> Response:
@@ -85,12 +85,12 @@ def _response(answer: Answer) -> Response:
 
 
 def _spoken(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # ASCII, so that no token in it is more than text on the way.
+    # ASCII, so that a token in it is inert on the way.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return Response(text, status, headers=dict(headers or {}), media_type="application/json")
 
 
-_MESSAGES = {404: "There is nothing here.", 405: "This is asked in another way."}
+_MESSAGES = {404: "Not found.", 405: "Method not allowed."}
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -99,4 +99,4 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return _spoken({"error": "The server failed to answer; its log says why."}, 500)
+    return _spoken({"error": "Internal error; see the server's log."}, 500)

@@ -1,4 +1,4 @@
-"""Who may ask: only pages that this server handed out, in requests of a bounded size."""
+"""Access control: only pages served by this server, with requests of bounded size."""
 
 import asyncio
 import hmac
@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LONGEST_TARGET = 2_048
-"""The most bytes of a path with its query."""
+"""Maximum bytes of a path with its query."""
 LARGEST_BODY = 64 << 10
-"""The most bytes that a question may bring along."""
+"""Maximum bytes of a request body."""
 PATIENCE = 10
 """Seconds that a client has for its request, and again for its body."""
 _SITES = (b"none", b"same-origin")
@@ -41,11 +41,11 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
-"""What every answer carries."""
+"""The headers of every response."""
 
 
 def new_token() -> str:
-    """A word that no one can guess: 32 random bytes.
+    """Return an unguessable token: 32 random bytes.
 
     Example:
         >>> len(new_token())
@@ -56,16 +56,15 @@ def new_token() -> str:
 
 @final
 class Guard:
-    """Lets requests through to an application, or refuses them.
+    """Passes requests on to an application, or refuses them.
 
-    A request must name this machine and port as its host (or a page elsewhere could reach us by a name that it turned
-    to 127.0.0.1), come from this origin where it says from which, bear the token as the first part of its path, and be
-    of a bounded size. What is refused learns nothing.
+    A request must name this machine and port as its host (against DNS rebinding), come from this origin if it names
+    one, have the token as the first part of its path, and be of bounded size. Refusals reveal nothing.
 
     Args:
-        app: what is guarded; it sees paths without the token.
-        token: the word.
-        port: where the server listens.
+        app: the guarded application; it sees paths without the token.
+        token: the token.
+        port: the server's port.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -75,8 +74,8 @@ class Guard:
         self._origins = {b"http://" + host for host in self._hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":  # there are no web sockets here, and nothing to do at start and end
+        """Handle one request."""
+        if scope["type"] != "http":  # no web sockets, and nothing to do at startup and shutdown
             return
         dressed = _dressed(send)
         refusal = self._refusal(scope)
@@ -86,7 +85,7 @@ class Guard:
             except ValueError as error:
                 refusal = 413, str(error)
             except TimeoutError:
-                refusal = 408, f"The question did not come within {PATIENCE} seconds."
+                refusal = 408, f"The request was not complete within {PATIENCE} seconds."
         if refusal is not None:
             await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, dressed)
             return
@@ -96,15 +95,15 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return 403, "This server answers to its own address only."
+            return 403, "This server only responds to its own address."
         if any(origin not in self._origins for origin in origins) or any(site not in _SITES for site in sites):
-            return 403, "This server answers its own page only."
+            return 403, "This server only responds to its own page."
         target = len(scope["raw_path"]) + 1 + len(scope["query_string"])
         if target > LONGEST_TARGET:
-            return 414, f"The address is {target} bytes long; at most {LONGEST_TARGET} are read."
+            return 414, f"The URL is {target} bytes long; at most {LONGEST_TARGET} are allowed."
         first = scope["raw_path"].split(b"/", 2)[1:2]
         if len(first) != 1 or not hmac.compare_digest(first[0], self._token):
-            return 404, "There is nothing here."
+            return 404, "Not found."
         return None
 
 
@@ -113,28 +112,28 @@ def _values(scope: Scope, name: bytes) -> list[bytes]:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body, while it is small.
+    """Read the whole body, up to the size limit.
 
     Raises:
         ValueError: it is larger.
-        TimeoutError: it does not come.
+        TimeoutError: it does not arrive.
     """
     lengths = _values(scope, b"content-length")
     if any(not length.isdigit() or len(length) > 8 or int(length) > LARGEST_BODY for length in lengths):
-        raise ValueError(f"At most {LARGEST_BODY} bytes are read.")
+        raise ValueError(f"At most {LARGEST_BODY} bytes are allowed.")
     body = bytearray()
     async with asyncio.timeout(PATIENCE):
         while True:
             message = await receive()
             body += message.get("body", b"")
             if len(body) > LARGEST_BODY:
-                raise ValueError(f"At most {LARGEST_BODY} bytes are read.")
+                raise ValueError(f"At most {LARGEST_BODY} bytes are allowed.")
             if not message.get("more_body", False):
                 return bytes(body)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Give a body that was read already, then whatever follows it."""
+    """Return a body that was already read, then whatever follows it."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -144,7 +143,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _dressed(send: Send) -> Send:
-    """Send answers with the headers that all of them carry."""
+    """Send responses with the common headers."""
 
     async def dressed(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Running the viewer's server, on this machine alone."""
+"""Running the viewer's server, on this machine only."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ from qkv.view.server.app import application
 from qkv.view.server.guard import PATIENCE, Guard, new_token
 
 CLIENTS = 128
-"""The most connections at a time."""
+"""Maximum number of simultaneous connections."""
 WORKERS = 2
 """Threads that compute answers; each uses PyTorch's threads."""
 _HEAD = 16 << 10
@@ -26,15 +26,15 @@ _HEAD = 16 << 10
 
 @final
 class Impatient(H11Protocol):
-    """HTTP that hangs up on who does not finish a request's head in time."""
+    """HTTP that disconnects clients who do not complete a request's headers in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Set the clock."""
+        """Start the timer."""
         super().connection_made(transport)
         self._clock = self.loop.call_later(PATIENCE, self._hang_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the timer."""
         self._clock.cancel()
         super().connection_lost(exc)
 
@@ -45,14 +45,14 @@ class Impatient(H11Protocol):
 
 @final
 class Serving:
-    """A running viewer; it stops where its `with` block ends.
+    """A running viewer; it stops at the end of its `with` block.
 
     Args:
-        scene: what is looked at.
-        port: where to listen on 127.0.0.1; 0 for any free port.
+        scene: the scene to show.
+        port: port on 127.0.0.1; 0 for any free port.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is in use.
 
     Example:
         >>> import torch
@@ -103,7 +103,7 @@ class Serving:
             self._thread.join(1.0)
 
     def close(self) -> None:
-        """Stop, and give back port, threads and memory."""
+        """Stop, and release port, threads and memory."""
         self._server.should_exit = True
         self._thread.join()
         self._workers.shutdown(cancel_futures=True)
@@ -121,6 +121,6 @@ def _listening(port: int) -> socket.socket:
         listener.listen(CLIENTS)
     except (OSError, OverflowError) as error:
         listener.close()
-        hint = "Take another one, or leave it out for any that is free."
+        hint = "Choose another one, or omit it for any free port."
         raise ConfigError(error_message("port", "a free port", f"{port}: {error}", hint)) from error
     return listener

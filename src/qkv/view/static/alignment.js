@@ -1,4 +1,4 @@
-// An alignment: the two sides, the links between them and the heat map, which all show what is looked at.
+// An alignment: two token lists, the links between them and the heat map, which share one selection.
 
 import { element } from "./dom.js";
 import { heatmap } from "./heatmap.js";
@@ -10,15 +10,15 @@ import { links } from "./links.js";
 /**
  * @typedef {object} Look
  * @property {import("./colors.js").Color[]} ramp
- * @property {[string, string]} sides what the attended and the attending side are called
- * @property {HTMLElement} home where it goes; it scrolls
- * @property {Focus | null} kept what is looked at to begin with
- * @property {(focus: Focus | null) => void} shown is told what is looked at
- * @property {(focus: Focus | null, spoken: boolean) => void} keep is told what shall stay
+ * @property {[string, string]} sides names of the attended and the attending side
+ * @property {HTMLElement} home the container; it scrolls
+ * @property {Focus | null} kept the initial selection
+ * @property {(focus: Focus | null) => void} shown called with the current selection
+ * @property {(focus: Focus | null, spoken: boolean) => void} keep called with a selection to keep
  */
 
 /**
- * Build an alignment inside its home.
+ * Build an alignment in its container.
  * @param {Sentence} sentence @param {Look} look
  */
 export function alignment(sentence, look) {
@@ -55,7 +55,7 @@ export function alignment(sentence, look) {
     sides.sources,
     sides.links,
     sides.targets,
-    empty ? element("p.empty", "Nothing to attend to.") : map.map,
+    empty ? element("p.empty", "No tokens to attend to.") : map.map,
   );
   for (const [name, value] of Object.entries({ cell, pitch, wide: cell }))
     grid.style.setProperty(`--${name}`, `${value}px`);
@@ -71,7 +71,7 @@ export function alignment(sentence, look) {
 }
 
 /**
- * Rows as high as the sentence allows; source tokens spread over the height of the map.
+ * Choose row heights for the sentence; source tokens are spread over the height of the map.
  * @param {Sentence} sentence @returns {{ cell: number, pitch: number }} pixels
  */
 function heights({ source, target }) {
@@ -81,7 +81,7 @@ function heights({ source, target }) {
 }
 
 /**
- * Columns as wide as the page allows.
+ * Choose column widths for the page.
  * @param {HTMLElement} home @param {HTMLElement} columns @param {number} count @param {number} cell
  * @param {number} overhang of the last slanted label @returns {number} pixels
  */

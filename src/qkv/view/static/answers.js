@@ -1,4 +1,4 @@
-// What the views ask, as paths; and tokens, which long sequences give piece by piece.
+// The requests of the views, as paths; and token sequences, which are loaded in parts if long.
 
 import { element } from "./dom.js";
 
@@ -31,7 +31,7 @@ import { element } from "./dom.js";
 const PIECE = 4096;
 
 /**
- * A path with its parameters, in the order given.
+ * Build a path with its parameters, in the given order.
  * @param {string} name @param {Record<string, string | number>} parameters @returns {string}
  */
 export function path(name, parameters) {
@@ -63,7 +63,7 @@ export function sequence(source, name, given) {
 }
 
 /**
- * A token's label, or its position while it is not known.
+ * A token's label, or its position until it is loaded.
  * @param {Sequence} tokens @param {number} place @returns {string}
  */
 export function nameOf(tokens, place) {
@@ -71,7 +71,7 @@ export function nameOf(tokens, place) {
 }
 
 /**
- * Let only the last of several promises speak; where it fails, its home says why.
+ * Use only the result of the last of several promises; if it fails, show the error in the container.
  * @param {HTMLElement} home
  * @returns {<T>(promise: Promise<T>, then: (value: T) => void) => Promise<void>}
  */

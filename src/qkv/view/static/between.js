@@ -1,4 +1,4 @@
-// The alignment of one layer: a piece of its queries against a piece of its keys.
+// The alignment of one layer: a range of its queries against a range of its keys.
 
 import { alignment } from "./alignment.js";
 import { latest, path } from "./answers.js";
@@ -73,7 +73,7 @@ export function alignments(home, page) {
 }
 
 /**
- * Which tokens of a side are shown.
+ * The range of tokens shown on one side.
  * @param {string | undefined} from @param {string | undefined} around @param {number} size
  * @returns {{ start: number, stop: number }}
  */
@@ -84,7 +84,7 @@ function piece(from, around, size) {
 }
 
 /**
- * Buttons to the piece before and behind.
+ * Buttons for the previous and next range.
  * @param {string} name @param {"rows" | "columns"} side @param {{ start: number, stop: number }} piece
  * @param {number} size @param {import("./shell.js").Page} page @returns {HTMLElement[]}
  */
@@ -102,7 +102,7 @@ function turner(name, side, { start, stop }, size, page) {
 }
 
 /**
- * The weights of a piece, put together from the tiles it lies on.
+ * Assemble the weights of a range from the tiles that contain it.
  * @param {import("./shell.js").Page} page @param {State} state @param {{ start: number, stop: number }} rows
  * @param {{ start: number, stop: number }} columns @returns {Promise<import("./sentence.js").Sentence>}
  */
@@ -142,7 +142,7 @@ async function cut(page, state, rows, columns) {
 function said(sentence, focus) {
   const { target = null, source = null } = focus ?? {};
   if (!focus || sentence.weights.length === 0)
-    return ["Point at a token, a line or a cell; click a cell for its equation."];
+    return ["Hover over a token, a line or a cell. Click a cell to see its equation."];
   if (target !== null && source !== null) {
     const number = element("output", figure(weight(sentence, target, source)));
     return [

@@ -1,4 +1,4 @@
-// The color scales, as Python gave them, and where a value lies on them.
+// The color scales from Python, and the position of values on them.
 
 import { clamp } from "./numbers.js";
 
@@ -9,7 +9,7 @@ export const DECADES = 5; // that a logarithmic scale spans, down from its highe
 const STEPS = 1024;
 
 /**
- * Where a value lies on a scale.
+ * The position of a value on a scale.
  * @param {Scale} scale @param {number} value @returns {number} 0 to 1
  */
 export function placeOf({ low, high, log }, value) {
@@ -18,7 +18,7 @@ export function placeOf({ low, high, log }, value) {
 }
 
 /**
- * Give the color of a place on the scale.
+ * The color at a position of the scale.
  * @param {Color[]} ramp evenly spaced colors @param {number} place 0 to 1 @returns {Color}
  */
 export function colorAt(ramp, place) {
@@ -30,7 +30,7 @@ export function colorAt(ramp, place) {
 }
 
 /**
- * Paint values onto a canvas of their own, one pixel each; what is not a number stays transparent.
+ * Paint values onto a new canvas, one pixel each; NaN stays transparent.
  * @param {{ rows: number, columns: number, values: Float32Array }} grid @param {Color[]} ramp @param {Scale} scale
  * @param {HTMLCanvasElement} [canvas] @returns {HTMLCanvasElement}
  */
@@ -50,7 +50,7 @@ export function painted({ rows, columns, values }, ramp, scale, canvas = documen
 /** @type {Map<Color[], Uint32Array>} */
 const tables = new Map();
 
-/** @param {Color[]} ramp @returns {Uint32Array} as pixels lie in memory */
+/** @param {Color[]} ramp @returns {Uint32Array} in the memory layout of pixels */
 function table(ramp) {
   const known = tables.get(ramp);
   if (known) return known;

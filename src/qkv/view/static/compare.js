@@ -1,4 +1,4 @@
-// Two mechanisms side by side, and their difference, under one cursor.
+// Two mechanisms side by side, and their difference, with a shared cursor.
 
 import { element, token } from "./dom.js";
 import { figure, short } from "./numbers.js";
@@ -11,8 +11,8 @@ const BARS = 40; // keys with a line of their own
 /** @typedef {{ before: Outcome, after: Outcome, places?: number[] }} Answer */
 
 /**
- * @param {{ after: Answer, before?: Answer, label: (place: number) => string, ramp: Ramp }} given `before` is what came
- *   for the first mechanism, where that is not the one recorded
+ * @param {{ after: Answer, before?: Answer, label: (place: number) => string, ramp: Ramp }} given `before` is the result
+ *   for the first mechanism, if that is not the recorded one
  * @returns {HTMLElement}
  */
 export function compared({ after: answer, before: other, label, ramp }) {
@@ -44,7 +44,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
       "Weights",
       element(
         "small",
-        ` moved: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)} of the whole`,
+        ` changed: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)} of the total`,
       ),
     ),
     rows,
@@ -56,7 +56,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
     element(
       "h3",
       "Output",
-      element("small", ` moved by ${short(norm)}, a length of ${short(Math.hypot(...outputs[0]))} before`),
+      element("small", ` changed by ${short(norm)}; its norm was ${short(Math.hypot(...outputs[0]))}`),
     ),
     vectors,
   );
@@ -68,7 +68,7 @@ function byPlace({ places }, { weights }) {
 }
 
 /**
- * Strips under each other that share one cursor.
+ * Stacked strips with a shared cursor.
  * @param {[string, number[], Partial<import("./vectors.js").Numbers>][]} lines @returns {HTMLElement}
  */
 function linked(lines) {
@@ -80,7 +80,7 @@ function linked(lines) {
 }
 
 /**
- * The keys whose weights are largest or move most, each with two bars.
+ * The keys whose weights are largest or change most, each with two bars.
  * @param {{ place: number, before: number, after: number }[]} keys @param {(place: number) => string} label
  * @param {number} largest @returns {HTMLElement}
  */

@@ -7,8 +7,8 @@ import { clamp, count } from "./numbers.js";
 const RIBBON = 240; // tokens a ribbon shows; of longer sequences those around the chosen one
 
 /**
- * A choice among few, all of them in sight.
- * @param {string} label @param {Record<string, string>} options what is shown, by value @param {string} chosen
+ * A choice of a few options, all visible.
+ * @param {string} label @param {Record<string, string>} options labels by value @param {string} chosen
  * @param {(value: string) => void} pick @returns {HTMLElement}
  */
 export function segmented(label, options, chosen, pick) {
@@ -25,7 +25,7 @@ export function segmented(label, options, chosen, pick) {
 }
 
 /**
- * A choice among many.
+ * A choice of many options.
  * @param {string} label @param {Record<string, string>} options @param {string} chosen
  * @param {(value: string) => void} pick @returns {HTMLElement}
  */
@@ -37,7 +37,7 @@ export function select(label, options, chosen, pick) {
 }
 
 /**
- * A number that moves.
+ * A slider for a number.
  * @param {string} label
  * @param {{ low: number, high: number, step?: number, value: number, shown?: (value: number) => number }} range
  * @param {(value: number) => void} pick @returns {HTMLElement}
@@ -70,7 +70,7 @@ export function button(text, label, press) {
 }
 
 /**
- * The tokens of a sequence in a line, one of which is chosen; arrow keys walk.
+ * The tokens of a sequence in a line, with one selected; arrow keys move the selection.
  * @param {HTMLElement} home @param {import("./answers.js").Sequence} tokens @param {string} label
  * @param {number} chosen @param {(place: number) => void} pick
  */

@@ -1,10 +1,10 @@
-// Building the document. Text only ever becomes text nodes and attributes: no token can turn into markup.
+// Building the document. Text only becomes text nodes and attributes: no token can turn into markup.
 
 /** @typedef {Record<string, string | number>} Attributes */
 
 /**
- * Make an HTML element.
- * @param {string} name its tag, and its classes behind dots
+ * Create an HTML element.
+ * @param {string} name its tag, followed by classes with dots
  * @param {...(Attributes | Node | string)} parts attributes, if any, come first; then the children
  * @returns {HTMLElement}
  */
@@ -20,7 +20,7 @@ export function element(name, ...parts) {
 }
 
 /**
- * Make an SVG element.
+ * Create an SVG element.
  * @param {string} tag @param {Record<string, string | number>} attributes @returns {SVGElement}
  */
 export function shape(tag, attributes) {
@@ -30,7 +30,7 @@ export function shape(tag, attributes) {
 }
 
 /**
- * A token as the reader sees it, kept apart from the writing direction of its neighbors.
+ * A token as displayed, isolated from the writing direction of its neighbors.
  * @param {string} text @param {string} [kind] @returns {HTMLElement}
  */
 export function token(text, kind = "token") {
@@ -47,7 +47,7 @@ export function byId(id) {
   return node;
 }
 
-/** Let the page's button switch between light and dark. */
+/** Make the page's button switch between light and dark. */
 export function themed() {
   byId("theme").addEventListener("click", () => {
     const root = document.documentElement;
@@ -61,7 +61,7 @@ export function themed() {
 const INKS = /** @type {const} */ (["ink", "quiet", "line", "accent", "card", "mesh"]);
 
 /**
- * The page's colors as a canvas takes them, in light or dark as it is now.
+ * The page's current colors, light or dark, for a canvas.
  * @param {HTMLElement} home @returns {Record<typeof INKS[number], string>}
  */
 export function inks(home) {

@@ -1,14 +1,14 @@
-// Answers that a saved page carries.
+// Answers embedded in a saved page.
 
 import { floats } from "./numbers.js";
 
 /** @typedef {import("./answers.js").Source} Source */
 
-/** @param {Record<string, any>} answers by the path that the running viewer would be asked @returns {Source} */
+/** @param {Record<string, any>} answers by request path @returns {Source} */
 export function embedded(answers) {
   const known = async (path) => {
     if (Object.hasOwn(answers, path)) return answers[path];
-    throw new Error("This saved page does not hold that: it needs the running viewer, `qkv view`.");
+    throw new Error("This saved page does not contain that. It needs the running viewer, `qkv view`.");
   };
   return {
     live: false,

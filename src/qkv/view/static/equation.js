@@ -6,12 +6,12 @@ import { element, token } from "./dom.js";
 import { digits, figure } from "./numbers.js";
 
 /**
- * Build the card; it is hidden until a cell is chosen.
- * @param {import("./shell.js").Page} page @param {() => void} closed is told when the reader lets the cell go
+ * Build the card; it is hidden until a cell is selected.
+ * @param {import("./shell.js").Page} page @param {() => void} closed called when the user clears the selection
  * @returns {{ card: HTMLElement, show: (state: import("./shell.js").State) => void }}
  */
 export function equation(page, closed) {
-  const card = element("section.equation", { "aria-label": "The equation of the chosen cell" });
+  const card = element("section.equation", { "aria-label": "Equation of the selected cell" });
   const lines = element("div");
   const run = latest(lines);
   let shown = "";
@@ -25,11 +25,11 @@ export function equation(page, closed) {
     const title = element(
       "h2",
       token(nameOf(page.sequences[queries], Number(query)), "chip"),
-      " looks at ",
+      " attends to ",
       token(nameOf(page.sequences[keys], Number(key)), "chip"),
     );
     card.replaceChildren(
-      element("header", title, button("×", "Let the cell go", closed)),
+      element("header", title, button("×", "Clear the selection", closed)),
       element("p.formula", equation),
       lines,
     );
@@ -45,6 +45,6 @@ export function equation(page, closed) {
 /** @param {{ equation: string, filled: string, value: number | null }} line @returns {HTMLElement[]} */
 function line({ equation, filled, value }) {
   const result = value === null ? [] : [" = ", element("output", digits(value))];
-  const said = value !== null && filled.startsWith("[") ? "" : `= ${filled}`; // the number itself comes behind
+  const said = value !== null && filled.startsWith("[") ? "" : `= ${filled}`; // followed by the number itself
   return [element("dt", equation), element("dd", said, ...result)];
 }

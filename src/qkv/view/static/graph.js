@@ -1,4 +1,4 @@
-// The graph: where one token draws from, down through the layers.
+// The graph: where the attention of one token comes from, down through the layers.
 
 import { latest, nameOf, path } from "./answers.js";
 import { ribbon, segmented } from "./controls.js";
@@ -37,8 +37,8 @@ export function graph(home, page) {
       const titles = Object.fromEntries(Object.keys(offered).map((name) => [name, name]));
       choices.replaceChildren(
         segmented("Through which layers", titles, way ?? "", (to) => page.go({ way: to, follow: null })),
-        segmented("Links of each token", LINKS, links, (to) => page.go({ links: to })),
-        segmented("Tokens kept in each layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
+        segmented("Links per token", LINKS, links, (to) => page.go({ links: to })),
+        segmented("Tokens per layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
       ribbon(picker, tokens, "follow", query, (place) => page.go({ follow: place }));
       const fill = async (answer) => {
@@ -49,15 +49,15 @@ export function graph(home, page) {
           drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)),
         );
       };
-      readout.replaceChildren("Point at a token or a line.");
+      readout.replaceChildren("Hover over a token or a line.");
       run(page.source.json(asked), fill);
     },
   };
 }
 
 /**
- * The chains of layers that read from each other, bottom to top: those of each sequence that looks at itself, and of a
- * running viewer also those below a layer that looks from one sequence at another.
+ * The chains of consecutive layers, bottom to top: self-attention layers of each sequence, and in a running viewer also
+ * those below a cross-attention layer.
  * @param {import("./shell.js").Page} page @returns {Record<string, number[]>}
  */
 function ways({ layers, source }) {
@@ -143,7 +143,7 @@ function drawn(graph, page, chain, room, say) {
         token(name(node), "chip"),
         " holds ",
         element("output", `${(100 * node.mass).toFixed(1)} %`),
-        " of what is followed",
+        " of the mass followed",
       ]),
     );
     item.addEventListener("pointerleave", () => focus());
@@ -153,7 +153,7 @@ function drawn(graph, page, chain, room, say) {
     const title = layer === 0 ? "inputs" : page.layers[chain[layer - 1]].name;
     const left =
       layer < chain.length
-        ? element("small", `${(100 * graph.discarded[layer]).toFixed(1)} % left out`)
+        ? element("small", `${(100 * graph.discarded[layer]).toFixed(1)} % omitted`)
         : element("small", "followed");
     const bar = element("i");
     if (layer < chain.length) bar.style.setProperty("--share", String(graph.discarded[layer]));
@@ -173,9 +173,9 @@ function spoken({ nodes, discarded }, top, name) {
       .filter((node) => node.layer === layer)
       .sort((a, b) => b.mass - a.mass)
       .slice(0, 3);
-    const left = layer < top ? `; ${(100 * discarded[layer]).toFixed(1)} percent left out` : "";
+    const left = layer < top ? `; ${(100 * discarded[layer]).toFixed(1)} percent omitted` : "";
     const said = inside.map((node) => `${name(node)} ${(100 * node.mass).toFixed(0)} percent`);
     return `position ${layer}: ${said.join(", ")}${left}`;
   });
-  return `Where the token draws from, ${columns.join(". ")}.`;
+  return `Sources of the token, ${columns.join(". ")}.`;
 }

@@ -1,4 +1,4 @@
-// A gallery of all heads, with what each of them measurably does.
+// A gallery of all heads, each with its measured behavior.
 
 import { latest } from "./answers.js";
 import { painted } from "./colors.js";
@@ -8,10 +8,10 @@ import { figure, floats } from "./numbers.js";
 const SIDE = 32;
 const MEANING = {
   previous: "attends to the token before",
-  first: "rests on the first token",
+  first: "attends to the first token",
   diagonal: "attends along a diagonal",
   same: "attends to the same token elsewhere",
-  broad: "spreads over many tokens",
+  broad: "attends broadly to many tokens",
 };
 
 /** @typedef {{ name: keyof typeof MEANING, value: number | null, threshold: number, holds: boolean }} Label */
@@ -91,8 +91,8 @@ function card({ layer, head, thumbnail, labels }, state, page) {
     const bar = element("i.gauge");
     bar.style.setProperty("--share", String(Math.min(1, Math.max(0, value ?? 0))));
     bar.style.setProperty("--threshold", String(Math.min(1, threshold)));
-    const said = value === null ? "not defined here" : figure(value);
-    const told = `${MEANING[name]}: ${said}, named from ${figure(threshold)} on`;
+    const said = value === null ? "undefined" : figure(value);
+    const told = `${MEANING[name]}: ${said}, label from ${figure(threshold)}`;
     return element(
       "div",
       { class: holds ? "holds" : "", title: told },

@@ -1,4 +1,4 @@
-// The heat map: one pixel per weight, enlarged by the browser, under a cursor that the arrow keys move.
+// The heat map: one pixel per weight, scaled by the browser, with a cursor moved by arrow keys.
 
 import { painted } from "./colors.js";
 import { element, token } from "./dom.js";
@@ -33,7 +33,7 @@ export function heatmap(sentence, ramp, listener) {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "heat map",
-      "aria-label": `${rows} target rows, ${width} source columns. Arrow keys walk the cells.`,
+      "aria-label": `${rows} target rows, ${width} source columns. Use arrow keys to move between cells.`,
     },
     painted({ rows, columns: width, values: sentence.weights }, ramp, { low, high, log: sentence.log ?? false }),
     element("div.mesh"),
@@ -82,7 +82,7 @@ export function heatmap(sentence, ramp, listener) {
 }
 
 /**
- * Put a box over cells, or hide it.
+ * Place a box over cells, or hide it.
  * @param {HTMLElement} box @param {number | null} top @param {number | null} left @param {number} height
  * @param {number} width
  */
@@ -102,7 +102,7 @@ function limited(place, count) {
 }
 
 /**
- * Where a key leads: a cell, nowhere (null), or undefined if the key is not ours.
+ * The result of a key press: a cell, no selection (null), or undefined if the key is not handled.
  * @param {KeyboardEvent} event @param {Focus | null} focus @param {number} rows @param {number} width
  * @returns {Focus | null | undefined}
  */

@@ -1,4 +1,4 @@
-// Source and target side by side, and between them a link for each weight that matters.
+// Source and target side by side, with a link for each significant weight.
 
 import { element, shape, token } from "./dom.js";
 import { fraction, weight } from "./sentence.js";
@@ -63,7 +63,7 @@ function side(sentence, name, focus, listener) {
 
 /**
  * @param {Sentence} sentence @param {{ source: number, target: number }} pitch @param {number} width
- * @returns {{ path: SVGElement, target: number, source: number }[]} faint ones first, so that strong ones lie above
+ * @returns {{ path: SVGElement, target: number, source: number }[]} weakest first, so that strong ones are drawn on top
  */
 function drawn(sentence, pitch, width) {
   const largest = sentence.weights.reduce((most, value) => Math.max(most, Math.abs(value)), 0);

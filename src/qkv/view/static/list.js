@@ -1,4 +1,4 @@
-// The list of sentences, with a filter where it is long.
+// The list of sentences, with a filter if it is long.
 
 import { element } from "./dom.js";
 
@@ -7,7 +7,7 @@ const LONG = 8;
 /**
  * Build the list; each entry is a link to `#` and the sentence's number.
  * @param {import("./sentence.js").Described[]} sentences @param {HTMLElement} home
- * @returns {(chosen: number) => void} marks the entry that is shown
+ * @returns {(chosen: number) => void} marks the current entry
  */
 export function list(sentences, home) {
   const items = sentences.map(({ from, to }, place) => {

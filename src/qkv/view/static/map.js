@@ -1,4 +1,4 @@
-// The map: the whole matrix, as near or far as wanted.
+// The map: the whole matrix, at any zoom.
 
 import { DECADES, gradient } from "./colors.js";
 import { button } from "./controls.js";
@@ -15,7 +15,7 @@ import { LARGEST, viewport, zoomed } from "./viewport.js";
 /** @typedef {import("./matrix.js").Cell} Cell */
 /** @typedef {import("./colors.js").Color[]} Ramp */
 
-const KEYS = "Arrow keys walk, Enter keeps a cell, plus and minus zoom, 0 shows all, Escape lets go.";
+const KEYS = "Arrow keys move, Enter selects a cell, plus and minus zoom, 0 shows all, Escape clears the selection.";
 const NOTED = 250; // milliseconds after a move until the address says it
 
 /** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
@@ -147,7 +147,7 @@ function listen(canvas, own, view, page, soon) {
 function said(own, level) {
   const place = own.focus();
   const { rows, columns } = own.size;
-  if (!place) return [`${count(rows)} × ${count(columns)}: point at a cell, or click it for its equation.`];
+  if (!place) return [`${count(rows)} × ${count(columns)}: hover over a cell, or click it to see its equation.`];
   const value = own.value(place, level);
   const entropy = own.track("entropy", level)?.[Math.floor(place.row / 2 ** level)];
   const received = own.track("received", level)?.[Math.floor(place.column / 2 ** level)];
@@ -178,6 +178,6 @@ function told(own, level, ramp) {
 function spoken(own, { row, column }, level) {
   const value = own.value({ row, column }, level);
   const names = [own.token("queries", row).text, own.token("keys", column).text];
-  const said = value === undefined ? "not here yet" : figure(value);
+  const said = value === undefined ? "not loaded yet" : figure(value);
   return `Query ${row}, ${names[0]}; key ${column}, ${names[1]}: ${said}`;
 }

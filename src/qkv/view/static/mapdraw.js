@@ -1,4 +1,4 @@
-// Drawing what a viewport shows: tiles, tracks beside them, tokens where there is room, numbers where there is not.
+// Drawing a viewport: tiles, tracks next to them, and tokens, or positions where tokens do not fit.
 
 import { clamp, count } from "./numbers.js";
 import { SIZE } from "./tiles.js";
@@ -11,7 +11,7 @@ import { SIZE } from "./tiles.js";
 const LETTERS = 14; // of a token beside the map
 
 /**
- * The level whose cells are at least a pixel of the screen.
+ * The level whose cells are at least one screen pixel.
  * @param {number} scale @param {number} levels @returns {number}
  */
 export function levelAt(scale, levels) {
@@ -19,7 +19,7 @@ export function levelAt(scale, levels) {
 }
 
 /**
- * The tiles in sight, nearest to the middle first.
+ * The visible tiles, nearest to the center first.
  * @param {Viewport} view @param {Box} plot @param {{ rows: number, columns: number }} size @param {number} level
  * @returns {import("./tiles.js").Place[]}
  */
@@ -39,7 +39,7 @@ export function inSight(view, plot, size, level) {
 }
 
 /**
- * Put a tile, or the part of a coarser one that lies there, onto the canvas.
+ * Draw a tile, or the corresponding part of a coarser one.
  * @param {CanvasRenderingContext2D} pen @param {Viewport} view @param {Box} plot
  * @param {import("./tiles.js").Place} place
  * @param {(place: import("./tiles.js").Place) => HTMLCanvasElement | undefined} image @param {number} levels
@@ -62,7 +62,7 @@ export function drawTile(pen, view, plot, place, image, levels) {
 }
 
 /**
- * A line between cells, where they are large.
+ * Lines between large cells.
  * @param {CanvasRenderingContext2D} pen @param {Viewport} view @param {Box} box of the cells themselves
  * @param {string} color
  */
@@ -83,7 +83,7 @@ export function drawMesh(pen, view, box, color) {
 }
 
 /**
- * Tokens along one side, or positions where tokens would not be readable.
+ * Tokens along one side, or positions if tokens would be unreadable.
  * @param {CanvasRenderingContext2D} pen
  * @param {Axis & { across: number, size: number, near: boolean }} axis text ends at the pixel `across`
  * @param {boolean} upright whether the axis runs across and text is turned
@@ -112,7 +112,7 @@ export function drawAxis(pen, { start, scale, from, to, across, size, near }, up
 }
 
 /**
- * A track of numbers along one side, as an area.
+ * A track of numbers along one side, as an area chart.
  * @param {CanvasRenderingContext2D} pen @param {Float32Array} values each of 2^level cells
  * @param {Axis & { base: number, room: number }} axis @param {number} level @param {boolean} upright
  */
@@ -134,7 +134,7 @@ export function drawTrack(pen, values, { start, scale, from, to, base, room }, l
 }
 
 /**
- * The next of 1, 2, 5, 10, 20, … that is no smaller.
+ * The smallest of 1, 2, 5, 10, 20, … that is not smaller.
  * @param {number} least @returns {number}
  */
 function rounded(least) {
@@ -142,7 +142,7 @@ function rounded(least) {
   return ([1, 2, 5, 10].find((step) => step * power >= least) ?? 10) * power;
 }
 
-/** @param {string} text @returns {string} no longer than there is room beside a map */
+/** @param {string} text @returns {string} cut to the space next to a map */
 function cut(text) {
   const letters = [...text.slice(0, 64)];
   return letters.length > LETTERS ? `${letters.slice(0, LETTERS - 1).join("")}…` : text;

@@ -1,4 +1,4 @@
-// What a map shows: tiles and tracks of one head, their scale of colors, and the cells that are looked at.
+// The contents of a map: tiles and tracks of one head, their color scale, and the selected cells.
 
 import { nameOf, path } from "./answers.js";
 import { SIZE, tiles } from "./tiles.js";
@@ -16,12 +16,12 @@ const TRACKS = 32; // kept
  * @property {number} levels
  * @property {import("./tiles.js").Tiles | undefined} tiles
  * @property {Cell | null} hovered
- * @property {() => Cell | null} kept the cell that the address names
+ * @property {() => Cell | null} kept the cell in the URL
  * @property {() => Cell | null} focus
- * @property {(state: State) => boolean} open whether this is another matrix than before
+ * @property {(state: State) => boolean} open whether this is a different matrix
  * @property {(level: number) => import("./colors.js").Scale} scale
  * @property {(what: "entropy" | "received", level: number) => Float32Array | undefined} track
- * @property {(place: Cell, level: number) => number | undefined} value of the pooled cell over a cell
+ * @property {(place: Cell, level: number) => number | undefined} value of the pooled cell that contains a cell
  * @property {(side: Side, place: number) => { text: string, marked: boolean }} token
  * @property {(side: Side, start: number, stop: number) => void} need tokens
  */

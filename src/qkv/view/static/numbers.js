@@ -1,4 +1,4 @@
-// Numbers for people.
+// Formatting numbers.
 
 /**
  * A weight.
@@ -10,7 +10,7 @@ export function figure(value) {
 }
 
 /**
- * Any number, in few characters, with a real minus sign; what is hidden has none.
+ * Any number, in few characters, with a real minus sign; masked values have none.
  * @param {number | null | undefined} value @returns {string}
  */
 export function short(value) {
@@ -29,7 +29,7 @@ export function short(value) {
 }
 
 /**
- * A number with four digits, as equations take it.
+ * A number with four digits, for equations.
  * @param {number} value @returns {string}
  */
 export function digits(value) {

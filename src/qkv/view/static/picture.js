@@ -1,4 +1,4 @@
-// One picture of a matrix: its tiles, the cells that are looked at, and what stands along its sides.
+// One picture of a matrix: its tiles, the selected cells, and the labels and tracks along its sides.
 
 import { inks } from "./dom.js";
 import { drawAxis, drawMesh, drawTile, drawTrack, inSight, levelAt } from "./mapdraw.js";
@@ -14,7 +14,7 @@ import { drawAxis, drawMesh, drawTile, drawTrack, inSight, levelAt } from "./map
 const NEAR = 11; // pixels for a cell from which on tokens are written
 
 /**
- * Room around the plot: for tokens, and for the tracks.
+ * Margins around the plot: for tokens, and for the tracks.
  * @param {HTMLElement} field @returns {Margins}
  */
 export function margins(field) {
@@ -23,7 +23,7 @@ export function margins(field) {
 }
 
 /**
- * Draw, and ask for the tiles that are in sight.
+ * Draw, and request the visible tiles.
  * @param {Given} given
  * @returns {{ level: number, seen: "exact" | "sampled" | "loading" }}
  */
@@ -135,9 +135,9 @@ function tracks(pen, field, view, own, cells, level, color) {
 }
 
 /**
- * The name of a track that goes down; it turns upwards where it would cover what stands beside it.
+ * The name of a vertical track; rotated if it would cover its neighbor.
  * @param {CanvasRenderingContext2D} pen @param {string} name @param {number} left @param {number} bottom
- * @param {number} end where the field ends
+ * @param {number} end right edge of the field
  */
 function named(pen, name, left, bottom, end) {
   const turned = left + pen.measureText(name).width > end;

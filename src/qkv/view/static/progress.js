@@ -1,4 +1,4 @@
-// How much of a map is computed exactly, and the button that stops it.
+// How much of a map is computed exactly, and the button that stops the computation.
 
 import { path } from "./answers.js";
 import { button } from "./controls.js";
@@ -12,8 +12,8 @@ const SEEN = { sampled: "sampled", exact: "exact here", loading: "loading" };
 /** @typedef {Heard & { home: HTMLElement }} Progress */
 
 /**
- * @param {import("./shell.js").Page} page @param {() => void} further is told when more is exact
- * @param {() => void} changed is told when the line appears or goes, which moves what lies around it
+ * @param {import("./shell.js").Page} page @param {() => void} further called when more is exact
+ * @param {() => void} changed called when the line appears or disappears, which moves its surroundings
  * @returns {Progress}
  */
 export function progress(page, further, changed) {
@@ -45,7 +45,7 @@ export function progress(page, further, changed) {
     text.textContent = `${Math.floor(100 * answer.done)} % of the map computed`;
     verb = answer.state === "cancelled" ? "resume" : "cancel";
     stop.textContent = verb === "resume" ? "Resume" : "Cancel";
-    stop.setAttribute("aria-label", verb === "resume" ? "Go on computing" : "Stop computing");
+    stop.setAttribute("aria-label", verb === "resume" ? "Resume computing" : "Stop computing");
     if (exact ? !hidden || done !== 1 : answer.done - done > 0.05) further();
     done = answer.done;
     if (hidden !== home.hidden) changed();

@@ -24,11 +24,11 @@ export function remote() {
 /** @param {string} path @param {RequestInit} options @returns {Promise<Response>} */
 async function reply(path, options) {
   const answer = await fetch(path, options).catch((error) => {
-    throw error.name === "AbortError" ? error : new Error("The viewer does not answer: is `qkv view` still running?");
+    throw error.name === "AbortError" ? error : new Error("The viewer does not respond: is `qkv view` still running?");
   });
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
-  throw new Error(told.error ?? `The viewer answered ${answer.status}.`);
+  throw new Error(told.error ?? `The viewer responded with status ${answer.status}.`);
 }
 
 /** @param {Response} answer @param {string} header @returns {number[]} */

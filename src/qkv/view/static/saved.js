@@ -1,4 +1,4 @@
-// A page that carries its answers.
+// A page with embedded answers.
 
 import { byId } from "./dom.js";
 import { embedded } from "./embedded.js";

@@ -1,4 +1,4 @@
-// What a sentence is, and what can be asked of its weights.
+// A sentence and its weights.
 
 import { placeOf } from "./colors.js";
 import { floats } from "./numbers.js";
@@ -26,7 +26,7 @@ import { floats } from "./numbers.js";
  * @property {[number, number]} scale
  * @property {Float32Array} weights (T, S), row by row
  * @property {boolean} [log] whether colors follow the logarithm
- * @property {Record<"source" | "target", string[]>} [notes] a word for tokens that are special
+ * @property {Record<"source" | "target", string[]>} [notes] a word for special tokens
  */
 
 /**
@@ -46,7 +46,7 @@ export function weight(sentence, t, s) {
 }
 
 /**
- * Where a weight lies on the color scale.
+ * The position of a weight on the color scale.
  * @param {Sentence} sentence @param {number} value @returns {number} 0 to 1
  */
 export function fraction({ scale: [low, high], log = false }, value) {
@@ -55,7 +55,7 @@ export function fraction({ scale: [low, high], log = false }, value) {
 
 /**
  * The cells of a row or column, strongest first.
- * @param {Sentence} sentence @param {Focus} focus with one side null @param {number} count how many
+ * @param {Sentence} sentence @param {Focus} focus with one side null @param {number} count number of cells
  * @returns {{ name: string, value: number }[]}
  */
 export function strongest(sentence, focus, count) {

@@ -1,4 +1,4 @@
-// A page of sentences; what is looked at lives in its address, so that a link leads back to it.
+// A page of sentences; the URL contains the selection, so that a link restores it.
 
 import { alignment } from "./alignment.js";
 import { gradient } from "./colors.js";
@@ -14,7 +14,7 @@ import { decoded, strongest, weight } from "./sentence.js";
 const data = JSON.parse(byId("data").textContent ?? "");
 const ramp = data.ramps.cividis;
 const help =
-  "Hover words, links or cells; click to keep one. In the map, arrow keys walk, Home and End jump, Escape lets go.";
+  "Hover over words, links or cells; click to select one. In the map, use arrow keys, Home and End; Escape clears the selection.";
 const sentences = element("nav", { id: "sentences", "aria-label": "Sentences" });
 const readout = element("div.readout", { id: "readout" });
 const stage = element("div.stage", { id: "stage" });
@@ -26,7 +26,7 @@ const mark = list(data.sentences, sentences);
 
 /**
  * Show a sentence.
- * @param {number} number which, from 0 @param {Focus | null} kept what is looked at in it
+ * @param {number} number index, from 0 @param {Focus | null} kept its selection
  */
 function show(number, kept) {
   const sentence = decoded(data.sentences[number]);
@@ -49,7 +49,7 @@ function show(number, kept) {
 }
 
 /**
- * What is looked at, in words.
+ * The selection in words.
  * @param {Sentence} sentence @param {Focus | null} focus @returns {(Node | string)[]}
  */
 function said(sentence, focus) {
@@ -68,11 +68,11 @@ function said(sentence, focus) {
 }
 
 /**
- * What a screen reader says of a cell.
+ * The screen reader text of a cell.
  * @param {Sentence} sentence @param {Focus | null} focus @returns {string}
  */
 function spokenFor(sentence, focus) {
-  if (focus?.target == null || focus.source == null) return "No cell.";
+  if (focus?.target == null || focus.source == null) return "No cell selected.";
   const { target, source } = focus;
   const value = figure(weight(sentence, target, source));
   return `Target ${target + 1}, ${sentence.target[target]}; source ${source + 1}, ${sentence.source[source]}: ${value}`;
@@ -80,7 +80,7 @@ function spokenFor(sentence, focus) {
 
 /**
  * @param {number} number @param {Focus | null} focus
- * @returns {string} `#sentence`, or `#sentence/row/column`, all from 1; 0 stands for a whole column or row
+ * @returns {string} `#sentence`, or `#sentence/row/column`, all from 1; 0 means a whole column or row
  */
 function address(number, focus) {
   const place = focus ? `/${(focus.target ?? -1) + 1}/${(focus.source ?? -1) + 1}` : "";

@@ -1,4 +1,4 @@
-// The page around the views: which one is shown, of which layer and head, and the address that says so.
+// The page around the views: the current view, layer and head, and the URL that contains them.
 
 import { alignments } from "./between.js";
 import { sequence } from "./answers.js";
@@ -11,60 +11,60 @@ import { clamp } from "./numbers.js";
 import { steps } from "./steps.js";
 import { whatif } from "./whatif.js";
 
-/** @typedef {Record<string, string>} State what the address says: view, layer, head, query, key, … */
+/** @typedef {Record<string, string>} State the contents of the URL: view, layer, head, query, key, … */
 /** @typedef {{ name: string, kind: string, queries: string, keys: string, equation: string }} Named */
 /** @typedef {Named & { heads: number, rows: number, columns: number }} Layer */
 /** @typedef {{ show: (state: State) => void, close?: () => void }} View */
 
 /**
- * @typedef {object} Page what views are given
+ * @typedef {object} Page the interface for views
  * @property {import("./answers.js").Source} source
  * @property {Layer[]} layers
  * @property {Record<string, import("./answers.js").Sequence>} sequences
  * @property {(state: State) => import("./colors.js").Color[]} ramp
- * @property {(changes: Record<string, string | number | null>) => void} go changes the address, and so the page
- * @property {(changes: Record<string, string | number | null>) => void} note changes the address alone
- * @property {(text: string) => void} say to a screen reader
+ * @property {(changes: Record<string, string | number | null>) => void} go changes the URL and updates the page
+ * @property {(changes: Record<string, string | number | null>) => void} note changes only the URL
+ * @property {(text: string) => void} say announces to a screen reader
  */
 
 /** @typedef {(home: HTMLElement, page: Page) => View} Open */
-/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true }>} live: computes anew, which a saved page cannot */
+/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true }>} live: needs new computations, which a saved page cannot do */
 const VIEWS = {
   steps: {
     title: "Steps",
-    sentence: "Follow one token through the computation: each line is one step, with the numbers that it really had.",
+    sentence: "Follow one token through the computation: each line is one step with its actual numbers.",
     open: steps,
     controls: ["layer", "head"],
   },
   map: {
     title: "Map",
-    sentence: "Rows are tokens that look, columns those they look at: the brighter a cell, the more attention it gets.",
+    sentence: "Each row is a token that attends, each column a token it attends to: brighter cells have larger weights.",
     open: map,
     controls: ["layer", "head", "quantity", "how", "colors", "log"],
   },
   alignment: {
     title: "Alignment",
-    sentence: "Each line joins a token to one it attended to; the thicker the line, the larger the weight.",
+    sentence: "Each line links a token to one it attended to: the thicker the line, the larger the weight.",
     open: alignments,
     controls: ["layer", "head", "quantity", "colors", "log"],
   },
   graph: {
     title: "Graph",
     sentence:
-      "Where a token draws from, layer below layer: the strongest paths are drawn, what they leave out is counted.",
+      "Where a token's attention comes from, layer by layer: the strongest paths, and how much weight they omit.",
     open: graph,
     controls: [],
   },
   whatif: {
     title: "What if",
-    sentence: "Change the query or the mechanism and compare: the same token, the same keys, before and after.",
+    sentence: "Change the query or the mechanism, and compare the same token and keys before and after.",
     open: whatif,
     controls: ["layer", "head"],
     live: true,
   },
   heads: {
     title: "Heads",
-    sentence: "All heads at a glance, each with what it measurably does: many do nothing that has a name.",
+    sentence: "All heads at a glance, labeled by measured behavior. Many heads have no label.",
     open: heads,
     controls: ["colors", "log"],
   },
@@ -144,7 +144,7 @@ export async function start(source, ramps) {
 /** @type {(home: HTMLElement) => View} */
 function absent(home) {
   home.append(
-    element("p.trouble", { role: "alert" }, "This computes anew, and so needs the running viewer, `qkv view`."),
+    element("p.trouble", { role: "alert" }, "This view recomputes attention and needs the running viewer, `qkv view`."),
   );
   return { show: () => {} };
 }
@@ -165,7 +165,7 @@ const CONTROLS = {
   quantity: ({ quantity }, { go }) =>
     segmented("Quantity", { weight: "weight", contribution: "contribution" }, quantity, (to) => go({ quantity: to })),
   how: ({ how }, { go }) =>
-    segmented("Cells seen from afar", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
+    segmented("Cells when zoomed out", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
   colors: ({ colors }, { go }) =>
     segmented("Colors", { cividis: "cividis", viridis: "viridis" }, colors, (to) => go({ colors: to })),
   log: ({ log }, { go }) => segmented("Color scale", { 0: "linear", 1: "log" }, log, (to) => go({ log: to })),
@@ -178,7 +178,7 @@ function tab(name, title, state) {
   return link;
 }
 
-/** @param {State} state @returns {string} `#view=…`, without what is as usual */
+/** @param {State} state @returns {string} `#view=…`, without default values */
 function address(state) {
   const usual = /** @type {State} */ (USUAL);
   const said = Object.entries(state).filter(
@@ -188,7 +188,7 @@ function address(state) {
 }
 
 /**
- * Only what the scene has.
+ * Restrict the state to what the scene has.
  * @param {State} state @param {Layer[]} layers @returns {State}
  */
 function checked(state, layers) {
@@ -205,7 +205,7 @@ function checked(state, layers) {
   };
 }
 
-/** @param {Record<string, string | number | null>} changes null takes away @returns {State} */
+/** @param {Record<string, string | number | null>} changes null removes @returns {State} */
 function texts(changes) {
   return /** @type {State} */ (
     Object.fromEntries(
@@ -215,7 +215,7 @@ function texts(changes) {
 }
 
 /**
- * Build controls anew, and leave the keyboard where it was.
+ * Rebuild controls and restore the keyboard focus.
  * @param {HTMLElement} home @param {() => void} build
  */
 function keepFocus(home, build) {

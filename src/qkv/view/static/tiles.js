@@ -1,4 +1,4 @@
-// Tiles of the level pyramid: asked for when they are seen, nearest to the middle first, kept up to a bound.
+// Tiles of the level pyramid: requested when visible, nearest to the center first, in a bounded cache.
 
 import { path } from "./answers.js";
 import { painted } from "./colors.js";
@@ -15,11 +15,11 @@ const PATIENCE = 2000; // milliseconds until a running viewer that refused is as
 
 /**
  * @typedef {object} Tiles
- * @property {(place: Place) => Tile | undefined} get what is here already
+ * @property {(place: Place) => Tile | undefined} get a cached tile
  * @property {(tile: Tile, ramp: Ramp, scale: import("./colors.js").Scale) => HTMLCanvasElement} paint
- * @property {(places: Place[]) => void} want ask for these, and no longer for others
- * @property {(level: number) => [number, number]} range lowest and highest value seen at a level
- * @property {() => void} refresh ask for sampled tiles again
+ * @property {(places: Place[]) => void} want request these tiles, and cancel others
+ * @property {(level: number) => [number, number]} range smallest and largest value so far at a level
+ * @property {() => void} refresh request sampled tiles again
  * @property {() => void} close
  */
 

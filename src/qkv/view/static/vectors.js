@@ -1,4 +1,4 @@
-// Vectors, rows and small matrices as colored cells; hovering or the arrow keys show the numbers.
+// Vectors, rows and small matrices as colored cells; hovering or arrow keys show the numbers.
 
 import { colorAt } from "./colors.js";
 import { element, token } from "./dom.js";
@@ -12,15 +12,15 @@ const [ABOVE, BELOW] = [
 
 /**
  * @typedef {object} Numbers
- * @property {(number | null)[]} values row by row; null where there is none, as behind a mask
+ * @property {(number | null)[]} values row by row; null for none, as for masked keys
  * @property {number} [rows]
  * @property {(place: number) => string} [label] of a value
- * @property {string[]} [names] to be written under the values, where there is room
- * @property {import("./colors.js").Color[]} [ramp] for weights; without it numbers have signs
- * @property {number} [largest] at the end of the scale; the largest of the values by default
+ * @property {string[]} [names] labels under the values, if they fit
+ * @property {import("./colors.js").Color[]} [ramp] for weights; omitted for signed numbers
+ * @property {number} [largest] end of the scale; the largest value by default
  * @property {string} name
- * @property {boolean} [bare] never to be written into its cells
- * @property {(place: number | null) => void} [pointed] is told which value is pointed at
+ * @property {boolean} [bare] whether to omit numbers in cells
+ * @property {(place: number | null) => void} [pointed] called with the hovered value
  */
 
 /** @typedef {{ node: HTMLElement, point: (place: number | null) => void }} Strip */
@@ -42,7 +42,7 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   );
   cells.setAttribute(
     "aria-label",
-    `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Arrow keys walk."}`,
+    `${name}: ${values.length} numbers${written ? `: ${values.map(short).join(", ")}` : ". Use arrow keys to move."}`,
   );
   cells.style.setProperty("--columns", String(columns));
   cells.style.setProperty("--rows", String(rows));

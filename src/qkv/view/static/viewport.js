@@ -1,4 +1,4 @@
-// Which part of a matrix a canvas shows, and the gestures that change it: wheel, drag, pinch, keys.
+// The visible part of a matrix, and the gestures that change it: wheel, drag, pinch, keys.
 
 import { clamp } from "./numbers.js";
 
@@ -11,15 +11,15 @@ const EVERY = 1.4; // times larger with one press of +
  * @property {number} y the row at its top edge
  * @property {number} scale pixels for a cell
  * @property {() => void} fit
- * @property {(factor: number, at?: { x: number, y: number }) => void} zoom around a place of the plot
- * @property {(row: number, column: number) => void} reveal move as little as shows a cell
+ * @property {(factor: number, at?: { x: number, y: number }) => void} zoom around a point of the plot
+ * @property {(row: number, column: number) => void} reveal scroll a cell into view with minimal movement
  * @property {(place: Partial<{ x: number, y: number, scale: number }>) => void} set
  * @property {(event: { offsetX: number, offsetY: number }) => { row: number, column: number } | null} cell
  */
 
 /**
- * @param {HTMLElement} surface takes the gestures @param {{ rows: number, columns: number }} size
- * @param {() => { left: number, top: number, width: number, height: number }} plot where the matrix lies on the surface
+ * @param {HTMLElement} surface receives the gestures @param {{ rows: number, columns: number }} size
+ * @param {() => { left: number, top: number, width: number, height: number }} plot position of the matrix on the surface
  * @param {{ moved: () => void, click: (cell: { row: number, column: number }) => void }} listener
  * @returns {Viewport}
  */
@@ -69,7 +69,7 @@ export function viewport(surface, size, plot, listener) {
   return view;
 }
 
-/** @param {KeyboardEvent} event @param {Viewport} view @returns {boolean} whether the key was for zooming */
+/** @param {KeyboardEvent} event @param {Viewport} view @returns {boolean} whether the key zooms */
 export function zoomed({ key, ctrlKey, metaKey, altKey }, view) {
   if (ctrlKey || metaKey || altKey) return false;
   if (key === "+" || key === "=") view.zoom(EVERY);
@@ -99,7 +99,7 @@ function placeIn({ left, top }, { offsetX, offsetY }) {
 }
 
 /**
- * One finger drags, two pinch, and what did not move was a click.
+ * One finger drags, two pinch; a press without movement is a click.
  * @param {HTMLElement} surface @param {Viewport} view @param {() => { left: number, top: number }} plot
  * @param {(cell: { row: number, column: number }) => void} click
  */

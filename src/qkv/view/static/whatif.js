@@ -1,4 +1,4 @@
-// What if: the same token under another mechanism, beside the one that was recorded or a third.
+// What if: the same token under another mechanism, compared with the recorded one or a third.
 
 import { latest, nameOf, path } from "./answers.js";
 import { button, ribbon, select, slider } from "./controls.js";
@@ -70,7 +70,7 @@ export function whatif(home, page) {
           if (anew) rebuild();
         }),
       );
-    const reset = button("as recorded", "Undo all changes", () => {
+    const reset = button("reset", "Undo all changes", () => {
       changes = { before: {}, after: {} };
       change(state, "after", {});
       rebuild();
@@ -152,7 +152,7 @@ function mechanism(mechanisms, current, change) {
 }
 
 /**
- * The entries of the query: choose one, move it.
+ * The entries of the query: select one, change it.
  * @param {number[]} recorded @param {number[] | undefined} changed
  * @param {(vector: number[] | undefined) => void} change @returns {HTMLElement[]}
  */

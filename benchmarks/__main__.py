@@ -12,10 +12,10 @@ def main() -> None:
     files = [*HERE.glob("*.py"), *(path.parent for path in HERE.glob("*/__main__.py"))]
     names = sorted(path.stem for path in files if not path.stem.startswith("_"))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*names, []], help=f"some of {', '.join(names)}; all by default")
+    parser.add_argument("names", nargs="*", choices=[*names, []], help=f"some of {', '.join(names)}; default: all")
     for name in parser.parse_args().names or names:
         print(f"benchmarks.{name}")
-        # Each reads its own command line: none here.
+        # Each benchmark parses the command line itself: pass none here.
         sys.argv[1:] = []
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
 

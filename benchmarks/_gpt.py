@@ -1,4 +1,4 @@
-"""GPT as others write it: nanoGPT's way, and with PyTorch's own Transformer layers."""
+"""Reference GPTs: nanoGPT's, and one built from PyTorch's Transformer layers."""
 
 import math
 
@@ -38,7 +38,7 @@ class _Block(nn.Module):
 
 
 class NanoGPT(nn.Module):
-    """karpathy/nanoGPT, model.py, without dropout and biases, as its settings for a CPU have it."""
+    """karpathy/nanoGPT, model.py, without dropout and biases, as in its CPU settings."""
 
     def __init__(self, size: int, *, context: int, layers: int, heads: int, width: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""What the planner's choice costs against the best backend: every backend that serves, by turns, on one thread.
+"""The cost of the planner's choice against the best backend: all applicable backends, alternating, on one thread.
 
     python -m benchmarks.choices                           every mechanism and size
     python -m benchmarks.choices --only additive projected
 
-Times are processor time of one thread. Regret is the chosen backend's time over the least one: 1 where the choice was
+Times are processor time of one thread. Regret is the chosen backend's time over the smallest one: 1 if the choice was
 right. Results go to benchmarks/results/choices.json.
 """
 
@@ -24,19 +24,19 @@ from benchmarks.engine.timing import Patience, by_turns
 RESULTS = Path(__file__).parent / "results" / "choices.json"
 SIZES = tuple(heads(n) for n in (16, 64, 256, 1024))
 STEPS = (
-    Size((64,), 1, 50, 256, 256),  # a decoder's step
+    Size((64,), 1, 50, 256, 256),  # a decoder step
     Size((64,), 20, 20, 256, 256),  # sentences of twenty words
     Size((120,), 1, 17, 256, 1024),  # a step over states of both directions
     Size((16, 8), 1, 512, 64, 64),  # a step over a cache
 )
 LATE = 5.0
-"""A backend whose first call takes so many times as long as the fastest one's is not timed further."""
+"""A backend whose first call takes more than this many times as long as the fastest one's is not timed further."""
 MOST_NUMBERS = 1 << 28
-"""A backend that writes out more numbers than this is not tried."""
+"""A backend that writes more numbers than this is not tried."""
 
 
 def measure(mechanism: str, size: Size, what: str) -> dict[str, Any]:
-    """Milliseconds of each backend, and the regret of the chosen one."""
+    """Return the milliseconds of each backend, and the regret of the chosen one."""
     case = make(mechanism, size)
     chosen = case.plan(what).backend
     names = [chosen, *(name for name in other_backends(case, what) if _possible(name, case))]
@@ -77,7 +77,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print a line for each problem, write JSON."""
+    """Measure, print one line per problem, write JSON."""
     mechanisms = ("projected", *TABLE)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=mechanisms, default=mechanisms)
@@ -94,11 +94,11 @@ def main() -> None:
                 )
     _keep(rows)
     regrets = [row["regret"] for row in rows]
-    print(f"{len(rows)} problems, regret {statistics.geometric_mean(regrets):.3f} in the mean, {max(regrets)} at most")
+    print(f"{len(rows)} problems, mean regret {statistics.geometric_mean(regrets):.3f}, maximum {max(regrets)}")
 
 
 def _keep(rows: list[dict[str, Any]]) -> None:
-    """Write the rows, and those kept of other mechanisms."""
+    """Write the rows, and the stored ones of other mechanisms."""
     measured = {row["mechanism"] for row in rows}
     kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     kept = [row for row in kept if row["mechanism"] not in measured]

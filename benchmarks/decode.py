@@ -1,18 +1,18 @@
-"""Decoding beside other decoders with the same weights: CTranslate2 and Hugging Face's Marian, greedy and beam 5.
+"""Decoding against other decoders with the same weights: CTranslate2 and Hugging Face's Marian, greedy and beam 5.
 
-Two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, norms
-after each part as Marian has them; 64 sources of 16 tokens, 20 steps each (the end token is made impossible, so that
-all do the same work). It counts how many of the ids are the same. Contenders take turns, so that a change of the
-machine's pace meets all of them; a ratio is the median over rounds of the ratio within a round, its spread the
-quartiles. Each is a process of its own, as it is where it is used: in one process CTranslate2 takes the OpenMP
-library that PyTorch brings, whose threads, more than there are cores then, go to sleep at every product of whoever
-comes after it. Before each turn there is a pause, in which the threads of the one before cease to wait for work. The
-floor is the matrix products alone, with nothing between them. Weights are laid out for their products once and kept
-for all rounds, by all: as a translator does for all batches of a call, and CTranslate2 when it loads a model.
-CTranslate2 runs with one thread too: greedily that may be faster.
+Two threads, float32: a Transformer of width 256, feed-forward 1024, 4 heads, 3 + 3 layers, vocabulary 8,000, with norms
+after each sublayer as in Marian; 64 sources of 16 tokens, 20 steps each (the end token is made impossible, so that all
+do the same work). It counts how many of the ids agree. Contenders alternate, so that changes of the machine's speed
+affect all of them; a ratio is the median over rounds of the ratio within a round, its spread the quartiles. Each
+contender is a separate process, as in real use: in a shared process, CTranslate2 would use the OpenMP library that
+ships
+with PyTorch, whose threads would then exceed the cores and sleep at every product of later contenders. A pause before
+each turn lets the threads of the previous contender stop waiting for work. The floor is the matrix products alone.
+Every contender packs its weights once for all rounds, as a translator does for all batches of a call, and CTranslate2
+when it loads a model. CTranslate2 also runs with one thread, which can be faster for greedy decoding.
 
     python -m benchmarks.decode            # needs the extras export and bench
-    python -m benchmarks.decode --busy     # one thread, processor time: for a machine that others use
+    python -m benchmarks.decode --busy     # one thread, processor time: for a shared machine
 
 Results go to benchmarks/results/decode.json, decode_busy.json.
 """
@@ -120,7 +120,7 @@ def marian(made: TransformerTranslator, source: torch.Tensor, width: int) -> Cal
 
 
 def _as_marian(made: TransformerTranslator, theirs: Any) -> dict[str, torch.Tensor]:
-    """Their names for our weights."""
+    """Marian's names for our weights."""
     state = theirs.state_dict()
     for name in ("model.shared.weight", "lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in SIDES)):
         state[name] = made.embed.weight
@@ -151,7 +151,7 @@ def _named(name: str, layer: Any) -> dict[str, torch.Tensor]:
 
 
 def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int]]]:
-    """The matrix products of a decoding by the fastest way there is here, and nothing else."""
+    """The matrix products of a decoding, in the fastest way available here, and nothing else."""
     tokens, rows = torch.randn(BATCH * SOURCE, 256), torch.randn(BATCH * width, 256)
     encoder = [*_products(made.encoder), *(_memory(block) for block in made.decoder)]
     decoder = [*_products(made.decoder), (made.output.weight, made.output.bias)]
@@ -187,7 +187,7 @@ def _memory(block: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], Any]:
-    """What one of them does in a turn, with the weights and sources that all have."""
+    """Return what a contender does in a turn, given the shared weights and sources."""
     torch.set_num_threads(threads)
     made = model()
     source = torch.randint(4, SIZE, (BATCH, SOURCE))
@@ -205,7 +205,7 @@ def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], 
 
 
 def serve(turns: Connection, busy: bool, *which: Any) -> None:
-    """A contender's process: for each turn asked for, its seconds and the ids."""
+    """A contender's process: for each requested turn, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
         call = contender(*which, folder)
@@ -218,7 +218,7 @@ def serve(turns: Connection, busy: bool, *which: Any) -> None:
 
 
 def measure(width: int, rounds: int, busy: bool) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Seconds of each contender in each round, and its ids."""
+    """Return the seconds of each contender in each round, and its ids."""
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for name in NAMES:
@@ -233,7 +233,7 @@ def measure(width: int, rounds: int, busy: bool) -> tuple[dict[str, list[float]]
             time.sleep(PAUSE)
             pipe.send(True)
             seconds, ids[name] = pipe.recv()
-            if turn:  # the first round warms up
+            if turn:  # the first round is a warm-up
                 times[name].append(seconds)
     for pipe, process in zip(pipes.values(), processes, strict=True):
         pipe.send(False)
@@ -242,7 +242,7 @@ def measure(width: int, rounds: int, busy: bool) -> tuple[dict[str, list[float]]
 
 
 def summary(times: dict[str, list[float]], asked: dict[str, float]) -> dict[str, Any]:
-    """Tokens per second, and how many times as fast as each other we are."""
+    """Return tokens per second, and qkv's speedup over each contender."""
     rows: dict[str, Any] = {}
     for name, own in times.items():
         ratios = [theirs / mine for theirs, mine in zip(own, times["qkv"], strict=True)]

@@ -1,8 +1,9 @@
-"""Products of few rows with a weight that comes again, as in a loop's steps: PyTorch's, the weight turned, and panels.
+"""Products of few rows with a repeated weight, as in the steps of a loop: PyTorch's, with the weight transposed, and
+packed.
 
     python -m benchmarks.few_rows
 
-Contenders take turns in one run; times are medians, by the clock on the wall, of two threads.
+Contenders alternate in one run; times are medians of wall time on two threads.
 """
 
 import statistics
@@ -18,7 +19,7 @@ TURNS, CALLS = 15, 40
 
 
 def main() -> None:
-    """Print microseconds of each, and of laying the weight out."""
+    """Print the microseconds of each, and of packing the weight."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
     with torch.inference_mode():
@@ -41,7 +42,7 @@ def main() -> None:
             PackedWeight(weight)
             laid = 1e6 * (time.perf_counter() - start)
             shown = ", ".join(f"{name} {statistics.median(found):.0f}" for name, found in times.items())
-            print(f"{rows} × {terms} × {columns}: {shown} µs; laid out in {laid:.0f}")
+            print(f"{rows} × {terms} × {columns}: {shown} µs; packed in {laid:.0f}")
 
 
 if __name__ == "__main__":

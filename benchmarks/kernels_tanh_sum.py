@@ -1,8 +1,9 @@
 """Additive attention's kernels against the full tensor in PyTorch, and against the floor: their bare loops.
 
-Contenders take turns within one run, so that a slow moment of the machine hits all of them. The floor is what no
-implementation of the same arithmetic can undercut: the division and multiply-add of every pair and hidden feature, the
-multiply-adds of the weighted sum, on the same threads, with nothing around them.
+Contenders alternate within one run, so that a slow moment of the machine affects all of them. The floor is a lower
+bound
+for this arithmetic: the division and multiply-add of every pair and hidden feature, and the multiply-adds of the
+weighted sum, on the same threads, with nothing around them.
 
     python -m benchmarks.kernels_tanh_sum --threads 2 --out runs/kernels_tanh_sum.json [--compile]
 """
@@ -50,7 +51,7 @@ SHAPES = (
 
 @numba.njit("void(i8, i8, f4[:,::1], f4[:,::1], f4[::1], f4[:,::1])", **BARE)
 def bare_scores(start, stop, left, right, vector, scores):
-    """v/(1 + EF) for every row, key and feature."""
+    """Compute v/(1 + EF) for every row, key and feature."""
     one = np.float32(1)
     for q in range(start, stop):
         s = scores[q]
@@ -65,7 +66,7 @@ def bare_scores(start, stop, left, right, vector, scores):
 
 @numba.njit("void(i8, i8, f4[:,::1], f4[:,::1], f4[:,::1])", **BARE)
 def bare_sum(start, stop, weights, value, out):
-    """Σ p v for every row, key and value column."""
+    """Compute Σ p v for every row, key and value column."""
     for q in range(start, stop):
         o = out[q]
         for k in range(0, value.shape[0] - 7, 8):
@@ -79,7 +80,7 @@ def bare_sum(start, stop, weights, value, out):
 
 
 def equation(a: torch.Tensor, b: torch.Tensor, v: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Bahdanau et al. 2015, as every toolkit writes it."""
+    """Additive attention as in Bahdanau et al. 2015, as every toolkit implements it."""
     return torch.softmax(torch.tanh(a[:, :, None] + b[:, None]) @ v, -1) @ value
 
 
@@ -136,7 +137,7 @@ def floor(shape: Shape, draw: Callable[..., np.ndarray]) -> Callable[[], None]:
 def measure(
     runs: dict[str, Callable[[], object]], rounds: int, seconds: float, clock: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Milliseconds of each contender, by turns; the slow ones get fewer turns."""
+    """Time each contender in milliseconds, alternating; slow ones get fewer turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
@@ -152,7 +153,7 @@ def measure(
 
 
 def spread(numerator: list[float], denominator: list[float]) -> dict[str, float]:
-    """The ratio of medians, and the quartiles of the ratios of neighbors in time."""
+    """Return the ratio of medians, and the quartiles of the ratios of neighboring turns."""
     ratios = sorted(x / y for x, y in zip(numerator, denominator, strict=False))
     quarter = len(ratios) // 4
     middle = statistics.median(numerator) / statistics.median(denominator)
@@ -190,7 +191,7 @@ def plot(results: list[dict[str, object]], path: Path) -> None:
     sides = [[m - r["low"] for m, (_, r) in zip(middles, bars, strict=True)]]
     sides.append([r["high"] - m for m, (_, r) in zip(middles, bars, strict=True)])
     axes.barh([name for name, _ in bars], middles, xerr=np.abs(sides))
-    axes.set(xscale="log", xlabel="times ours (floor / ours: share of the floor)")
+    axes.set(xscale="log", xlabel="relative to ours (floor / ours: fraction of the floor)")
     figure.savefig(path)
 
 
@@ -198,9 +199,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=20.0, help="per problem, after which slow contenders stop")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="seconds per problem, after which slow contenders stop"
+    )
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile of the full tensor")
-    parser.add_argument("--cpu", action="store_true", help="count processor time, for a machine that is not idle")
+    parser.add_argument("--cpu", action="store_true", help="measure processor time, for a machine that is not idle")
     parser.add_argument("--only", default="", help="problems whose name contains this")
     parser.add_argument("--out", type=Path, default=Path("runs/kernels_tanh_sum.json"))
     options = parser.parse_args()

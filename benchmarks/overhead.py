@@ -1,7 +1,7 @@
-"""What a call costs beyond its arithmetic: `qkv.attention` against the bare PyTorch composition at n = 16.
+"""The overhead of a call: `qkv.attention` against the bare PyTorch operations at n = 16.
 
-Contenders take turns in one process, so that a change of the machine's pace meets all of them; the figures are medians
-over rounds, the spread their quartiles.
+Contenders alternate in one process, so that changes of the machine's speed affect all of them; figures are medians over
+rounds, with their quartiles.
 
     python -m benchmarks.overhead
 
@@ -37,7 +37,7 @@ CONTENDERS: dict[str, Callable[..., Tensor]] = {
 
 
 def _time(call: Callable[[], object]) -> float:
-    """Microseconds of processor time for one call, over a round of calls: other processes do not count."""
+    """Return the processor time of one call in microseconds, averaged over a round; other processes do not count."""
     start = time.process_time()
     for _ in range(CALLS):
         call()
@@ -45,7 +45,7 @@ def _time(call: Callable[[], object]) -> float:
 
 
 def measure(gradient: bool) -> dict[str, Any]:
-    """Medians and quartiles of every contender, and the differences to the first."""
+    """Return medians and quartiles of every contender, and the differences from the first."""
     query, key, value = (torch.randn(2, 8, 16, 64, requires_grad=gradient) for _ in range(3))
     g = torch.ones(2, 8, 16, 64)
 
@@ -85,7 +85,7 @@ def main() -> None:
         report[what] = measure(gradient)
         for name, row in report[what].items():
             low, high = row["quartiles_us"]
-            line = f"{row['us']:8.1f} µs, {row['beyond_bare_us']:6.1f} [{low}, {high}] µs beyond the bare composition"
+            line = f"{row['us']:8.1f} µs, {row['beyond_bare_us']:6.1f} [{low}, {high}] µs more than the bare operations"
             print(f"{what:20} {name:18} {line} (limit {LIMIT_US[what]:.0f})")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")

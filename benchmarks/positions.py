@@ -1,6 +1,6 @@
-"""What ALiBi costs beside the same attention without a bias, causal, by width-64 dot products under softmax.
+"""The cost of ALiBi against the same attention without a bias: causal, width-64 dot products under softmax.
 
-Contenders take turns in one process; figures are medians of processor time over rounds, the spread their extremes.
+Contenders alternate in one process; figures are medians of processor time over rounds, with their extremes.
 
     python -m benchmarks.positions
 
@@ -21,12 +21,12 @@ from qkv.nn.biases import alibi_slopes
 RESULTS = Path(__file__).parent / "results" / "positions.json"
 HEADS, WIDTH = 8, 64
 CASES = (("forward", 1024, 3), ("forward + backward", 1024, 3), ("forward", 4096, 1))
-"""What is measured, at which length, how many rounds."""
+"""What to measure, at which length, with how many rounds."""
 CONTENDERS = {"no bias": ("auto", False), "toeplitz": ("toeplitz", True), "tile by tile": ("blocked", True)}
 
 
 def _run(length: int, backend: str, biased: bool, gradient: bool) -> float:
-    """Seconds of processor time for one call."""
+    """Return the processor time of one call in seconds."""
     tensors = [torch.randn(1, HEADS, length, WIDTH, requires_grad=gradient) for _ in range(3)]
     bias = qkv.biases.alibi(torch.tensor(alibi_slopes(HEADS))) if biased else None
     start = time.process_time()

@@ -1,9 +1,9 @@
-"""What recording costs: a training step and a greedy decoding, with and without `qkv.record`.
+"""The cost of recording: a training step and a greedy decoding, with and without `qkv.record`.
 
     python -m benchmarks.recording
 
-A Transformer (width 256, 4 heads, 3 + 3 layers, vocabulary 8,000), batch 32, 20 tokens a side; every attention is
-recorded. On and off alternate in one process; a ratio is that of neighbors, its median and quartiles are kept.
+A Transformer (width 256, 4 heads, 3 + 3 layers, vocabulary 8,000), batch 32, 20 tokens per side; every attention is
+recorded. Runs with and without alternate in one process; a ratio is that of neighbors, with its median and quartiles.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Compiled rows between matrix products against what builds the full matrix, in processor time of one thread.
+"""Compiled rows between matrix products against the full matrix, in processor time of one thread.
 
-Contenders take turns in one process; processor time leaves out what other processes take. Distances are measured twice:
-with products in single precision, where the guard lets them serve, and in double, which is the safe form.
+Contenders alternate in one process; processor time excludes other processes. Distances are measured twice: with
+single-precision products, where the guard allows them, and in double precision, the safe form.
 
     python -m benchmarks.rowwise
 
@@ -60,7 +60,7 @@ def seconds(attend: Callable[..., Tensor], tensors: list[Tensor], gradient: bool
 
 
 def measure(name: str, gradient: bool, near: float) -> dict[str, Any]:
-    """How many times as fast as the full matrix: the median over rounds, and the extremes."""
+    """Return the speedup over the full matrix: the median over rounds, and the extremes."""
     torch.manual_seed(0)
     tensors = [torch.randn(1, HEADS, N, WIDTH) for _ in range(3)]
     full, given = FULL[name]

@@ -3,7 +3,7 @@
     python -m benchmarks.statistics --length 65536
 
 One head, float32, width 64. Forward and statistics alternate in one process; a ratio is that of neighbors. Memory is
-how much the largest resident set grew over what inputs and row state took.
+the growth of the peak resident set beyond inputs and row state.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""Does tokenization take time in proportion to the length, and how much memory? `python -m benchmarks.tokenizing`
+"""Time and memory of tokenization as the text grows: `python -m benchmarks.tokenizing`
 
-Long runs that are hard for one tokenizer or another, at n, 2n and 4n characters, in turn; the least processor time of
-several rounds, and its growth: 2 is linear, 4 quadratic. Memory is what the process takes at most beyond what it had
-before (Linux), over the bytes of the text in UTF-8; the ids alone are a list of eight bytes each. Writes
-`benchmarks/results/tokenizing.json`, in which rows that were not measured stay.
+Inputs that are hard for one tokenizer or another, at n, 2n and 4n characters, alternating; the minimum processor time
+of
+several rounds, and its growth: 2 is linear, 4 quadratic. Memory is the peak beyond what the process had before (Linux),
+per byte of UTF-8 text; the ids alone take eight bytes each. Writes `benchmarks/results/tokenizing.json`, and keeps its
+rows that were not measured.
 """
 
 import argparse
@@ -25,7 +26,7 @@ SIZES = 3
 
 
 def texts(size: int) -> dict[str, str]:
-    """Adversarial runs of about so many characters."""
+    """Return adversarial inputs of about this many characters."""
     random = Random(0)
     return {
         "one letter": "a" * size,
@@ -43,7 +44,7 @@ def texts(size: int) -> dict[str, str]:
 
 
 def resident(most: bool) -> int:
-    """Bytes that the process has in memory, now or at most since the last reset."""
+    """Return the resident memory of the process in bytes, now or the peak since the last reset."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     found = re.search(rf"^{'VmHWM' if most else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
     assert found is not None
@@ -51,8 +52,8 @@ def resident(most: bool) -> int:
 
 
 def once(tokenizer: Tokenizer, text: str) -> tuple[float, float]:
-    """Seconds of processor time, and bytes taken at most for each byte of the text."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the most so far
+    """Return seconds of processor time, and the peak memory in bytes per byte of text."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
     before, begun = resident(most=False), time.process_time()
     tokenizer.encode(text)
     seconds = time.process_time() - begun
@@ -60,7 +61,7 @@ def once(tokenizer: Tokenizer, text: str) -> tuple[float, float]:
 
 
 def measure(kinds: list[str], size: int, rounds: int) -> list[dict[str, object]]:
-    """For each tokenizer and run the seconds at three sizes, the growth between them, and the memory of the longest."""
+    """Return, for each tokenizer and input, the seconds at three sizes, their growth, and the memory of the longest."""
     found = []
     sizes = [size * 2**step for step in range(SIZES)]
     runs = [texts(n) for n in sizes]
@@ -75,13 +76,15 @@ def measure(kinds: list[str], size: int, rounds: int) -> list[dict[str, object]]
             growth = [round(later / sooner, 2) for sooner, later in pairwise(least)]
             row = {"tokenizer": kind, "run": name, "characters": sizes, "seconds": [round(s, 3) for s in least]}
             found.append(row | {"growth": growth, "bytes_for_each_byte": round(memory, 1)})
-            print(f"{kind:5} {name:26} {least[-1]:7.3f} s at {sizes[-1]:,}  grows {growth}  {memory:.1f} bytes a byte")
+            print(
+                f"{kind:5} {name:26} {least[-1]:7.3f} s at {sizes[-1]:,}  growth {growth}  {memory:.1f} bytes per byte"
+            )
             sys.stdout.flush()
     return found
 
 
 def kept(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The rows of the file, those measured now in place of what they were."""
+    """Merge the measured rows into those of the file."""
     measured = {(row["tokenizer"], row["run"]): row for row in rows}
     before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     return [row for row in before if (row["tokenizer"], row["run"]) not in measured] + rows
@@ -89,7 +92,7 @@ def kept(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=2_500_000, help="n; the longest run has 4n characters")
+    parser.add_argument("--size", type=int, default=2_500_000, help="n; the longest input has 4n characters")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokenizer", choices=KINDS, action="append", help="only these")
     given = parser.parse_args()

@@ -1,10 +1,10 @@
-"""How fast models train: updates of qkv's models against PyTorch's and Hugging Face's of the same size.
+"""Training speed: steps of qkv's models against models of PyTorch and Hugging Face of the same size.
 
-Contenders take turns in one process, on the same batches, in float32, each with forward, loss, backward, clipping and
-AdamW; the ratio is the median of paired turns, its spread their quartiles.
+Contenders alternate in one process, on the same batches, in float32, each with forward, loss, backward, clipping and
+AdamW; a ratio is the median of paired turns, with its quartiles.
 
-    python -m benchmarks.train                  wall time, on a machine that is free
-    python -m benchmarks.train --processor      processor time on one thread, on a machine that others use too
+    python -m benchmarks.train                  wall time, on an idle machine
+    python -m benchmarks.train --processor      processor time on one thread, on a shared machine
 
 Results go to benchmarks/results/train.json.
 """
@@ -41,7 +41,7 @@ Loss = Callable[[nn.Module], Tensor]
 
 
 def update(model: nn.Module, loss: Loss, fused: bool) -> Run:
-    """One update, as a function of nothing. Others take the optimizer as their examples make it."""
+    """Return a function that runs one training step. Rivals use the optimizer of their own examples."""
     parameters = list(model.parameters())
     optimizer = (
         build_optimizer(model, Settings())
@@ -111,7 +111,7 @@ class TorchTranslator(nn.Module):
 
 
 def marian(config: TransformerConfig) -> nn.Module | None:
-    """Hugging Face's Marian of the same size, where transformers is installed."""
+    """Hugging Face's Marian of the same size, if transformers is installed."""
     if importlib.util.find_spec("transformers") is None:
         return None
     from transformers import MarianConfig, MarianMTModel
@@ -164,7 +164,7 @@ def translator() -> dict[str, Run]:
 
 
 def measure(runs: dict[str, Run], tokens: int, clock: Callable[[], float], seconds: float) -> dict[str, Any]:
-    """Milliseconds, tokens per second, and how many times as long as qkv each takes."""
+    """Return milliseconds, tokens per second, and each contender's time relative to qkv."""
     times = by_turns(runs, dict.fromkeys(runs, Patience(seconds, 5, 200)), clock)
     report: dict[str, Any] = {}
     for name, own in times.items():
@@ -181,7 +181,7 @@ def main() -> None:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processor", action="store_true", help="processor time on one thread")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each contender")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds per contender")
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1 if given.processor else min(2, os.cpu_count() or 1))

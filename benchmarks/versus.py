@@ -1,11 +1,11 @@
-"""Two checkouts of qkv by turns: how many times as long a call takes in this one as in the other.
+"""Compare two checkouts of qkv, alternating: the time of a call in this one relative to the other.
 
     git worktree add ../before HEAD~20
     python -m benchmarks.versus ../before                            every call, forward and with backward
     python -m benchmarks.versus ../before --call gaussian_512 --write FILE
 
-Each checkout has a process of its own, which sleeps while the other computes. A figure is the median of the ratios of
-neighboring turns with its quartiles; a second pair of processes of this checkout alone shows the noise (`--noise`).
+Each checkout has its own process, which sleeps while the other computes. A figure is the median of the ratios of
+neighboring turns, with its quartiles; `--noise` compares two processes of this checkout to show the noise.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 TURN = 0.05
-"""Seconds of a turn."""
+"""Seconds per turn."""
 PASSES = ("forward", "both")
 
 
 class Call(NamedTuple):
-    """What is timed: a mechanism of `CALLS` or of the engine's table, and its size."""
+    """What to time: a mechanism of `CALLS` or of the engine's table, and its size."""
 
     mechanism: str
     leading: tuple[int, ...]
@@ -55,7 +55,7 @@ CALLS: dict[str, Call] = {
 
 
 def _given(call: Call) -> tuple[Callable[..., dict[str, Any]], Any]:
-    """What `qkv.attention` is given beside query, key and value, and what makes its tensors."""
+    """The arguments of `qkv.attention` besides query, key and value, and a function that makes its tensors."""
     import torch
     from benchmarks.engine.mechanisms import MECHANISMS
 
@@ -106,7 +106,7 @@ def _runs(call: Call) -> dict[str, Callable[[], object]]:
 
 
 def serve(threads: int) -> None:
-    """Answer on standard output: a line of JSON for each line of standard input."""
+    """Answer each line of standard input with a line of JSON on standard output."""
     import torch
 
     torch.set_num_threads(threads)
@@ -138,7 +138,7 @@ class Checkout:
         )
 
     def ask(self, question: dict[str, Any]) -> float:
-        """Seconds of one call."""
+        """Return the seconds of one call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
@@ -150,7 +150,7 @@ class Checkout:
 
 
 def compare(ours: Checkout, theirs: Checkout, calls: dict[str, Call], turns: int) -> Iterator[dict[str, Any]]:
-    """Milliseconds of both, and the quartiles of their ratio."""
+    """Return the milliseconds of both, and the quartiles of their ratio."""
     for name, call in calls.items():
         for what in PASSES:
             question = {"call": call, "what": what}
@@ -163,14 +163,14 @@ def compare(ours: Checkout, theirs: Checkout, calls: dict[str, Call], turns: int
 
 
 def main() -> None:
-    """Compare, print a row for each call, keep them as JSON."""
+    """Compare, print a row per call, store them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path, nargs="?", help="another checkout")
     parser.add_argument("--call", action="append", choices=CALLS, help="these alone")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--noise", action="store_true", help="this checkout beside itself")
-    parser.add_argument("--write", type=Path, help="keep the rows here as JSON")
+    parser.add_argument("--noise", action="store_true", help="compare this checkout with itself")
+    parser.add_argument("--write", type=Path, help="store the rows here as JSON")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:

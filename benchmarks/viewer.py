@@ -1,9 +1,9 @@
-"""The viewer at a length where no matrix fits: how long one waits for what, and what memory it takes.
+"""The viewer at a length where the matrix does not fit in memory: response times and memory.
 
     python -m benchmarks.viewer [--length 131072] [--width 64]
 
-One causal head over itself, its row state as a recording keeps it. A server runs as `qkv view` runs it, asked over
-HTTP. The forward pass is timed beside it, as the measure of the machine.
+One causal self-attention head, with its row state as in a recording. The server runs as in `qkv view` and is queried
+over HTTP. The forward pass is timed as a reference for the machine.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def watch(client: httpx.Client, top: int, length: int, patience: float) -> dict[str, Any]:
-    """Ask as a person zooming does, first while the exact levels are computed, then when they are there."""
+    """Query like a user who zooms, first while the exact levels are being computed, then when they are done."""
     overview, first = asked(client, tile(top))
     found: dict[str, Any] = {"overview": round(overview, 3), "overview_state": first.headers["x-qkv-state"]}
     places = [length // 256 * number // (REPEATS + 1) for number in range(1, REPEATS + 1)]

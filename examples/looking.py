@@ -1,4 +1,4 @@
-"""A map of 2,048 × 2,048 weights from afar: blocks, entropy of rows, what keys receive, all without the matrix.
+"""An overview of a 2,048 × 2,048 map: blocks, entropy of rows, received weight, all without the matrix.
 
 python examples/looking.py docs/pictures
 """
@@ -16,7 +16,7 @@ mpl.rcParams["svg.hashsalt"] = "qkv"
 
 
 def inputs(length: int) -> torch.Tensor:
-    """Positions as slow and fast waves, with a first one that all others resemble a little."""
+    """Positions as slow and fast waves; the first position resembles all others a little."""
     place = torch.arange(length, dtype=torch.float32)[:, None]
     waves = torch.cat([torch.sin(place / 2**power) for power in range(2, 10)], -1)
     waves[0] = waves.mean(0) + 1.0
@@ -24,7 +24,7 @@ def inputs(length: int) -> torch.Tensor:
 
 
 def main(folder: Path) -> None:
-    """Draw the map and what one pass tells of it."""
+    """Draw the map and the statistics of one pass."""
     import matplotlib.pyplot as plt
 
     x = inputs(2048)

@@ -1,1 +1,1 @@
-"""The engine's speed against what a PyTorch user has without it: rows by name, a table in the docs, a plot."""
+"""The engine's speed against what PyTorch users have without it: rows by name, a table in the docs, a plot."""

@@ -1,13 +1,13 @@
 """Measure rows by name, and write the table into the docs.
 
-    python -m benchmarks.engine                                   every row that is not finished
-    python -m benchmarks.engine --row additive_512 --again        one row, measured again
-    python -m benchmarks.engine --row translation_rnn --data DIR  a row that trains; DIR holds the folder multi30k
-    python -m benchmarks.engine --list                            the names, and which are finished
-    python -m benchmarks.engine --write                           docs/benchmarks.md and the plot, from what is kept
+    python -m benchmarks.engine                                   every row that is not finished python -m
+    benchmarks.engine --row additive_512 --again        one row, measured again python -m benchmarks.engine --row
+    translation_rnn --data DIR  a training row; DIR contains the folder multi30k python -m benchmarks.engine --list
+    the names, and which are finished python -m benchmarks.engine --write                           write
+    docs/benchmarks.md and the plot from stored results
 
-Contenders take turns in one run, on two threads by the clock on the wall; --cpu takes one thread and its processor time
-instead, for a machine that others use. Results go to benchmarks/results/engine.json row by row.
+Contenders alternate in one run, on two threads in wall time; --cpu uses the processor time of one thread instead, for a
+shared machine. Results go to benchmarks/results/engine.json row by row.
 """
 
 import argparse
@@ -28,22 +28,22 @@ from benchmarks.engine.timing import Watch
 from benchmarks.engine.training import Training
 
 CLOCKS = {False: (2, time.perf_counter, "two threads"), True: (1, time.process_time, "processor time of one thread")}
-"""For `--cpu` or not: threads, clock, and how the page calls it."""
+"""For `--cpu` or not: threads, clock, and its name on the page."""
 
 
 def main() -> None:
-    """Read the command line, measure what it names, keep every finished row."""
+    """Parse the command line, measure the named rows, store every finished row."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--row", nargs="+", default=["*"], help="names or patterns such as '*_4096'")
     parser.add_argument("--again", action="store_true", help="measure finished rows again")
-    parser.add_argument("--data", type=Path, help="the folder of the data sets, for the rows that train")
+    parser.add_argument("--data", type=Path, help="folder with the data sets, for rows that train")
     parser.add_argument("--cpu", action="store_true", help="processor time of one thread")
-    parser.add_argument("--seconds", type=float, default=4.0, help="what one contender may take altogether")
-    parser.add_argument("--heads", type=int, help="so many instead of eight, where there is no time for all")
+    parser.add_argument("--seconds", type=float, default=4.0, help="total seconds per contender")
+    parser.add_argument("--heads", type=int, help="number of heads instead of eight, to save time")
     parser.add_argument("--list", action="store_true", help="list the rows")
-    parser.add_argument("--write", action="store_true", help="write the docs and the plot from what is kept")
+    parser.add_argument("--write", action="store_true", help="write the docs and the plot from stored results")
     given = parser.parse_args()
     names = [name for name in ROWS if any(fnmatch.fnmatch(name, pattern) for pattern in given.row)]
     if not names:
@@ -64,11 +64,11 @@ class How:
     """How rows are measured.
 
     Attributes:
-        again: whether those that are finished are measured too.
-        cpu: whether one thread's processor time counts, which other programs hardly change.
-        seconds: what one contender may take altogether.
-        heads: how many, instead of eight.
-        data: the folder of the data sets.
+        again: whether finished rows are measured again.
+        cpu: whether to use one thread's processor time, which other programs hardly affect.
+        seconds: total seconds per contender.
+        heads: number of heads instead of eight.
+        data: folder with the data sets.
     """
 
     again: bool = False
@@ -79,14 +79,14 @@ class How:
 
 
 def measure(names: list[str], how: How, path: Path = store.RESULTS) -> None:
-    """Measure rows one after another, and keep each as soon as it is finished.
+    """Measure rows one after another, and store each as soon as it is finished.
 
     Args:
-        names: of rows.
-        how: by which clock, how long.
-        path: where rows are kept.
+        names: names of rows.
+        how: the clock and the time per contender.
+        path: where rows are stored.
     """
-    # OpenMP is read by KeOps, which has no threads of its own to set.
+    # KeOps reads the OpenMP variable; it has no thread setting of its own.
     threads, clock, kind = CLOCKS[how.cpu]
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)

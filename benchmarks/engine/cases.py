@@ -1,4 +1,4 @@
-"""A problem with its tensors, and what calling an equation on them gives: an output, or an output and gradients."""
+"""A problem with its tensors, and running an equation on them: an output, or an output and gradients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from qkv.planner.plan import Plan
 FORWARD, BOTH = "forward", "forward + backward"
 
 WHOLE_BYTES = 3 << 30
-"""A full tensor above this is computed by chunks of queries, each made again in the backward pass."""
+"""A full tensor above this is computed in chunks of queries, each recomputed in the backward pass."""
 
 TOLERANCE = 2e-3
-"""How far, root mean square to root mean square, a contender may be from qkv: rivals sum in float32 as they like."""
+"""Maximum relative rms difference of a contender from qkv: rivals can sum in float32 in any order."""
 
 
 @final
@@ -28,9 +28,9 @@ class Case:
     """A mechanism, a size, and its tensors.
 
     Attributes:
-        mechanism, size: what is asked.
+        mechanism, size: the problem.
         tensors: query, key, value and the mechanism's parameters.
-        upstream: the gradient that comes from above.
+        upstream: the incoming gradient.
     """
 
     mechanism: Mechanism
@@ -40,11 +40,11 @@ class Case:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """What is learned."""
+        """The tensors that need gradients."""
         return [x for x in self.tensors if x.requires_grad]
 
     def run(self, equation: Equation, what: str) -> Callable[[], list[Tensor]]:
-        """Bind an equation to the tensors: the output, and for both passes the gradients of the leaves."""
+        """Bind an equation to the tensors: returns the output, and for both passes the gradients of the leaves."""
         if what == FORWARD:
             detached = [x.detach() for x in self.tensors]
             return lambda: [equation(*detached)]
@@ -56,7 +56,7 @@ class Case:
         return [output, *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, gradients, strict=True))]
 
     def ours(self, backend: str = "auto", dropout: float = 0.0) -> Equation:
-        """`qkv.attention`, its score and normalizer made from the parameters in every call."""
+        """Call `qkv.attention`, with score and normalizer rebuilt from the parameters in every call."""
 
         def attend(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor) -> Tensor:
             given = self.mechanism.given(*parameters)
@@ -65,14 +65,14 @@ class Case:
         return attend
 
     def plan(self, what: str, backend: str = "auto") -> Plan:
-        """What `qkv.explain` tells of the call."""
+        """Return the plan of the call from `qkv.explain`."""
         tensors = self.tensors if what == BOTH else tuple(x.detach() for x in self.tensors)
         query, key, value, *parameters = tensors
         given = self.mechanism.given(*parameters)
         return qkv.explain(query, key, value, dropout=self.mechanism.dropout, backend=backend, **given)
 
     def full(self, dropout: float = 0.0) -> tuple[Equation, str]:
-        """The equation with the full tensor, and how it is held: whole, or by chunks of queries."""
+        """Return the equation on the full tensor, and how it is computed: whole, or in chunks of queries."""
         size, equation = self.size, self.mechanism.full
         if dropout:
             equation = partial(equation, dropout=dropout)
@@ -81,11 +81,11 @@ class Case:
         if bytes_ <= WHOLE_BYTES:
             return equation, "whole"
         rows = max(1, size.queries * (WHOLE_BYTES // 6) // bytes_)
-        return by_chunks(equation, rows), f"{bytes_ / 2**30:.0f} GiB, by chunks of {rows} queries"
+        return by_chunks(equation, rows), f"{bytes_ / 2**30:.0f} GiB, in chunks of {rows} queries"
 
 
 def make(mechanism: str, size: Size, *, outlier: bool = False) -> Case:
-    """Draw a case from a fixed seed; with an outlier, one key lies far from all others."""
+    """Generate a case from a fixed seed; with an outlier, one key is far from all others."""
     torch.manual_seed(0)
     query, key = torch.randn(*size.leading, size.queries, size.width), torch.randn(*size.leading, size.keys, size.width)
     if outlier:
@@ -97,7 +97,7 @@ def make(mechanism: str, size: Size, *, outlier: bool = False) -> Case:
 
 
 def by_chunks(equation: Equation, rows: int) -> Equation:
-    """Compute an equation for some queries at a time; in the backward pass each chunk is computed again."""
+    """Compute an equation for some queries at a time; the backward pass recomputes each chunk."""
 
     def chunked(query: Tensor, *rest: Tensor) -> Tensor:
         parts = query.split(rows, -2)
@@ -109,7 +109,7 @@ def by_chunks(equation: Equation, rows: int) -> Equation:
 
 
 def difference(theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> float:
-    """The largest root mean square error of several tensors, in shares of their own root mean square."""
+    """Return the largest relative rms error of several tensors."""
 
     def norm(x: Tensor) -> float:
         return float(torch.linalg.vector_norm(x, dtype=torch.float64))

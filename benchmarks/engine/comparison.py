@@ -1,4 +1,4 @@
-"""A row that compares: rivals and qkv's backends by turns on one problem, each checked against qkv first."""
+"""A row that compares rivals and qkv's backends on one problem, alternating, with all results checked against qkv's."""
 
 import statistics
 import time
@@ -17,9 +17,9 @@ from qkv.planner.registry import BACKENDS
 
 OURS, FLOOR = "qkv", "floor"
 WARM = 256
-"""Up to so many queries a first call is not representative: what it compiles or allocates takes longer than it."""
+"""Up to this many queries the first call is not representative: compilation and allocation dominate."""
 HOPELESS = 8.0
-"""A backend that takes so many times as long in its first call as the chosen one is not timed further."""
+"""A backend whose first call takes this many times as long as the chosen one's is not timed further."""
 
 Say = Callable[[str], None]
 
@@ -30,15 +30,15 @@ class Comparison:
     """A row.
 
     Attributes:
-        name: what `--row` takes.
-        mechanism: of `MECHANISMS`.
-        size: of the problem.
-        rivals: of `RIVALS`, beside the full tensor.
-        asked: (pass, rival) -> how many times as fast as the rival qkv is asked to be.
+        name: the row's name for `--row`.
+        mechanism: one of `MECHANISMS`.
+        size: size of the problem.
+        rivals: some of `RIVALS`, besides the full tensor.
+        asked: (pass, rival) -> target speedup of qkv over the rival.
         passes: `FORWARD`, `BOTH`.
-        outlier: whether one key lies far from all others, so that distances need their safe form.
-        backends: whether every backend that `auto` could have chosen is timed too.
-        floor: makes the bare loop of the same arithmetic, if there is one: pass -> what to call.
+        outlier: whether one key is far from all others, so that distances need their safe form.
+        backends: whether to time every backend that `auto` could have chosen.
+        floor: builds the bare loop of the same arithmetic, if any: pass -> what to call.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Comparison:
         """Time all passes.
 
         Args:
-            say: takes a line of progress.
-            watch: what time is, and how much of it there is.
+            say: called with lines of progress.
+            watch: the clock and the time per contender.
 
         Returns:
-            What is kept of it, plain.
+            The record to store, as JSON values.
         """
         case = make(self.mechanism, self.size, outlier=self.outlier)
         held = case.full()[1]
@@ -84,7 +84,7 @@ class Comparison:
                 continue
             apart[rival] = difference(case.run(made, what)(), expected)
             if not apart[rival] <= TOLERANCE:
-                skipped[rival] = f"its result is another one: {apart[rival]:.1e} of its size away"
+                skipped[rival] = f"its result differs by {apart[rival]:.1e} of its size"
                 continue
             runs[rival] = case.run(made if not dropout else _dropping(rival, case, self.mechanism, what), what)
         if self.floor is not None and what in (bare := self.floor(self.size)):
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def _patience(name: str, seconds: float) -> Patience:
-    """Backends that were not chosen get a quarter."""
+    """Backends that were not chosen get a quarter of the time."""
     return Patience(seconds / 4, 1, 21) if name.startswith(f"{OURS},") else Patience(seconds)
 
 
@@ -110,7 +110,7 @@ def _dropping(rival: str, case: Case, mechanism: str, what: str) -> Equation:
 
 
 def other_backends(case: Case, what: str) -> list[str]:
-    """The backends beside the chosen one that `auto` could have taken."""
+    """Return the other backends that `auto` could have chosen."""
     chosen, pairs = case.plan(what).backend, case.size.queries * case.size.keys
     return [name for name in BACKENDS if name != chosen and _serves(case, what, name, pairs)]
 
@@ -126,7 +126,7 @@ def _serves(case: Case, what: str, name: str, pairs: int) -> bool:
 
 
 def _other_backends(case: Case, what: str, chosen: str, expected: list[Any], apart: dict[str, float]) -> dict[str, Run]:
-    """Those that serve, checked like every contender; a hopeless one is left out."""
+    """Return those that support the problem, checked like every contender; hopelessly slow ones are omitted."""
     runs: dict[str, Run] = {}
     start = time.perf_counter()
     case.run(case.ours(), what)()

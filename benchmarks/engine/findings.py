@@ -1,4 +1,4 @@
-"""What the kept rows say: cells slower than the full tensor, figures that are missed, backends chosen wrongly."""
+"""What the stored rows show: cells slower than the full tensor, missed targets, wrong choices of backend."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -8,13 +8,13 @@ from benchmarks.engine.rivals import FULL
 from benchmarks.engine.rows import TABLE, TABLE_SIZES
 
 SLOWEST = 1 / 1.05
-"""A cell is an open defect where qkv is not even so many times as fast as the full tensor."""
+"""A cell is an open defect if qkv's speedup over the full tensor is below this."""
 SMALL = 16
-"""At so many queries and keys a call's fixed cost decides."""
+"""Up to this many queries and keys the fixed cost of a call dominates."""
 
 
 class Cell(NamedTuple):
-    """One contender of one pass of one row, beside qkv."""
+    """One contender of one pass of one row, compared with qkv."""
 
     row: str
     what: str
@@ -32,7 +32,7 @@ Rows = Mapping[str, Any]
 
 
 def cells(rows: Rows) -> Iterator[Cell]:
-    """All figures of rows that compare."""
+    """Return all figures of comparison rows."""
     for name, row in rows.items():
         for what, kept in row.get("passes", {}).items():
             ours = kept["times"][OURS]["ms"]
@@ -43,17 +43,17 @@ def cells(rows: Rows) -> Iterator[Cell]:
 
 
 def slow(rows: Rows) -> list[Cell]:
-    """Cells of the table above n = 16 that are slower than the full tensor."""
+    """Return the cells of the table above n = 16 that are slower than the full tensor."""
     names = {f"{name}_{n}" for name in TABLE for n in TABLE_SIZES if n > SMALL}
     return [cell for cell in cells(rows) if cell.row in names and cell.rival == FULL and cell.middle < SLOWEST]
 
 
 def missed(rows: Rows) -> list[Cell]:
-    """Figures that were asked for and not reached."""
+    """Return the figures that miss their target."""
     return [cell for cell in cells(rows) if cell.asked is not None and cell.middle < cell.asked]
 
 
 def wrongly_chosen(rows: Rows) -> list[Cell]:
-    """Where another backend was faster than the one that `auto` chose, quartiles and all."""
+    """Return where another backend was faster than the one that `auto` chose, quartiles included."""
     others = (cell for cell in cells(rows) if cell.rival.startswith(f"{OURS}, "))
     return [cell for cell in others if cell.middle < SLOWEST and cell.high < 1]

@@ -1,4 +1,4 @@
-"""A row that shows growth: qkv alone on more and more queries and keys, and the exponent between the last sizes."""
+"""A row that shows growth: qkv alone at increasing sizes, and the exponent between the last ones."""
 
 import math
 import statistics
@@ -16,12 +16,12 @@ SIZES = (15_625, 31_250, 62_500, 125_000, 250_000, 500_000, 1_000_000)
 @final
 @dataclass(frozen=True)
 class Growth:
-    """A row: one head, as many queries as keys, forward.
+    """A row: one head, equally many queries and keys, forward.
 
     Attributes:
-        name: what `--row` takes.
-        mechanism: of `MECHANISMS`.
-        width, value_width: of the problem.
+        name: the row's name for `--row`.
+        mechanism: one of `MECHANISMS`.
+        width, value_width: widths of the problem.
         sizes: numbers of keys.
     """
 
@@ -32,14 +32,14 @@ class Growth:
     sizes: tuple[int, ...] = SIZES
 
     def measure(self, say: Callable[[str], None], watch: Watch) -> dict[str, Any]:
-        """Time every size, by turns.
+        """Time every size, alternating.
 
         Args:
-            say: takes a line of progress.
-            watch: what time is, and how much of it there is.
+            say: called with lines of progress.
+            watch: the clock and the time per contender.
 
         Returns:
-            What is kept of it, plain.
+            The record to store, as JSON values.
         """
         cases = {n: make(self.mechanism, Size((1,), n, n, self.width, self.value_width)) for n in self.sizes}
         runs = {str(n): case.run(case.ours(), FORWARD) for n, case in cases.items()}
@@ -60,7 +60,7 @@ class Growth:
 
 
 def exponent(times: dict[int, float]) -> float:
-    """The slope of log time over log size in the larger half of the sizes, by least squares.
+    """Return the slope of log time over log size in the larger half of the sizes, by least squares.
 
     Example:
         >>> exponent({1: 5.0, 2: 7.0, 4: 16.0, 8: 64.0})

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import qkv
 
 BANDWIDTH = {"gaussian": 8.0, "boxcar": 11.0, "epanechnikov": 12.0}
-"""Points of 64 normal coordinates are √128 ≈ 11.3 apart: about half of the pairs are within these widths."""
+"""Points with 64 normal coordinates are √128 ≈ 11.3 apart: about half of the pairs are within these widths."""
 
 
 class Size(NamedTuple):
@@ -42,11 +42,11 @@ class Mechanism:
     """One mechanism.
 
     Attributes:
-        full: the equation, (query, key, value, *parameters) -> output; takes `dropout` where the mechanism drops.
-        given: parameters -> what `qkv.attention` is given beside query, key and value.
+        full: the equation, (query, key, value, *parameters) -> output; takes `dropout` if the mechanism has dropout.
+        given: parameters -> arguments of `qkv.attention` besides query, key and value.
         parameters: size -> tensors; those that need a gradient are learned.
-        hidden: how many numbers the full tensor holds for each pair.
-        dropout: the share of weights dropped; results are compared without it.
+        hidden: numbers per pair in the full tensor.
+        dropout: the fraction of weights dropped; results are compared without it.
     """
 
     full: Equation
@@ -158,7 +158,7 @@ def hard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The full matrix of the package `entmax`."""
+    """The full matrix with the `entmax` package."""
     from entmax import sparsemax as project
 
     weights: Tensor = project(products(q, k), dim=-1)
@@ -166,7 +166,7 @@ def sparsemax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def entmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The full matrix of the package `entmax`."""
+    """The full matrix with the `entmax` package."""
     from entmax import entmax15
 
     weights: Tensor = entmax15(products(q, k), dim=-1)

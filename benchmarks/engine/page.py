@@ -1,4 +1,4 @@
-"""The part of docs/benchmarks.md that is generated: everything between two marker comments, below "Table"."""
+"""The generated part of docs/benchmarks.md: everything between two marker comments, below "Table"."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""The RNN translation model as users of PyTorch write it: its own modules, the full tensor of tanhs in every step, and
-autograd for all of it. It shares the parameters and draws the same dropout."""
+"""The RNN translation model as PyTorch users write it: PyTorch's modules, the full tensor of tanhs in every step, and
+autograd for everything. It shares the parameters and draws the same dropout.
+"""
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from qkv.nn.scores import AdditiveScore
 
 
 def loss_of(model: RecurrentTranslator, batch: Batch, pad: int, smoothing: float) -> tuple[Tensor, int]:
-    """Cross entropy of each next target token with labels smoothed, summed; and how many there are."""
+    """Return the summed, label-smoothed cross entropy of each next target token, and the number of tokens."""
     states = _states(model, batch.source, batch.source_lengths, batch.target[:, :-1])
     logits = F.linear(states, model.output.weight, model.output.bias)
     target = batch.target[:, 1:]

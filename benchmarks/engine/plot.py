@@ -1,4 +1,4 @@
-"""The plot beside the table: how many times as fast as the full tensor, by mechanism, at each n."""
+"""The plot for the table: speedup over the full tensor, by mechanism, at each n."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ def draw(rows: Rows, path: Path) -> None:
     """Draw one panel for each n: a dot at the median, a line over the quartiles.
 
     Args:
-        rows: what is kept.
+        rows: the stored rows.
         path: an SVG file.
     """
     import matplotlib as mpl
@@ -48,7 +48,7 @@ def _panel(panel: Any, rows: Rows, n: int) -> None:
         panel.plot([x["middle"] for _, x in found], places, "o", color=color, markersize=4, label=what)
     panel.axvline(1, color="#888888", linewidth=0.8)
     panel.set_xscale("log")
-    # Plain numbers, and few: powers of ten with factors run into each other.
+    # Few plain numbers: powers of ten with factors overlap.
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda times, _: f"{times:g}"))
     panel.xaxis.set_minor_formatter(NullFormatter())

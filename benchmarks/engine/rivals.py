@@ -1,4 +1,4 @@
-"""What other libraries offer for a case: a function to time, or the reason why there is none."""
+"""Rivals: for each case, a function to time, or the reason why a library has none."""
 
 import importlib.util
 import os
@@ -20,14 +20,14 @@ FULL, COMPILED, FUSED, FLEX, KEOPS, KERAS = "full tensor", "torch.compile", "SDP
 
 
 def offer(rival: str, case: Case, mechanism: str, what: str, dropout: float) -> Offer:
-    """What a rival has for a case.
+    """Return a rival's function for a case.
 
     Args:
         rival: its name in `RIVALS`.
         case: the problem.
         mechanism: its name.
         what: `FORWARD` or `BOTH`.
-        dropout: the share of weights dropped: none while results are compared.
+        dropout: the fraction of weights dropped: 0 while results are compared.
     """
     return RIVALS[rival](case, mechanism, what, dropout)
 
@@ -53,7 +53,7 @@ def _fused(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
         "dropout": lambda q, k, v: sdpa(q, k, v, dropout_p=dropout),
         "learned_bias": lambda q, k, v, bias: sdpa(q, k, v, attn_mask=bias.expand(*q.shape[:-1], k.shape[-2])),
     }
-    return offers.get(mechanism, "it computes softmax over scaled dot products only")
+    return offers.get(mechanism, "it only computes softmax over scaled dot products")
 
 
 def _flex(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
@@ -71,7 +71,7 @@ def _flex(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
         queries, keys = case.size.queries, case.size.keys
         blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, queries, keys, device="cpu")
         return lambda q, k, v, _: compiled(q, k, v, block_mask=blocks)
-    return "it changes scaled dot products element by element, under softmax"
+    return "it only supports elementwise changes of scaled dot products under softmax"
 
 
 @cache
@@ -87,7 +87,7 @@ def _keops() -> Any:
 
 def _symbolic(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
     if mechanism not in _FORMULAS:
-        return "no formula is written for it here"
+        return "this benchmark has no formula for it"
     if _keops() is None:
         return "pykeops is not installed: pip install 'qkv[bench]'"
     return _FORMULAS[mechanism]
@@ -184,7 +184,7 @@ def _keras_dot(layer: Any, causal: bool, q: Tensor, k: Tensor, v: Tensor, *_: Te
 def _keras_additive(layer: Any, q: Tensor, k: Tensor, v: Tensor, vector: Tensor, *weights: Tensor) -> Tensor:
     if weights:
         q, k = q @ weights[0].mT, k @ weights[1].mT
-    # A layer's variable cannot be a leaf of ours: the vector goes in as what its `scale` reads.
+    # A layer's variable cannot be one of our leaves: the vector is passed through its `scale`.
     layer.scale = vector
     output: Tensor = layer([_flat(q), _flat(v), _flat(k)])
     return output.reshape(*q.shape[:-1], v.shape[-1])

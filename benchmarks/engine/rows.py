@@ -1,4 +1,4 @@
-"""All rows by name: the table of mechanisms, and the figures that single problems are asked for."""
+"""All rows by name: the table of mechanisms, and single problems with their targets."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -19,15 +19,15 @@ class Row(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--row` takes."""
+        """The row's name for `--row`."""
 
     def measure(self, say: Say, watch: Watch) -> dict[str, Any]:
-        """Measure, and return what is kept."""
+        """Measure, and return the record to store."""
 
 
 TABLE_SIZES = (16, 256, 4096)
 CHOICES = 256
-"""Up to here all backends that `auto` could take are timed; above, those beside the best take minutes."""
+"""Up to this size all backends available to `auto` are timed; above it, slower ones would take minutes."""
 TABLE = (
     "scaled_dot", "causal", "dropout", "learned_bias", "softcap", "sink", "cosine", "bilinear", "additive", "concat",
     "concat_leaky", "concat_mean", "squared_distance", "gaussian", "boxcar", "epanechnikov", "uniform", "identity",
@@ -46,12 +46,12 @@ ASKED: dict[str, dict[tuple[str, str], float]] = {
 
 
 def heads(n: int, width: int = 64, value_width: int = 64) -> Size:
-    """Eight heads, as many queries as keys."""
+    """Eight heads, equally many queries and keys."""
     return Size((1, 8), n, n, width, value_width)
 
 
 def one_head(n: int, width: int, value_width: int = 64) -> Size:
-    """One head, as many queries as keys."""
+    """One head, equally many queries and keys."""
     return Size((1,), n, n, width, value_width)
 
 

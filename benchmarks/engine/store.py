@@ -1,4 +1,4 @@
-"""Where finished rows are kept: one JSON file, written whole after each row, so that a stopped run goes on."""
+"""Storage of finished rows: one JSON file, rewritten after each row, so that a stopped run can resume."""
 
 import json
 import os
@@ -9,7 +9,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "engine.json"
 
 
 def read(path: Path = RESULTS) -> dict[str, Any]:
-    """The rows that are finished, by name.
+    """Load the finished rows, by name.
 
     Args:
         path: the file; it need not exist.
@@ -19,11 +19,11 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
 
 
 def keep(name: str, record: dict[str, Any], path: Path = RESULTS) -> None:
-    """Add a finished row, or replace it; what other runs have added meanwhile stays.
+    """Add or replace a finished row; rows added by other runs in the meantime are kept.
 
     Args:
-        name: of the row.
-        record: what was measured.
+        name: name of the row.
+        record: the measurements.
         path: the file.
     """
     rows = {**read(path), name: record}

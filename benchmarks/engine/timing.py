@@ -1,4 +1,4 @@
-"""How contenders are timed: by turns in one run, so that a slow moment of the machine meets all of them."""
+"""Timing contenders: alternating in one run, so that a slow moment of the machine affects all of them."""
 
 import random
 import statistics
@@ -10,24 +10,26 @@ from typing import final
 Run = Callable[[], object]
 
 TURN_MS = 10.0
-"""A contender that is faster than this is called several times in one turn."""
+"""A contender that is faster than this is called several times per turn."""
 
 WARM_MS = 200.0
-"""One that is faster than this is called once before its turn, untimed: what the one before left in the caches, and
-threads that have to be woken, are not its own."""
+"""A contender that is faster than this is called once, untimed, before its turn, because cold caches and sleeping
+threads
+are the previous contender's effect.
+"""
 
 REST = 0.005
-"""Seconds before each turn, in which the threads of the contender before come to rest."""
+"""Seconds before each turn, in which the threads of the previous contender stop spinning."""
 
 
 @final
 @dataclass(frozen=True)
 class Watch:
-    """What time is, and how much of it there is.
+    """The clock and the time per contender.
 
     Attributes:
-        clock: seconds.
-        seconds: what one contender may take altogether; each gets two turns at least.
+        clock: returns seconds.
+        seconds: total seconds per contender; each gets at least two turns.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -37,11 +39,11 @@ class Watch:
 @final
 @dataclass(frozen=True)
 class Patience:
-    """How often contenders get their turn.
+    """The number of turns of a contender.
 
     Attributes:
-        seconds: what one contender may take altogether.
-        least, most: how many turns it gets at least and at most.
+        seconds: total seconds per contender.
+        least, most: minimum and maximum number of turns.
     """
 
     seconds: float = 4.0
@@ -52,7 +54,7 @@ class Patience:
 @final
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one contender takes as another: the median of paired ratios, and their quartiles."""
+    """The time of one contender relative to another: the median of paired ratios, and their quartiles."""
 
     middle: float
     low: float
@@ -62,12 +64,12 @@ class Ratio:
 def by_turns(
     runs: Mapping[str, Run], patience: Mapping[str, Patience], clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Milliseconds of each contender, turn by turn; every contender has warmed up before.
+    """Time each contender in milliseconds, turn by turn, after a warm-up.
 
     Args:
-        runs: what to call, by name.
-        patience: how often, by name.
-        clock: seconds.
+        runs: functions by name.
+        patience: number of turns by name.
+        clock: returns seconds.
 
     Returns:
         The milliseconds of one call in each turn. A slow contender has fewer turns, the first ones.
@@ -84,7 +86,7 @@ def by_turns(
         turns[name] = min(allowed.most, max(allowed.least, int(1e3 * allowed.seconds / turn_ms)))
         times[name] = [] if name in warmed else [once]
     for _ in range(max(turns.values())):
-        # Nobody always follows the same one.
+        # Vary the order, so that no contender always follows the same one.
         draw.shuffle(order)
         for name in order:
             if len(times[name]) < turns[name]:
@@ -103,7 +105,7 @@ def _time(run: Run, calls: int, clock: Callable[[], float]) -> float:
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Ratio:
-    """The ratio of two contenders from turns that lie next to each other in time.
+    """Return the ratio of two contenders from turns that are adjacent in time.
 
     Example:
         >>> ratio([4.0, 9.0, 8.0], [2.0, 3.0, 2.0, 2.0])

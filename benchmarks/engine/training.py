@@ -1,7 +1,7 @@
-"""A row that trains: the RNN translation model with `auto` attention and with the full tensor, update by update.
+"""A training row: the RNN translation model with `auto` attention and with the full tensor, step by step.
 
-The full tensor comes twice: as the backend of the same model, so that attention alone differs, and in the model as it
-is written in PyTorch (`plain`).
+The full tensor runs twice: as the backend of the same model, so that only attention differs, and in the model written
+with PyTorch's modules (`plain`).
 """
 
 import copy
@@ -39,11 +39,11 @@ class Training:
     """A row: Multi30k German to English with a GRU and additive attention.
 
     Attributes:
-        name: what `--row` takes.
-        precision: what the model computes in.
-        pieces: what the sentences are read and written in: "bpe" makes some 15 of one, "char" some 65.
-        data: the folder that holds `multi30k`.
-        updates: how many are timed; the first ones of either side warm up.
+        name: the row's name for `--row`.
+        precision: precision of the computation.
+        pieces: kind of tokens: "bpe" gives some 15 per sentence, "char" some 65.
+        data: the folder that contains `multi30k`.
+        updates: number of timed steps; the first ones of each model are a warm-up.
     """
 
     name: str
@@ -53,20 +53,20 @@ class Training:
     updates: int = 15
 
     def measure(self, say: Callable[[str], None], watch: Watch) -> dict[str, Any]:
-        """Train both models by turns on the same batches with the same seeds.
+        """Train both models, alternating, on the same batches with the same seeds.
 
         Args:
-            say: takes a line of progress.
-            watch: what time is; updates are counted, not seconds.
+            say: called with lines of progress.
+            watch: the clock; steps are counted, not seconds.
 
         Returns:
-            What is kept of it, plain; only why not, where there is no data.
+            The record to store, as JSON values; without data, only the reason.
         """
         if self.data is None:
-            return {"kind": "training", "skipped": "needs --data FOLDER, which holds multi30k/train.de and train.en"}
+            return {"kind": "training", "skipped": "needs --data FOLDER, with multi30k/train.de and train.en"}
         task = _task(self.data / "multi30k", self.pieces)
         epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
-        # PyTorch's cells know no mixed precision.
+        # PyTorch's cells do not support mixed precision.
         names = (AUTO, REFERENCE) if self.precision == "bfloat16" else (AUTO, REFERENCE, PLAIN)
         sides = {name: _Side(task, name, self.precision, watch.clock) for name in names}
         for step, places in enumerate(islice(epoch, self.updates + WARMING)):
@@ -81,7 +81,7 @@ AUTO, REFERENCE, PLAIN = "auto", "reference", "plain"
 
 @final
 class _Side:
-    """One of the two models, its optimizer, and what was measured of it."""
+    """One of the two models, its optimizer, and its measurements."""
 
     def __init__(
         self, task: TranslationTask, name: str, precision: Literal["float32", "bfloat16"], clock: Callable[[], float]
@@ -100,7 +100,7 @@ class _Side:
         self.tokens: list[int] = []
 
     def update(self, step: int, places: Sequence[int]) -> None:
-        """One update; the seed decides what dropout drops."""
+        """Run one training step; the seed determines dropout."""
         torch.manual_seed(step)
         parameters = list(self._model.parameters())
         batch = self._task.collate(places)

@@ -1,6 +1,6 @@
-"""Nadaraya-Watson regression is attention: queries are the points to predict at, keys and values the training points.
+"""Nadaraya-Watson regression is attention: queries are the points to predict, keys and values the training points.
 
-The lecture's kernels, and how wrong each is against its bandwidth; the dot marks what leave-one-out chooses.
+The lecture's kernels, and the error of each against its bandwidth; the dot marks the choice of leave-one-out.
 """
 
 import sys
@@ -17,7 +17,7 @@ BANDWIDTHS = np.logspace(-1.3, 0.7, 17)
 
 
 def truth(x: np.ndarray) -> np.ndarray:
-    """What the noisy points are drawn from."""
+    """The true function behind the noisy points."""
     return 2 * np.sin(x) + x**0.8
 
 
@@ -33,8 +33,8 @@ def main(folder: Path) -> None:
         error.loglog(BANDWIDTHS, wrong, color=color, label=name)
         error.plot(chosen.bandwidth_, mistake(chosen, grid), "o", color=color)
         found = mistake(chosen, grid)
-        print(f"{name:12} bandwidth {chosen.bandwidth_:.2f}: squared error {found:.3f}, the least {min(wrong):.3f}")
-        # The boxcar's error jumps with every point that enters its window: its valley is rugged.
+        print(f"{name:12} bandwidth {chosen.bandwidth_:.2f}: squared error {found:.3f}, minimum {min(wrong):.3f}")
+        # The boxcar's error jumps with every point that enters its window, so its minimum is rugged.
         assert name == "boxcar" or found < 1.5 * min(wrong), "leave-one-out finds the valley"
     key, value, query = (torch.from_numpy(part)[:, None] for part in (x, y, grid))
     attended = qkv.attention(query, key, value, score=qkv.scores.Gaussian(0.3))[:, 0].numpy()
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
 
 
 def mistake(model: NadarayaWatson, grid: np.ndarray) -> float:
-    """The mean squared difference from the truth."""
+    """Return the mean squared difference from the truth."""
     return float(np.square(model.predict(grid[:, None]) - truth(grid)).mean())
 
 

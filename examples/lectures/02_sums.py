@@ -1,4 +1,4 @@
-"""Weights that sum to one keep the output among the values at any length; without them it grows with the length."""
+"""Weights that sum to one keep the output within the values at any length; otherwise it grows with the length."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ KINDS = {
 
 
 def main(folder: Path) -> None:
-    """Draw how large the output is, and its gradient to the query, as the sequence grows."""
+    """Draw the size of the output, and of its gradient to the query, as the sequence grows."""
     torch.manual_seed(0)
     figure, (size, slope) = panels(2, width=3.8, height=2.8)
     key, value = torch.randn(LENGTHS[-1], 16), 1 + torch.randn(LENGTHS[-1], 8)

@@ -1,4 +1,4 @@
-"""Which sizes must agree, over what the softmax goes, and how the lecture's columns become rows."""
+"""Which sizes must agree, which dimension the softmax normalizes, and how the lecture's columns become rows."""
 
 import torch
 
@@ -8,7 +8,7 @@ D_Q, D_K, D_V, N_Q, N_K = 4, 4, 3, 2, 5
 
 
 def main() -> None:
-    """Compute the lecture's equations on columns, the same on rows, and see what is refused."""
+    """Compute the lecture's equations on columns, the same on rows, and check what is refused."""
     torch.manual_seed(0)
     columns = torch.randn(D_Q, N_Q), torch.randn(D_K, N_K), torch.randn(D_V, N_K)
     query, key, value = columns
@@ -34,7 +34,7 @@ def main() -> None:
             print(f"{what}: {error}")
         else:
             raise AssertionError(what)
-    # Nothing else must agree; and a score that translates frees even the widths of query and key.
+    # Nothing else must agree; with a bilinear score not even the widths of query and key.
     translated = qkv.scores.Bilinear(torch.randn(7, D_K))
     assert qkv.attention(torch.randn(N_Q, 7), rows[1], rows[2], score=translated).shape == (N_Q, D_V)
 

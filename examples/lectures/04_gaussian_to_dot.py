@@ -1,7 +1,7 @@
 """From the Gaussian to the dot product: −‖q−k‖²/2 = q·k − ‖k‖²/2 − ‖q‖²/2, and which norms are constant.
 
-Layer normalization makes them so, exactly. Batch normalization, which the lecture names beside it, does not; and a
-projection after the normalization undoes part of it.
+Layer normalization makes norms exactly constant. Batch normalization, which the lecture also names, does not; and a
+projection after the normalization partly undoes it.
 """
 
 import sys
@@ -17,9 +17,9 @@ WIDTH = 64
 
 
 def main(folder: Path) -> None:
-    """Draw the norms of tokens after each normalization, and how far the two scores' weights are apart."""
+    """Draw the norms of tokens after each normalization, and how much the weights of the two scores differ."""
     torch.manual_seed(0)
-    # Tokens as embeddings are: some long, some short.
+    # Tokens like embeddings: some long, some short.
     raw = torch.randn(256, WIDTH) * (0.6 * torch.randn(256, 1)).exp()
     project = torch.randn(WIDTH, WIDTH) / WIDTH**0.5
     layer = nn.LayerNorm(WIDTH, elementwise_affine=False)(raw)
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     norms.legend(fontsize=7, frameon=False)
     label(norms, "‖k‖ of 256 tokens, √64 = 8", "norm", "tokens")
     label(apart, "weight that moves, Gaussian → dot")
-    # Without equal norms a larger product is no sign of a smaller distance, nor of a smaller angle.
+    # Without equal norms, a larger product implies neither a smaller distance nor a smaller angle.
     query, near, far = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.1]), torch.tensor([5.0, 5.0])
     assert query @ far > query @ near
     assert (query - far).norm() > (query - near).norm()
@@ -48,8 +48,8 @@ def main(folder: Path) -> None:
 
 
 def difference(x: Tensor) -> float:
-    """Half the sum of |w − w'| over a row, on the mean: 0 for equal weights, 1 for disjoint ones."""
-    # The bandwidth that makes the distance's product part q·k/√d.
+    """Return half the sum of |w − w'| over a row, averaged: 0 for equal weights, 1 for disjoint ones."""
+    # The bandwidth for which the product part of the distance is q·k/√d.
     gaussian = qkv.attention_with_weights(x, x, x, score=qkv.scores.SquaredDistance(WIDTH**0.25))[1]
     dot = qkv.attention_with_weights(x, x, x, score=qkv.scores.ScaledDot())[1]
     return float((gaussian - dot).abs().sum(-1).mean()) / 2

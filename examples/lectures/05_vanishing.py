@@ -1,6 +1,6 @@
 """The softmax's gradient does vanish: a query that starts at the wrong key cannot leave it without the scale 1/√d.
 
-The Jacobian diag(w) − wwᵀ is zero where one weight has everything, and large scores give one weight everything.
+The Jacobian diag(w) − wwᵀ is zero if one weight is 1, and large scores make one weight nearly 1.
 """
 
 import sys
@@ -15,7 +15,7 @@ WIDTHS, STEPS = (4, 16, 64, 256), 100
 
 
 def main(folder: Path) -> None:
-    """Draw how the loss of such a query falls, for four widths, with and without the scale."""
+    """Draw the loss of such a query during training, for four widths, with and without the scale."""
     figure, axes = panels(2, width=3.6, height=2.6)
     for axis, (name, score) in zip(
         axes, {"q·k": qkv.scores.Dot(), "q·k/√d": qkv.scores.ScaledDot()}.items(), strict=True
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
 
 
 def learn(score: qkv.scores.Score, width: int) -> tuple[list[float], float]:
-    """Move a query from the first of 32 keys to the second, by the value that it should find."""
+    """Train a query to move from the first of 32 keys to the second, by the value it should return."""
     torch.manual_seed(0)
     key, value = torch.randn(32, width), torch.eye(32)
     query = key[:1].clone().requires_grad_()

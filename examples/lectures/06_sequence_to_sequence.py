@@ -1,4 +1,4 @@
-"""The first lecture's decoder with attention, line by line, inside a translator that really runs."""
+"""The first lecture's decoder with attention, line by line, inside a running translation model."""
 
 import torch
 
@@ -7,7 +7,7 @@ from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 
 
 def main() -> None:
-    """Take what one step of a decoder attends with, and compute the lecture's four lines from it."""
+    """Take the inputs of one decoder step's attention, and compute the lecture's four lines from them."""
     torch.manual_seed(0)
     config = RecurrentConfig(size=20, score="dot", wiring="luong", embedding=6, hidden=8)
     model = RecurrentTranslator(config).eval()
@@ -22,7 +22,7 @@ def main() -> None:
     states, keys, values, contexts = (part[0].detach() for part in seen[0])
     t = 1
     s_t = states[t]  # the decoder's hidden state: Input 2, the query
-    e_t = torch.stack([s_t @ k_i for k_i in keys])  # scores; Input 1, the keys: h_i brought to the width of s_t
+    e_t = torch.stack([s_t @ k_i for k_i in keys])  # scores; Input 1, the keys: h_i projected to the width of s_t
     alpha_t = torch.exp(e_t) / torch.exp(e_t).sum()  # softmax
     a_t = sum(alpha * h_i for alpha, h_i in zip(alpha_t, values, strict=True))  # Input 3, the values: h_i
     joined = torch.cat([s_t, a_t])  # [a_t; s_t], here in the other order

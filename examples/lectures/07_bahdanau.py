@@ -1,6 +1,6 @@
 """Bahdanau's score, equation by equation, with the widths of the lecture's code: query 18, key 19, value 20, hidden 30.
 
-And that code itself, which relates each query to the key at its own position alone, so that its softmax is one row.
+And that code itself, which scores each query only against the key at its own position, so that its softmax is one row.
 """
 
 import torch
@@ -19,7 +19,7 @@ def main() -> None:
     query, key, value = (x @ torch.randn(EMBEDDING, width) / 3 for width in (QUERY, KEY, VALUE))
     w_q, w_k, w_v = torch.randn(HIDDEN, QUERY) / 4, torch.randn(HIDDEN, KEY) / 4, torch.randn(HIDDEN)
     hidden = torch.tanh((query @ w_q.mT)[:, :, None] + (key @ w_k.mT)[:, None])  # tanh(W_q q_i + W_k k_j)
-    scores = hidden @ w_v  # vᵀ of it: (2, 15, 15), one for each pair
+    scores = hidden @ w_v  # times vᵀ: (2, 15, 15), one for each pair
     weights = scores.softmax(-1)  # over the keys of each query
     output = weights @ value
     score = qkv.scores.Additive(w_v, w_q, w_k)
@@ -33,7 +33,7 @@ def main() -> None:
     assert pooled.shape == (BATCH, VALUE), "one output for a sequence, not one for each query"
     print(f"the lecture's code: weights {tuple(row.shape)}, the softmax of the scores' diagonal")
     try:
-        row.view(2, 20)  # as its plot wants them
+        row.view(2, 20)  # as its plot expects them
     except RuntimeError:
         print("its plot wants 2 × 20 weights where there are 2 × 15, and fails")
     else:

@@ -1,8 +1,8 @@
-"""Additive against multiplicative, as the width grows: which of them learns to find the right key, and how fast.
+"""Additive against multiplicative, as the width grows: which one learns to find the right key, and how fast.
 
-The query is a hidden rotation of one of 16 keys, with noise; a score must learn to undo it. The lecture says that both
-do alike for small widths, and that additive wins over the unscaled product for large ones. So it is where keys are
-drawn from a few symbols, as words are. Where every key is new it is the other way around: a product generalizes.
+The query is a hidden rotation of one of 16 keys, plus noise; a score must learn to undo the rotation. The lecture says
+that both are equal at small widths, and that additive beats the unscaled product at large ones. That holds if keys come
+from a few symbols, as words do. If every key is new, it is the other way around: a product generalizes.
 """
 
 import sys
@@ -19,10 +19,10 @@ WIDTHS, SYMBOLS, KEYS, STEPS = (4, 16, 64, 256, 512), 32, 16, 250
 
 
 def main(folder: Path) -> None:
-    """Draw accuracy and time for a step of three scores against the width."""
+    """Draw accuracy and time per step of three scores against the width."""
     figure, (known, new, time) = panels(3, width=3.2, height=2.6)
     reached = {}
-    learn("multiplicative", WIDTHS[0], None)  # the first training makes and loads what all need
+    learn("multiplicative", WIDTHS[0], None)  # the first training creates and loads what all need
     for color, name in zip(COLORS, ("multiplicative", "scaled by 1/√d", "additive"), strict=False):
         found = [learn(name, width, SYMBOLS) for width in WIDTHS]
         reached[name] = [share for share, _ in found]
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         time.loglog(WIDTHS, [1000 * seconds for _, seconds in found], "o-", color=color)
         shares = " ".join(f"{100 * share:.0f} %" for share in reached[name])
         print(f"{name:15} d = {WIDTHS}: {shares}; new keys:", *(f"{100 * share:.0f} %" for share in fresh))
-        print("  milliseconds a step", *(f"{1000 * seconds:.1f}" for _, seconds in found))
+        print("  milliseconds per step", *(f"{1000 * seconds:.1f}" for _, seconds in found))
     assert reached["additive"][-1] > reached["multiplicative"][-1] + 0.2, "wide products need the scale"
     assert reached["scaled by 1/√d"][-1] > 0.9
     for axis in (known, new, time):
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
 
 
 def build(name: str, width: int) -> nn.Module:
-    """A score with parameters; W drawn with entries of unit variance over √d, so that products keep their size."""
+    """A score with parameters; W has entries of unit variance over √d, so that products keep their size."""
     if name == "additive":
         return qkv.nn.AdditiveScore(width, width, hidden=width)
     score = qkv.nn.BilinearScore(width, width, scale=width**-0.5 if name.startswith("scaled") else 1.0)
@@ -55,7 +55,7 @@ def build(name: str, width: int) -> nn.Module:
 
 
 def learn(name: str, width: int, count: int | None) -> tuple[float, float]:
-    """Train a score by the value that it should find; the share of right keys on new draws, and seconds for a step."""
+    """Train a score by the value it should find; return the share of correct keys on new data, and seconds per step."""
     torch.manual_seed(0)
     symbols, rotation = torch.randn(SYMBOLS, width), torch.linalg.qr(torch.randn(width, width)).Q
     score, start = build(name, width), process_time()

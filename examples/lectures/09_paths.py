@@ -1,7 +1,7 @@
-"""Why attention: what is left of a gradient that goes back through a recurrent network, and through attention.
+"""Why attention: how much of a gradient survives going back through a recurrent network, and through attention.
 
-One task for all: at the last of n tokens, say which symbol the first was. The gradient of the loss to that first token
-before any training, through n steps of a recurrence or one step of attention; and what training makes of it.
+One task for all: at the last of n tokens, name the first symbol. The gradient of the loss to the first token before any
+training, through n steps of a recurrence or one step of attention; and the accuracy after training.
 """
 
 import sys
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         right = " ".join(f"{100 * share:.0f} %" for share in shares)
         print(f"{name:10} gradient", *(f"{slope:.0e}" for slope in slopes), "right", right)
         lost = slopes[-1] / slopes[0]
-        # One step of attention shares its gradient among n tokens: 1/n, not an exponential.
+        # One step of attention divides its gradient among n tokens: 1/n, not exponential.
         assert lost > 0.1 * LENGTHS[0] / LENGTHS[-1] if name == "attention" else lost < 1e-12
         assert shares[-1] > 0.8 if name == "attention" else shares[-1] < 0.3
     learned.set_xticks(LEARNED, [str(length) for length in LEARNED])
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
 
 class Reader(nn.Module):
-    """A layer, and what it says at the last position."""
+    """A layer, and a linear output at the last position."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Reader(nn.Module):
         self.output = nn.Linear(WIDTH, SYMBOLS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, n, WIDTH) to (B, SYMBOLS)."""
+        """Map (B, n, WIDTH) to (B, SYMBOLS)."""
         if isinstance(self.layer, nn.RNNBase):
             return self.output(self.layer(x)[0][:, -1])
         x = x + qkv.nn.sinusoidal(x.shape[1], WIDTH)
@@ -59,7 +59,7 @@ class Reader(nn.Module):
 
 
 def draw(count: int, length: int) -> tuple[Tensor, Tensor]:
-    """A symbol, noise, and a blank at which it is asked for (count, n, WIDTH); and which symbol it was."""
+    """Generate a symbol, noise, and a blank that asks for it (count, n, WIDTH); and the symbol's index."""
     answer = torch.randint(0, SYMBOLS, (count,))
     first = 3 * nn.functional.one_hot(answer, WIDTH).float()[:, None]
     noise = torch.randn(count, length - 2, WIDTH)
@@ -67,7 +67,7 @@ def draw(count: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def gradient(name: str, length: int) -> float:
-    """‖∂loss/∂x_1‖ before training, the mean over 16 rows."""
+    """Return ‖∂loss/∂x_1‖ before training, averaged over 16 rows."""
     torch.manual_seed(0)
     x, answer = draw(16, length)
     loss = nn.functional.cross_entropy(Reader(name)(x.requires_grad_()), answer, reduction="sum")
@@ -76,7 +76,7 @@ def gradient(name: str, length: int) -> float:
 
 
 def learn(name: str, length: int) -> float:
-    """The share of right answers after training."""
+    """Return the accuracy after training."""
     torch.manual_seed(0)
     model = Reader(name)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

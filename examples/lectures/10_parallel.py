@@ -1,6 +1,7 @@
-"""Sequential against parallel: a recurrence waits n times, attention does all positions in a few large products.
+"""Sequential against parallel: a recurrence takes n sequential steps, attention computes all positions in a few
+products.
 
-The work of attention grows with n², so it is not always faster: what is constant is the number of steps that wait.
+The work of attention grows with n², so it is not always faster; only its number of sequential steps is constant.
 """
 
 import sys
@@ -17,7 +18,7 @@ WIDTH, LENGTHS = 64, [2**power for power in range(4, 11)]
 
 
 def main(folder: Path) -> None:
-    """Draw the time of a layer and the operations that wait for each other against the length."""
+    """Draw the time of a layer and its number of sequential operations against the length."""
     torch.manual_seed(0)
     layers = {"GRU": nn.GRU(WIDTH, WIDTH, batch_first=True), "attention": qkv.nn.MultiHeadAttention(WIDTH, 4)}
     figure, (time, chain) = panels(2, width=3.6, height=2.7)
@@ -38,7 +39,7 @@ def main(folder: Path) -> None:
 
 
 def milliseconds(layer: nn.Module, x: Tensor) -> float:
-    """The best of three forward passes."""
+    """Return the best time of three forward passes."""
     best = float("inf")
     with torch.no_grad():
         for _ in range(3):
@@ -49,7 +50,7 @@ def milliseconds(layer: nn.Module, x: Tensor) -> float:
 
 
 def depth(layer: nn.Module, x: Tensor) -> int:
-    """The longest chain in the graph of the backward pass: what no number of processors can shorten."""
+    """Return the longest chain in the backward graph, which no number of processors can shorten."""
     if isinstance(layer, nn.GRU):
         cell, state = nn.GRUCell(WIDTH, WIDTH), torch.zeros(1, WIDTH)
         for step in x.unbind(1):

@@ -1,7 +1,9 @@
-"""Q = K = V = X is not enough: without W_q and W_k a token finds what resembles it, and every look is returned.
+"""Q = K = V = X is not enough: without W_q and W_k a token attends to similar tokens, and attention is symmetric.
 
-The task: copy what stands one place before. Its inputs carry sinusoidal positions; a rotation as W_q solves it by
-hand, because PE(p−1) is a rotation of PE(p). Without parameters the scores are symmetric, and no token can look back.
+The task: copy the previous token. Inputs contain sinusoidal positions; a rotation as W_q solves the task exactly,
+because
+PE(p−1) is a rotation of PE(p). Without parameters the scores are symmetric, and no token can attend only to the
+previous.
 """
 
 import sys
@@ -16,7 +18,7 @@ LENGTH, WIDTH = 16, 32
 
 
 def main(folder: Path) -> None:
-    """Draw the weights without parameters, and with a W_q that turns positions back by one."""
+    """Draw the weights without parameters, and with a W_q that rotates positions back by one."""
     torch.manual_seed(0)
     position = qkv.nn.sinusoidal(LENGTH, WIDTH)
     x = torch.cat([position, torch.randn(LENGTH, 4)], -1)
@@ -31,7 +33,7 @@ def main(folder: Path) -> None:
     wrong = (output[1:] - x[:-1, WIDTH:]).abs().mean()
     without = (plain @ x[:, WIDTH:])[1:] - x[:-1, WIDTH:]
     print(f"copying the token before: mean error {without.abs().mean():.2f} without parameters, {wrong:.2f} with W_q")
-    # V = X: each output is a weighted sum of all inputs, in their span; W_v lets it be anything.
+    # V = X: each output is a weighted sum of all inputs, in their span; W_v allows any output.
     assert wrong < without.abs().mean() / 2
     figure, axes = panels(2, width=2.8, height=2.6)
     heat(axes[0], plain, "Q = K = X")
@@ -40,7 +42,7 @@ def main(folder: Path) -> None:
 
 
 def back_by_one() -> torch.Tensor:
-    """The rotation that makes PE(p) of width M into PE(p − 1); what is no position is left out."""
+    """Return the rotation from PE(p) of width M to PE(p − 1), zero outside the position dimensions."""
     rate = 10_000.0 ** (-torch.arange(0, WIDTH, 2) / WIDTH)
     blocks = [torch.tensor([[c, -s], [s, c]]) for c, s in zip(rate.cos().tolist(), rate.sin().tolist(), strict=True)]
     return torch.nn.functional.pad(torch.block_diag(*blocks), (0, 4))

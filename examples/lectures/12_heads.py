@@ -1,6 +1,6 @@
-"""Several heads: concatenated as they are, or through a last projection; and each head as a bilinear score.
+"""Several heads: concatenated, or mixed by an output projection; and each head as a bilinear score.
 
-Concat(head_1, …, head_h) W_O is the sum of head_i W_O^i: without W_O the heads stay in columns of their own.
+Concat(head_1, …, head_h) W_O is the sum of head_i W_O^i: without W_O the heads stay in separate columns.
 """
 
 import torch
@@ -11,13 +11,13 @@ WIDTH, HEADS = 32, 4
 
 
 def main() -> None:
-    """Check both ways of putting heads together, and what a head's projections are to its score."""
+    """Check both ways of combining heads, and how a head's projections define its score."""
     torch.manual_seed(0)
     x = torch.randn(2, 6, WIDTH)
     mixed = qkv.nn.MultiHeadAttention(WIDTH, HEADS, bias=False)
     apart = qkv.nn.MultiHeadAttention(WIDTH, HEADS, bias=False, leave_out=("output",))
     apart.load_state_dict({name: part for name, part in mixed.state_dict().items() if not name.startswith("output")})
-    heads = apart(x).unflatten(-1, (HEADS, WIDTH // HEADS))  # Y_1, …, Y_h beside each other
+    heads = apart(x).unflatten(-1, (HEADS, WIDTH // HEADS))  # Y_1, …, Y_h side by side
     w_o = mixed.output.weight.mT.unflatten(0, (HEADS, WIDTH // HEADS))  # W_O^i
     summed = sum(heads[:, :, i] @ w_o[i] for i in range(HEADS))
     assert torch.allclose(mixed(x), summed, atol=1e-5)

@@ -1,7 +1,7 @@
-"""Attention is indifferent to order; sinusoidal positions tell it; and how orthogonal those really are.
+"""Attention is indifferent to order; sinusoidal positions add it; and how orthogonal these really are.
 
-The lecture calls position vectors approximately orthogonal for large widths, hence linearly independent. Neighbors
-are far from orthogonal at any width, and no more vectors than their width can be independent.
+The lecture calls position vectors approximately orthogonal for large widths, hence linearly independent. Neighbors are
+far from orthogonal at any width, and no more vectors than the width can be independent.
 """
 
 import sys
@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
         others = products[~torch.eye(512, dtype=torch.bool)]
         rank = int((singular > 1e-6 * singular[0]).sum())
         print(
-            f"width {width:4}: cosine with the neighbor {products[0, 1]:.3f}, the mean of all pairs {others.mean():.3f}"
-            f", the share below 0.1 {float((others.abs() < 0.1).double().mean()):.2f}, rank of 512 positions {rank}"
+            f"width {width:4}: cosine with the neighbor {products[0, 1]:.3f}, mean of all pairs {others.mean():.3f}"
+            f", share below 0.1 {float((others.abs() < 0.1).double().mean()):.2f}, rank of 512 positions {rank}"
         )
         assert products[0, 1] > 0.9, "neighbors are nearly parallel"
         assert rank < min(512, width) or width < 256, "fewer directions than positions"

@@ -1,6 +1,6 @@
-"""Tokens as nodes of a directed graph: a mask is its edges, and L layers carry a message L edges far.
+"""Tokens as nodes of a directed graph: a mask is its edges, and L layers carry a message over L edges.
 
-Items of a batch are graphs without an edge between them. Weights are data: two inputs give two sets of them.
+Items of a batch are graphs without edges between them. Weights depend on data: two inputs give two sets of weights.
 """
 
 import torch
@@ -13,7 +13,7 @@ NODES = 5
 
 
 def main() -> None:
-    """Compare who influences whom, found by gradients, with the paths of the graph."""
+    """Compare who influences whom, measured by gradients, with the paths of the graph."""
     torch.manual_seed(0)
     adjacency = torch.eye(NODES, dtype=torch.bool)
     for listener, speaker in EDGES:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def influences(layers: list[qkv.nn.MultiHeadAttention], x: Tensor, mask: Tensor) -> Tensor:
-    """‖∂y_(b,i)/∂x_(c,j)‖ for items b, c and nodes i, j, as (b, i, c, j)."""
+    """Return ‖∂y_(b,i)/∂x_(c,j)‖ for items b, c and nodes i, j, as (b, i, c, j)."""
 
     def run(x: Tensor) -> Tensor:
         for layer in layers:

@@ -1,7 +1,7 @@
-"""The three attentions of a Transformer, seen at work: who may look at whom in each.
+"""The three attentions of a Transformer at work: which tokens each token can attend to.
 
-Self-attention in the encoder sees all of the source; masked self-attention in the decoder sees what came before;
-cross-attention takes its queries from the decoder, its keys and values from the encoder, and sees all of the source.
+Self-attention in the encoder sees the whole source. Masked self-attention in the decoder sees earlier tokens.
+Cross-attention takes its queries from the decoder and its keys and values from the encoder, and sees the whole source.
 """
 
 import sys
@@ -21,7 +21,7 @@ ATTENTIONS = {
 
 
 def main(folder: Path) -> None:
-    """Draw the weights of each, of an untrained model, and check what the lecture says of them."""
+    """Draw the weights of each, in an untrained model, and check the lecture's statements about them."""
     torch.manual_seed(0)
     config = TransformerConfig(size=20, width=32, heads=2, feed_forward=64, encoder_layers=1, decoder_layers=1)
     model = TransformerTranslator(config).eval()
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     assert weights["cross"].shape == (5, 7), "queries of the target, keys of the source"
     assert bool((weights["self"] > 0).all() and (weights["cross"] > 0).all()), "all tokens are seen"
     assert bool((weights["masked self"].triu(1) == 0).all()), "and here only those before"
-    # Decoding is autoregressive: word by word gives what all at once gives, because nothing sees ahead.
+    # Decoding is autoregressive: step by step gives the same as all at once, because nothing sees ahead.
     state = model.start(source, torch.tensor([7]))
     for place in range(5):
         logits, state = model.step(target[:, place], state)

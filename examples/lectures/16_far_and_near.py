@@ -1,7 +1,7 @@
-"""Heads that look far and heads that look near, found in a trained model.
+"""Heads that attend far and heads that attend near, found in a trained model.
 
-The text it learns: a line begins with its key; then come triples of two drawn symbols and an answer, which names the
-symbol one place back together with the line's key. So one thing is near, the other as far as the line is long.
+The text: each line starts with its key, followed by triples of two random symbols and an answer, which is determined by
+the symbol one position back and the line's key. So one input is near, the other as far as the line is long.
 """
 
 import sys
@@ -19,7 +19,7 @@ DUE = slice(2, None, 3)  # where an answer comes next
 
 
 def main(folder: Path) -> None:
-    """Train, measure how far each head looks where an answer is due, and draw its weights."""
+    """Train, measure how far each head attends where an answer is due, and draw its weights."""
     torch.manual_seed(0)
     sizes = {"width": 64, "heads": 2, "feed_forward": 96, "layers": 1}
     config = DecoderConfig(size=2 * SYMBOLS + SYMBOLS**2, positions="rotary", context=LENGTH, dropout=0.0, **sizes)
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
     before = weights.diagonal(offset=-1, dim1=-2, dim2=-1)[:, 1::3][:, 1:].mean(-1)
     print(f"{100 * right:.0f} % of the answers are right")
     for head in range(2):
-        away = f"{looked[head].mean():.1f} places back on the mean"
+        away = f"{looked[head].mean():.1f} positions back on average"
         print(f"head {head}: {away}, {first[head]:.2f} of its weight on the first, {before[head]:.2f} one back")
     assert right > 0.95
     assert float(looked.mean(-1).max()) > 3 * float(looked.mean(-1).min()), "one looks far, one near"
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
 
 
 def lines(count: int) -> Tensor:
-    """(count, LENGTH): the key, then triples of two symbols and the answer."""
+    """Generate (count, LENGTH): the key, then triples of two symbols and the answer."""
     key = torch.randint(0, SYMBOLS, (count, 1))
     drawn, other = torch.randint(0, SYMBOLS, (2, count, LENGTH // 3))
     answer = 2 * SYMBOLS + SYMBOLS * drawn + key

@@ -1,6 +1,6 @@
-"""Key-value attention of a recurrent layer over the layer below: each state h = [k; v] has one half to be found by.
+"""Key-value attention of a recurrent layer over the layer below: half of each state h = [k; v] is its key.
 
-Attending to a lower layer is self-attention; keys make the weights, values are pooled (Daniluk et al. 2017).
+Attending to a lower layer is self-attention; keys determine the weights, values are averaged (Daniluk et al. 2017).
 """
 
 import torch
@@ -14,7 +14,7 @@ WIDTH, LENGTH = 8, 6
 
 @torch.no_grad()
 def main() -> None:
-    """Compare the lecture's three lines with the layer, and see that values have no say in the weights."""
+    """Compare the lecture's three lines with the layer, and check that values do not affect the weights."""
     torch.manual_seed(0)
     below = nn.GRU(WIDTH, WIDTH, batch_first=True)
     layer = RecurrentSelfAttention(WIDTH, 16, score="dot", memory="split")
@@ -27,12 +27,12 @@ def main() -> None:
     weights = trace.weights("attention")[0]
     key, value = states[0].chunk(2, -1)  # h_j = [k_j; v_j]
     for i in range(LENGTH):
-        e_i = key[: i + 1] @ key[i]  # e_ij = f(k_i, k_j), over itself and what came before
+        e_i = key[: i + 1] @ key[i]  # e_ij = f(k_i, k_j), over itself and earlier states
         alpha_i = e_i.softmax(-1)
-        c_i = alpha_i @ value[: i + 1]  # the sum goes over j
+        c_i = alpha_i @ value[: i + 1]  # the sum is over j
         assert torch.allclose(weights[i, : i + 1], alpha_i, atol=1e-6)
         assert torch.allclose(contexts[0][i], c_i, atol=1e-6)
-    # Other values, the same weights: what a state says no longer decides where it is found.
+    # Other values, the same weights: a state's value does not affect where it is found.
     with qkv.record(layer) as trace:
         layer(torch.cat([key, torch.randn_like(value)], -1)[None])
     assert torch.equal(trace.weights("attention")[0], weights)

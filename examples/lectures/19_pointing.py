@@ -1,4 +1,4 @@
-"""The pointer network: attention that is itself the output. It learns to sort numbers by pointing at them.
+"""The pointer network: attention as the output. It learns to sort numbers by pointing at them.
 
 Trained in about 20 s on one core.
 """
@@ -16,7 +16,7 @@ SIZE, STEPS = 5, 400
 
 
 def main(folder: Path) -> None:
-    """Train, sort new numbers, and draw what each step points at."""
+    """Train, sort new numbers, and draw where each step points."""
     torch.manual_seed(0)
     model = PointerNetwork(PointerConfig(features=1, cell="gru", hidden=48, attention=48))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.004)
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     with torch.no_grad():
         chances = model.eval()(numbers, torch.full((500,), SIZE), target[:, :-1]).exp()
     right = (chances.argmax(-1) == target[:, 1:]).float().mean()
-    print(f"{100 * right:.1f} % of the steps point at the right number; chance is about {100 / (SIZE + 1):.0f} %")
+    print(f"{100 * right:.1f} % of the steps point to the correct number; chance is about {100 / (SIZE + 1):.0f} %")
     assert right > 0.8
     figure, axes = panels(3, width=2.6, height=2.5)
     for row, axis in enumerate(axes):
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
 
 def draw(count: int) -> tuple[Tensor, Tensor]:
-    """Numbers (count, SIZE, 1), and their positions in increasing order between two ends."""
+    """Generate numbers (count, SIZE, 1), and their positions in increasing order between two end tokens."""
     numbers = torch.rand(count, SIZE, 1)
     order = numbers[..., 0].argsort(1) + 1
     ends = torch.full((count, 1), END)

@@ -1,6 +1,6 @@
-"""Other scores and other sums: the non-local block sees a whole image, where a convolution sees three pixels.
+"""Other scores and sums: the non-local block sees a whole image, a convolution three pixels.
 
-Dot product and 1/n instead of the softmax is one of its four forms; a small network on pairs (concatenation) another.
+Dot product and 1/n instead of softmax is one of its four forms; a small network on pairs (concatenation) is another.
 """
 
 import sys
@@ -17,10 +17,10 @@ HEIGHT, WIDTH, CHANNELS = 9, 12, 4
 
 
 def main(folder: Path) -> None:
-    """Draw which pixels one pixel's output depends on: a convolution's, and each form's weights."""
+    """Draw which pixels one pixel's output depends on: for a convolution, and the weights of each form."""
     torch.manual_seed(0)
     image = 0.3 * torch.randn(1, CHANNELS, HEIGHT, WIDTH)
-    image[:, :, 2, 2] = image[:, :, 6, 9] = 2.0  # two alike, far from each other
+    image[:, :, 2, 2] = image[:, :, 6, 9] = 2.0  # two similar pixels, far apart
     asked = 2 * WIDTH + 2
     figure, axes = panels(5, width=2.2, height=2.1)
     near = reach(nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), image)
@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
 
 
 def reach(layer: nn.Module, image: Tensor) -> Tensor:
-    """How much the output at (2, 2) changes with each pixel."""
+    """Return how much the output at (2, 2) changes with each pixel."""
     image = image.clone().requires_grad_()
     (slope,) = torch.autograd.grad(layer(image)[0, :, 2, 2].sum(), image)
     return slope[0].abs().sum(0)

@@ -1,6 +1,7 @@
 """Additive against multiplicative scores: the same interface, different cost.
 
-The equations: vᵀtanh(W_q q + W_k k) builds a hidden layer for every pair, qᵀMk one product; M = I is the dot product.
+The equations: vᵀtanh(W_q q + W_k k) builds a hidden layer for every pair; qᵀMk takes one product; M = I is the dot
+product.
 """
 
 import sys
@@ -16,7 +17,7 @@ WIDTHS = [8, 16, 32, 64, 128, 256]
 
 
 def main(folder: Path) -> None:
-    """Draw the time and the memory of both, written out on the full matrix."""
+    """Draw the time and the memory of both, computed literally on the full matrix."""
     torch.manual_seed(0)
     figure, (time, memory) = panels(2, width=3.6)
     query, key = torch.randn(2, 256, 1).expand(2, 256, 64).unbind()
@@ -33,7 +34,7 @@ def main(folder: Path) -> None:
 
 
 def scores(name: str, width: int) -> qkv.scores.Score:
-    """A score of each kind."""
+    """Build a score of each kind."""
     match name:
         case "dot":
             return qkv.scores.Dot()
@@ -44,7 +45,7 @@ def scores(name: str, width: int) -> qkv.scores.Score:
 
 
 def milliseconds(name: str, width: int) -> float:
-    """The best of five runs of the full equation."""
+    """Return the best time of five runs of the full equation."""
     x, score = torch.randn(256, width), scores(name, width)
     best = float("inf")
     for _ in range(5):
@@ -55,7 +56,7 @@ def milliseconds(name: str, width: int) -> float:
 
 
 def written_out(name: str, width: int) -> int:
-    """What `qkv.explain` says the full equation holds."""
+    """Return the memory of the full equation according to `qkv.explain`."""
     x = torch.zeros(256, width)
     return qkv.explain(x, x, x, score=scores(name, width), backend="reference").bytes
 

@@ -1,4 +1,4 @@
-"""The bilinear score qᵀMk: with M = I the dot product; with another M, other directions and other widths."""
+"""The bilinear score qᵀMk: with M = I the dot product; otherwise other directions and other widths."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The one look that all figures of the documentation share."""
+"""The common style of all figures in the documentation."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MAP = "cividis"
 
 
 def panels(columns: int, rows: int = 1, width: float = 3.4, height: float = 2.7) -> tuple[Figure, list[Axes]]:
-    """A figure with a row or grid of panels."""
+    """Create a figure with a row or grid of panels."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -26,14 +26,14 @@ def panels(columns: int, rows: int = 1, width: float = 3.4, height: float = 2.7)
 
 
 def label(axis: Axes, title: str, across: str = "", up: str = "") -> None:
-    """Title and axis labels in one size."""
+    """Set title and axis labels in one size."""
     axis.set_title(title, fontsize=10)
     axis.set_xlabel(across, fontsize=9)
     axis.set_ylabel(up, fontsize=9)
 
 
 def heat(axis: Axes, matrix: Tensor, title: str, largest: float | None = None) -> None:
-    """A matrix of weights: queries downward, keys across."""
+    """Draw a matrix of weights: queries downward, keys across."""
     axis.imshow(matrix.detach().numpy(), cmap=MAP, vmin=0, vmax=largest, aspect="auto", interpolation="nearest")
     axis.spines[["top", "right"]].set_visible(True)
     for side in (axis.xaxis, axis.yaxis):

@@ -1,8 +1,9 @@
-"""Self-attention beside a convolution and a fully-connected layer: which inputs an output sums, and who decides.
+"""Self-attention against a convolution and a fully-connected layer: which inputs an output sums, and with which
+weights.
 
-A convolution sums neighbors with fixed weights, a fully-connected layer sums everything with fixed weights,
-self-attention sums everything with weights that the input itself makes. Without parameters (Q = K = V = X) each
-position mostly finds itself.
+A convolution sums neighbors with fixed weights; a fully-connected layer sums all inputs with fixed weights;
+self-attention sums all inputs with weights computed from the input. Without parameters (Q = K = V = X) each position
+mostly attends to itself.
 """
 
 import sys
@@ -18,7 +19,7 @@ LENGTH, WIDTH = 12, 16
 
 
 def convolution_weights() -> torch.Tensor:
-    """The matrix by which a convolution of width 3 mixes positions."""
+    """Return the matrix by which a convolution of width 3 mixes positions."""
     layer = nn.Conv1d(1, 1, 3, padding=1, bias=False)
     return layer(torch.eye(LENGTH)[:, None, :])[:, 0].T.detach()
 

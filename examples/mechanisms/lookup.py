@@ -1,4 +1,4 @@
-"""Attention as a lookup in a soft database: one row, the average of all rows, and everything between."""
+"""Attention as a lookup in a soft database: one row, the average of all rows, and everything in between."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import qkv
 
 
 def main(folder: Path) -> None:
-    """Draw the weights of four lookups, and where their results lie among the values."""
+    """Draw the weights of four lookups, and their results among the values."""
     torch.manual_seed(0)
     key = torch.eye(6)
     value = torch.tensor([[0.0, 0.0], [2.0, 0.2], [2.6, 1.8], [1.2, 2.8], [-0.4, 1.7], [1.0, 1.2]])

@@ -1,4 +1,4 @@
-"""The masked softmax on the lecture's three sentences, and why zeroing the values is no mask."""
+"""The masked softmax on the lecture's three sentences, and why zeroing the values is not masking."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ SENTENCES = ["Dive into Deep Learning", "Learn to code", "Hello world"]
 
 
 def main(folder: Path) -> None:
-    """Draw the weights with a mask, and what is left of them when padding values are only set to zero."""
+    """Draw the weights with a mask, and what remains of them if padding values are only set to zero."""
     torch.manual_seed(0)
     lengths = torch.tensor([len(sentence.split()) for sentence in SENTENCES])
     x = torch.randn(3, 4, 8)

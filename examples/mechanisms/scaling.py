@@ -1,4 +1,4 @@
-"""Why dot products are divided by √d: their variance is d, and a softmax of large scores has no gradient left."""
+"""Why dot products are divided by √d: their variance is d, and the gradient of a softmax of large scores vanishes."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
             weights = qkv.normalizers.Softmax()(scores)
             deviations.append(scores.std().item())
             tops.append(weights.max(-1).values.mean().item())
-            # The trace of ∂w/∂s = diag(w) − wwᵀ: 0 where one weight has everything.
+            # The trace of ∂w/∂s = diag(w) − wwᵀ: 0 if one weight is 1.
             slopes.append((1 - weights.square().sum(-1)).mean().item())
         spread.loglog(WIDTHS, deviations, "o-", color=color, label=name)
         largest.semilogx(WIDTHS, tops, "o-", color=color)

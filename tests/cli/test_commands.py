@@ -47,7 +47,7 @@ def test_evaluate_prints_figures_with_signatures(demo: tuple[Path, Result], tmp_
 def test_explain_tells_which_backend_and_why() -> None:
     done = succeeded(run("explain", "--queries", "4096", "--keys", "4096", "--mask", "causal"))
     assert "sdpa" in done.stdout
-    assert "not reference" in done.stdout
+    assert "not matrix.reference" in done.stdout
 
 
 def test_explain_gives_the_nearest_score() -> None:

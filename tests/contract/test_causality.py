@@ -11,6 +11,7 @@ from tests.contract.judge import unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from torch import Tensor
 
+from qkv.errors import UnsupportedError
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, window
@@ -109,7 +110,11 @@ def test_keys_that_a_row_may_not_see_leave_it_as_it_is(
         expected, most = clean.output(backend), limit(clean, rows)
         for name in POISONS if whole else ("1e20", "nan"):
             key, value = POISONS[name]
-            found = poison(clean, where, key, value).output(backend)
+            try:
+                found = poison(clean, where, key, value).output(backend)
+            except UnsupportedError:  # what was asked for by name says so where its numbers rule it out
+                assert backend in ("rowwise", "sorted")
+                continue
             error = (found[rows].double() - expected[rows].double()).abs().max().item()
             assert error <= most, f"{clean}, {name}: {error:.3g} > {most:.3g}"
     if not ran:

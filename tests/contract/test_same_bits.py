@@ -14,7 +14,7 @@ from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE, ScoreCase
 
 from qkv.functional import attention_with_state, attention_with_weights
 from qkv.masks.patterns import causal, lengths
-from qkv.planner import choice, plan_cache
+from qkv.planner import plan, plan_cache
 from qkv.scores.products import ScaledDot
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
@@ -164,14 +164,14 @@ def test_the_first_call_and_those_that_follow_give_the_same_bits(whole: bool) ->
     """Of one thread and of two: what is remembered of a call for the one must not serve the other."""
     calls = different_calls(whole)
     plan_cache.PLANS.clear()
-    choice._remembered.cache_clear()
+    plan._remembered.cache_clear()
     first = in_turn(calls, (1, 2))
     again = in_turn(calls, (1, 2))
     for count, expected in first.items():
         wrong = [str(call) for call, x, y in zip(calls, expected, again[count], strict=True) if x != y]
         assert not wrong, count
     plan_cache.PLANS.clear()
-    choice._remembered.cache_clear()
+    plan._remembered.cache_clear()
     for count, bits in in_turn(calls, (2, 1)).items():
         wrong = [str(call) for call, x, y in zip(calls, first[count], bits, strict=True) if x != y]
         assert not wrong, count

@@ -38,17 +38,34 @@ def test_auto_takes_the_fastest_that_serves() -> None:
 
 def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest regret over the tables decides, so no table alone."""
-    problem = problem_of(512, 512)
+    problem = problem_of(512, 512, score=Gaussian())
     serving = plan_for(problem).candidates
     assert len(serving) >= 2
     slow, even = serving[0], serving[1]
-    predicted = {slow.name: (1.0, 4.0), even.name: (1.5, 1.5)}
-    monkeypatch.setattr(planning, "times", lambda _, algorithm: predicted.get(algorithm.name, (100.0, 100.0)))
+    predict({slow.name: (1.0, 4.0), even.name: (1.5, 1.5)}, monkeypatch)
+    assert plan_for(problem).algorithm == even.name
+
+
+def predict(times: dict[str, tuple[float, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the planner predict these microseconds on two processors, and 100 for all other algorithms."""
+
+    def told(problem: Problem, algorithm: Algorithm, everywhere: bool = False) -> tuple[float, ...]:
+        return times.get(algorithm.name, (100.0, 100.0))
+
+    monkeypatch.setattr(planning, "times", told)
     planning._remembered.cache_clear()
-    try:
-        assert plan_for(problem).algorithm == even.name
-    finally:
-        planning._remembered.cache_clear()
+    monkeypatch.setattr(planning, "_remembered", planning._planned)
+
+
+@pytest.mark.parametrize(("other", "taken"), [((60.0, 60.0), True), ((95.0, 60.0), False), ((60.0, 140.0), False)])
+def test_a_preferred_algorithm_yields_to_one_that_is_clearly_faster_everywhere(
+    other: tuple[float, float], taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_of(512, 512)
+    preferred = [algorithm.name for algorithm in plan_for(problem).candidates if algorithm.preferred]
+    assert len(preferred) == 1
+    predict({"tiled.blocked": other}, monkeypatch)
+    assert plan_for(problem).algorithm == ("tiled.blocked" if taken else preferred[0])
 
 
 def test_quadratic_memory_ends_at_the_limit() -> None:

@@ -58,6 +58,7 @@ class Algorithm:
             Algorithms that share it are inspected once per call.
         declines: returns the reason why the facts rule the algorithm out, or None; the planner then takes the next one.
         describe: returns a phrase about the facts, for `explain`.
+        preferred: whether the planner takes it unless another is clearly faster on every processor measured.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
@@ -73,6 +74,7 @@ class Algorithm:
     inspect: Callable[[Problem, Call], Facts] | None = None
     declines: Callable[[Problem, Facts], str | None] = _never_declines
     describe: Callable[[Facts], str] | None = None
+    preferred: bool = False
     quadratic: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None

@@ -223,8 +223,8 @@ class Bilinear(Score):
         expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
 
 
-def project(x: Tensor, weight: Tensor) -> Tensor:
-    """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head.
+def project(x: Tensor, weight: Tensor, kept: KeptWeight | None = None) -> Tensor:
+    """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `kept` as for `linear`.
 
     Example:
         >>> project(torch.ones(1, 5, 3), torch.ones(2, 4, 3)).shape

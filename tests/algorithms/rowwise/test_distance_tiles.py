@@ -62,7 +62,7 @@ def test_both_passes_see_the_same_neighbors() -> None:
     query = key + torch.nn.functional.normalize(query - key, dim=-1)
     value = torch.ones(50, 1, 1, requires_grad=True)
     for score in (Boxcar(1.0), Epanechnikov(1.0)):
-        output = qkv.attention(query, key, value, score=score, backend="rowwise.distance_tiles")
+        output = qkv.attention(query, key, value, score=score, backend="rowwise")
         (gradient,) = torch.autograd.grad(output.sum(), value)
         torch.testing.assert_close(output.detach().sum((1, 2)), gradient[:, 0, 0])
 
@@ -72,7 +72,7 @@ def test_both_passes_see_the_same_neighbors() -> None:
 def test_values_may_be_of_any_size(score: Score, size: float) -> None:
     query, key, value = (x.detach() for x in inputs(20, 100, 4, 3))
     value = value.abs() + 0.5
-    found = qkv.attention(query, key, value * size, score=score, backend="rowwise.distance_tiles") / size
+    found = qkv.attention(query, key, value * size, score=score, backend="rowwise") / size
     exact = qkv.attention(query.double(), key.double(), value.double(), score=score, backend="reference")
     torch.testing.assert_close(found, exact.float(), rtol=1e-4, atol=1e-5)
 
@@ -80,7 +80,7 @@ def test_values_may_be_of_any_size(score: Score, size: float) -> None:
 @pytest.mark.parametrize("keys", [30, 32, 520])
 def test_a_bandwidth_beyond_float32_is_flat(keys: int) -> None:
     query, key, value = (x.detach() for x in inputs(40, keys, 4, 2))
-    found = qkv.attention(query, key, value, score=Gaussian(1e23), backend="rowwise")
+    found = qkv.attention(query, key, value, score=Gaussian(1e23))
     torch.testing.assert_close(found, value.mean(-2, keepdim=True).expand_as(found), rtol=1e-5, atol=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_a_row_without_neighbors_is_zero_and_pulls_nothing() -> None:
     query, key, value = inputs(40, 50, 3, 5)
     with torch.no_grad():
         query[0, 0, 7] = 5.0
-    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise.distance_tiles")
+    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise")
     assert (output[0, 0, 7] == 0).all()
     gradients = torch.autograd.grad(output[0, 0, 7].sum(), (query, key, value))
     assert all((x == 0).all() for x in gradients)

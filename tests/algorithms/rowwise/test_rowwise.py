@@ -193,7 +193,7 @@ def test_explain_tells_what_the_guard_says(h: float, said: str) -> None:
     if said == "subtracted":
         with pytest.raises(UnsupportedError, match="must be subtracted"):
             asked(backend="rowwise")
-        assert "must be subtracted" in dict(asked().refusals)["rowwise.distance_rows"]
+        assert asked().algorithm in ("matrix.reference", "tiled.blocked")
     else:
         assert said in asked(backend="rowwise.distance_rows").why
 

@@ -136,7 +136,7 @@ def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normaliz
         each = []
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            each.append(answers(way, name, leaves, normalizer=normalizer))
+            each.append(answers("sorted.two_pointer", name, leaves, normalizer=normalizer))
     finally:
         torch.set_num_threads(threads)
     for others in each[1:]:

@@ -33,19 +33,20 @@ def work(problem: Problem) -> Work:
     depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
     numbers = pairs * depth
     where = "in memory" if numbers > IN_CACHE else "in cache"
-    sparse = problem.normalizer in ("sparsemax", "entmax")
     counts = {
         "operations": product_operations(problem),
         f"numbers of {problem.core} {where}": numbers,
         "masked pairs": pairs if problem.mask != "all" else 0,
         "masks": 1 if problem.mask != "all" else 0,
-        "sorts": 1 if sparse else 0,
+        f"calls of {problem.normalizer}": 1,
         f"pairs of {problem.normalizer}": pairs,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
         "sinks": 1 if problem.sink else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
+        f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
+        "calls with dropout": 1 if problem.dropout else 0,
         **memory_traffic(problem),
     }
     memory = pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1)

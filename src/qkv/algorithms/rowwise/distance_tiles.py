@@ -45,7 +45,7 @@ _EACH = 1.5e-5
 def refuses(problem: Problem) -> str | None:
     """Return why these tiles cannot compute a problem, None if they can: no mask, bias, dropout or row state."""
     reasons = (
-        (_kind(problem.pointwise, problem.normalizer) is None, f"{problem.pointwise} scores under {problem.normalizer}"),
+        (_kind(problem.pointwise, problem.normalizer) is None, f"{problem.pointwise} under {problem.normalizer}"),
         (problem.mask != "all", "rows see different keys"),
         (problem.bias != "none" or problem.sink, "a bias or a sink is added"),
         (problem.state or problem.dropout, "the row state or dropout is asked for"),

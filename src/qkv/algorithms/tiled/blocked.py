@@ -70,11 +70,15 @@ def work(problem: Problem) -> Work:
         f"calls of {problem.core}": 1,
         f"pairs of {problem.normalizer}": pairs,
         f"calls of {problem.normalizer}": 1,
+        "calls with dropout": 1 if problem.dropout else 0,
+        "calls with a bias": 1 if problem.bias != "none" else 0,
         "masked pairs": pairs if is_hidden(problem) else 0,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
+        f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
+        "calls with hidden pairs": 1 if is_hidden(problem) else 0,
         **memory_traffic(problem),
     }
     return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)

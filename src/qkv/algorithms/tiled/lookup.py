@@ -34,7 +34,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.core == "tile", "scores are user-defined"),
         (problem.dropout, "it computes no weights that could be dropped"),
         (problem.state and problem.gradient, "the largest score would need a gradient"),
-        (problem.mode != "eager", "positions are found in eager calls only"),
+        (problem.mode != "eager" or problem.device == "meta", "positions are found in eager calls only"),
         (problem.empty, "an axis is empty"),
     )
     return next((reason for holds, reason in reasons if holds), None)

@@ -88,12 +88,12 @@ def beam(
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
         bos: the begin mark, the first token that the model is given.
-        eos: the end mark.
-        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        eos: the end token.
+        limit: the largest number of tokens, the end token included; one number, or one for each row (B,).
         search: the settings.
         attended: returns the attention weights of each row's newest token (R, S) from a state, for the coverage
             penalty.
-        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end mark
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end token
             may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
@@ -102,7 +102,7 @@ def beam(
 
     Raises:
         ShapeError: `limit` has another shape.
-        ConfigError: a coverage penalty without `attended`, or `never` holds the end mark.
+        ConfigError: a coverage penalty without `attended`, or `never` holds the end token.
         QkvError: the model's scores are not numbers.
 
     Source: Graves 2012, "Sequence Transduction with Recurrent Neural Networks", algorithm 1; Wu et al. 2016, section 7.

@@ -28,9 +28,9 @@ def forced(
         model: predicts the next token; a module should be in evaluation mode.
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
-        targets: for each row the ids to score, without the begin mark; with the end mark if it should count too.
+        targets: for each row the ids to score, without the begin mark; with the end token if it should count too.
         bos: the begin mark.
-        eos: the end mark.
+        eos: the end token.
 
     Returns:
         One hypothesis per row, with its target as ids.

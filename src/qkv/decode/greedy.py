@@ -34,9 +34,9 @@ def greedy(
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
         bos: the begin mark, the first token that the model is given.
-        eos: the end mark; a row that chooses it is finished.
-        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
-        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end mark
+        eos: the end token; a row that chooses it is finished.
+        limit: the largest number of tokens, the end token included; one number, or one for each row (B,).
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end token
             may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
@@ -46,7 +46,7 @@ def greedy(
 
     Raises:
         ShapeError: `limit` has another shape.
-        ConfigError: `never` holds the end mark.
+        ConfigError: `never` holds the end token.
         QkvError: the model's scores are not numbers.
 
     Example:

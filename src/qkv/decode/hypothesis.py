@@ -8,10 +8,10 @@ class Hypothesis:
     """A decoded target for one source.
 
     Args:
-        ids: the tokens, without the begin and end marks.
-        score: the sum of the log-probabilities of `ids`, and of the end mark if the sequence is finished; in nats.
+        ids: the tokens, without the begin and end tokens.
+        score: the sum of the log-probabilities of `ids`, and of the end token if the sequence is finished; in nats.
         finished: whether the model ended the sequence itself; False if the limit cut it.
-        log_probabilities: the terms of `score` in order, that of the end mark last.
+        log_probabilities: the terms of `score` in order, that of the end token last.
         ranked: the score normalized by length, by which a beam search ranked it; None without a beam.
         row: the row of the batch in which a beam search took its last step; None without a beam.
 

@@ -55,7 +55,7 @@ class Journal:
         """Return the hypotheses.
 
         Args:
-            eos: the end mark, which finishes a hypothesis and is not among its ids.
+            eos: the end token, which finishes a hypothesis and is not among its ids.
 
         Returns:
             One hypothesis per original row, in the original order.

@@ -16,7 +16,7 @@ _NAMES: tuple[str, ...] = get_args(Normalization)
 @final
 @dataclass(frozen=True)
 class Ranking:
-    """s(Y) = log P(Y) / lp(Y) + cp(Y), with lp = |Y|^α, or Wu's ((5 + |Y|) / 6)^α; |Y| counts the end mark too.
+    """s(Y) = log P(Y) / lp(Y) + cp(Y), with lp = |Y|^α, or Wu's ((5 + |Y|) / 6)^α; |Y| counts the end token too.
 
     The coverage penalty is cp = β Σ_i log min(Σ_j p_ij, 1), with p_ij the attention weight of source position i at
     target token j. It is 0 if every source position received a total weight of at least 1, and negative otherwise.
@@ -58,7 +58,7 @@ class Ranking:
 
         Args:
             total: log P(Y).
-            length: |Y|, the end mark included, at least 1.
+            length: |Y|, the end token included, at least 1.
             covered: Σ_i log min(Σ_j p_ij, 1).
         """
         return total / self.divisor(length) + self.coverage * covered

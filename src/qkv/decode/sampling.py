@@ -182,11 +182,11 @@ def sample(
         source: token ids (B, S), int64.
         lengths: tokens in each row (B,), int64.
         bos: the begin mark, the first token that the model is given.
-        eos: the end mark; a row that draws it is finished.
-        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        eos: the end token; a row that draws it is finished.
+        limit: the largest number of tokens, the end token included; one number, or one for each row (B,).
         sampling: how tokens are drawn.
         keys: a number that identifies each row (B,), int64; see `row_keys`.
-        never: ids that are never drawn, whatever their scores. The end mark may not be among them.
+        never: ids that are never drawn, whatever their scores. The end token may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
@@ -195,7 +195,7 @@ def sample(
 
     Raises:
         ShapeError: `limit` or `keys` has another shape.
-        ConfigError: `never` holds the end mark.
+        ConfigError: `never` holds the end token.
         QkvError: the model's scores are not numbers.
 
     Example:

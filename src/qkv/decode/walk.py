@@ -37,8 +37,8 @@ def walk(
         lengths: tokens in each row (B,), int64.
         choose: picks the next token of each row that is not finished.
         bos: the begin mark, the first token that the model is given.
-        eos: the end mark; a row that gets it is finished.
-        limit: the largest number of tokens, the end mark included; one number, or one for each row (B,).
+        eos: the end token; a row that gets it is finished.
+        limit: the largest number of tokens, the end token included; one number, or one for each row (B,).
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:
@@ -110,13 +110,13 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
 
     Args:
         never: the ids.
-        eos: the end mark, which must stay possible.
+        eos: the end token, which must stay possible.
 
     Returns:
         The ids in order, each once.
 
     Raises:
-        ConfigError: the end mark or a negative number is among them.
+        ConfigError: the end token or a negative number is among them.
 
     Example:
         >>> as_never([1, 0, 1], eos=2)
@@ -124,5 +124,5 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
     """
     if eos in never or min(never, default=0) < 0:
         hint = "Leave it out: a text must be able to end."
-        raise ConfigError(error_message("never", f"ids from 0 on without the end mark {eos}", f"{list(never)}", hint))
+        raise ConfigError(error_message("never", f"ids from 0 on without the end token {eos}", f"{list(never)}", hint))
     return tuple(sorted(set(never)))

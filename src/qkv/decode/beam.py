@@ -93,8 +93,8 @@ def beam(
         search: the settings.
         attended: returns the attention weights of each row's newest token (R, S) from a state, for the coverage
             penalty.
-        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end token
-            may not be among them.
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end
+            token may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:

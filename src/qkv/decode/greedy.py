@@ -36,8 +36,8 @@ def greedy(
         bos: the begin mark, the first token that the model is given.
         eos: the end token; a row that chooses it is finished.
         limit: the largest number of tokens, the end token included; one number, or one for each row (B,).
-        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end token
-            may not be among them.
+        never: ids that are never chosen, whatever their scores; log-probabilities stay those of the model. The end
+            token may not be among them.
         session: keeps packed weights and memory for several decodings; None for this one alone.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The cost of ALiBi against the same attention without a bias: causal, width-64 dot products under softmax.
+"""What biases from positions cost beside the same attention without one: ALiBi, and relative tables, fixed and learned.
 
 Contenders alternate in one process; figures are medians of processor time over rounds, with their extremes.
 
@@ -10,6 +10,7 @@ Results go to benchmarks/results/positions.json.
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +20,50 @@ import qkv
 from qkv.nn.biases import alibi_slopes
 
 RESULTS = Path(__file__).parent / "results" / "positions.json"
-HEADS, WIDTH = 8, 64
-CASES = (("forward", 1024, 3), ("forward + backward", 1024, 3), ("forward", 4096, 1))
-"""What to measure, at which length, with how many rounds."""
-CONTENDERS = {"no bias": ("auto", False), "toeplitz": ("toeplitz", True), "tile by tile": ("blocked", True)}
+HEADS, WIDTH, REACH = 8, 64, 128
+SIZES = ((16, 200), (512, 15), (2048, 5), (4096, 3))
+"""Queries and keys, and how many rounds."""
+CASES: dict[str, dict[str, Any]] = {
+    "dot products": {},
+    "dot products, causal": {"mask": qkv.masks.causal()},
+    "squared distances": {"score": qkv.scores.SquaredDistance(8.0)},
+    "additive": {"score": qkv.scores.Additive(torch.ones(WIDTH) / 8)},
+}
+BIASES = ("no bias", "alibi", "relative", "learned relative")
 
 
-def _run(length: int, backend: str, biased: bool, gradient: bool) -> float:
-    """Return the processor time of one call in seconds."""
+def _run(length: int, case: str, bias: str, gradient: bool) -> Callable[[], object]:
     tensors = [torch.randn(1, HEADS, length, WIDTH, requires_grad=gradient) for _ in range(3)]
-    bias = qkv.biases.alibi(torch.tensor(alibi_slopes(HEADS))) if biased else None
-    start = time.process_time()
-    output = qkv.attention(*tensors, mask=qkv.masks.causal(), bias=bias, backend=backend)
-    if gradient:
-        output.sum().backward()
-    return time.process_time() - start
+    table = torch.randn(HEADS, 2 * REACH + 1, requires_grad=gradient and bias == "learned relative")
+    slopes = torch.tensor(alibi_slopes(HEADS))
+    added = {"no bias": None, "alibi": qkv.biases.alibi(slopes)}.get(bias, qkv.biases.relative(table))
+    leaves = [*tensors, *([table] if table.requires_grad else [])]
+    cotangent = torch.randn(1, HEADS, length, WIDTH)
+
+    def run() -> object:
+        output = qkv.attention(*tensors, bias=added, **CASES[case])
+        return torch.autograd.grad(output, leaves, cotangent) if gradient else output
+
+    return run
 
 
-def measure(length: int, rounds: int, gradient: bool) -> dict[str, Any]:
-    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    _run(64, "toeplitz", True, gradient)
-    for _ in range(rounds):
-        for name, (backend, biased) in CONTENDERS.items():
-            times[name].append(_run(length, backend, biased, gradient))
+def measure(length: int, rounds: int, case: str, gradient: bool) -> dict[str, Any]:
+    """Processor time of every bias, by turns."""
+    names = [name for name in BIASES if gradient or name != "learned relative"]
+    runs = {name: _run(length, case, name, gradient) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            if turn:
+                times[name].append(time.process_time() - start)
     least = statistics.median(times["no bias"])
     return {
         name: {
-            "ms": round(statistics.median(own) * 1e3, 1),
+            "ms": round(statistics.median(own) * 1e3, 3),
             "ratio": round(statistics.median(own) / least, 2),
-            "extremes_ms": [round(min(own) * 1e3, 1), round(max(own) * 1e3, 1)],
+            "extremes_ms": [round(min(own) * 1e3, 3), round(max(own) * 1e3, 3)],
         }
         for name, own in times.items()
     }
@@ -58,11 +74,14 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     report: dict[str, Any] = {"torch": torch.__version__, "threads": 1, "heads": HEADS, "width": WIDTH}
-    for what, length, rounds in CASES:
-        report[f"{what}, {length}"] = rows = measure(length, rounds, what != "forward")
-        for name, row in rows.items():
-            line = f"{row['ms']:10.1f} ms, {row['ratio']:6.2f} times no bias"
-            print(f"{length:6} {what:20} {name:14} {line}", flush=True)
+    for length, rounds in SIZES:
+        for case in CASES:
+            for gradient in (False, True):
+                what = f"{case}, {'forward + backward' if gradient else 'forward'}, {length}"
+                report[what] = measure(length, rounds, case, gradient)
+                for name, row in report[what].items():
+                    line = f"{row['ms']:10.3f} ms, {row['ratio']:6.2f} times no bias"
+                    print(f"{what:50} {name:18} {line}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""Biases that follow from positions: ALiBi, and learned relative biases. They never become a matrix.
+"""Biases that follow from positions: ALiBi, and learned relative biases. For long sequences they never become a matrix.
 
 A bias of this kind is made tile by tile, from the positions of the tile's queries and keys; memory stays linear in the
 sequence. What is added to any pair of positions at will is a tensor: pass it as `bias=` itself.
@@ -20,9 +20,10 @@ class Bias(ABC):
     """What is added to the score of query i and key j, as a function of their positions.
 
     Attributes:
-        parameters: the fields that may be tensors, per head aligned from the right.
-        relative: whether it is a function of j − i alone, and `parameters` names all that learns: where nothing does, a
-            vector of Q + K − 1 numbers then says all of it, which is faster than tiles.
+        parameters: the fields that may be tensors, per head aligned from the right. What is not named here learns too,
+            but in tiles that PyTorch records, which takes longer.
+        relative: whether it is a function of j − i alone: a vector of Q + K − 1 numbers then says all of it, and takes
+            hardly longer than no bias.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
@@ -30,11 +31,11 @@ class Bias(ABC):
 
     @abstractmethod
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The bias of a tile.
+        """The bias of a tile; whether it needs a gradient is the same for every tile.
 
         Args:
             rows_Q1: positions of its queries, int64, (Q, 1).
-            columns_K: positions of its keys, int64, (K,).
+            columns_K: positions of its keys, int64, (K,); of a relative bias also negative ones.
 
         Returns:
             A tensor that broadcasts to (..., Q, K).

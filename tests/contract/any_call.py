@@ -35,7 +35,7 @@ from qkv.masks.patterns import causal, dense, documents, lengths, window
 from qkv.scores.kernels import Epanechnikov, squared_distance
 from qkv.scores.products import Cosine
 
-BACKENDS = (*ON_CPU, "toeplitz", "auto")
+BACKENDS = (*ON_CPU, "auto")
 ASPECTS = {"exact": 8, "weights": 2, "state": 2, "merge": 2, "map": 3, "again": 2, "offset": 1, "in place": 3, "bad": 4}
 """What is asked of a call, and how often: the answer itself, or one of the promises about it (`any_answer`)."""
 
@@ -80,10 +80,9 @@ class Wish:
     weights: dict[str, int] = field(default_factory=lambda: ASPECTS)
 
 
-_NO_BIAS, _STATELESS = ("none",), {**ASPECTS, "state": 0, "merge": 0}
+_NO_BIAS = ("none",)
 WISHES = {
-    "sdpa": Wish(_PRODUCTS, ("softmax", "softmax", "softmax_sink"), ("none", "none", "fixed")),
-    "toeplitz": Wish(_PRODUCTS, ("softmax",), ("alibi", "relative"), weights=_STATELESS),
+    "sdpa": Wish(_PRODUCTS, ("softmax", "softmax", "softmax_sink"), ("none", "none", "fixed", "alibi", "relative")),
     "linear": Wish((*_PRODUCTS, "uniform"), ("mean", "identity"), _NO_BIAS, ("none", "causal", "lengths")),
     "lookup": Wish(normalizers=("hard",)),
     "sorted": Wish(

@@ -21,9 +21,8 @@ from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, 
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
-ON_CPU = tuple(name for name in BACKENDS if name not in ("flex", "gpu", "toeplitz"))
-"""The backends that this suite can run anywhere; the others refuse every problem that is not on a GPU, or that has no
-bias from positions (`tests/algorithms/sdpa/test_toeplitz.py` holds `toeplitz` to the criterion)."""
+ON_CPU = tuple(name for name in BACKENDS if name not in ("flex", "gpu"))
+"""The backends that this suite can run anywhere; the others refuse every problem that is not on a GPU."""
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BATCH, HEADS, QUERIES, VALUE_WIDTH = 2, 2, 32, 32  # 4,096 outputs

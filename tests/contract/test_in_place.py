@@ -19,6 +19,7 @@ from qkv import biases
 from qkv.functional import attention
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.values.parameters import Parameter
 
 B, H, Q, K = 2, 2, 6, 6
 CHANGED = "modified by an inplace operation"
@@ -150,24 +151,53 @@ def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[
         assert all(map(torch.equal, *results))
 
 
+class Halves(biases.Bias):
+    """A number for pairs in one half, no function of j − i."""
+
+    parameters = (Parameter("bonus", 0),)
+
+    def __init__(self, bonus: Tensor) -> None:
+        self.bonus = bonus
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.bonus[:, None, None] * (rows_Q1 // 3 == columns_K // 3)
+
+
+def closing_over(bonus: Tensor) -> biases.Bias:
+    class Closure(biases.Bias):
+        def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+            return bonus[:, None, None] * (rows_Q1 // 3 == columns_K // 3)
+
+    return Closure()
+
+
+KINDS: dict[str, tuple[Callable[[Tensor], biases.Bias], tuple[int, ...]]] = {
+    "alibi": (biases.alibi, (H,)),
+    "relative": (biases.relative, (H, 5)),
+    "yours": (Halves, (H,)),
+    "yours, a closure": (closing_over, (H,)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["causal", "dense or causal", "scattered documents"])
-@pytest.mark.parametrize("backend", ["reference", "blocked", "toeplitz"])
+@pytest.mark.parametrize("backend", ["reference", "blocked", "sdpa", "rowwise"])
 @pytest.mark.parametrize("learns", [False, True])
-def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name: str, learns: bool) -> None:
-    if learns and backend == "toeplitz":
-        pytest.skip("serves fixed biases")
+def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name: str, learns: bool, kind: str) -> None:
+    if (learns and backend == "sdpa") or ("yours" in kind and backend == "rowwise"):
+        pytest.skip("does not serve them")
     build, parts = MASKS.get(name, (causal, []))
-    for kind, shape in ((biases.alibi, (H,)), (biases.relative, (H, 5))):
+    make, shape = KINDS[kind]
 
-        def compute() -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-            query, key, value = (x.clone().requires_grad_() for x in drawn().values())
-            tensors, own = [part() for part in parts], torch.full(shape, 0.3).requires_grad_(learns)  # noqa: B023
-            output = attention(query, key, value, bias=kind(own), mask=build(*tensors), backend=backend)  # noqa: B023
-            leaves = [query, key, value, *([own] if learns else [])]
-            more = {f"tensor {i} of the mask": x for i, x in enumerate(tensors)}
-            return output, leaves, {"query": query, "key": key, "value": value, "bias": own, **more}
+    def compute() -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+        query, key, value = (x.clone().requires_grad_() for x in drawn().values())
+        tensors, own = [part() for part in parts], torch.full(shape, 0.3).requires_grad_(learns)
+        output = attention(query, key, value, bias=make(own), mask=build(*tensors), backend=backend)
+        leaves = [query, key, value, *([own] if learns else [])]
+        more = {f"tensor {i} of the mask": x for i, x in enumerate(tensors)}
+        return output, leaves, {"query": query, "key": key, "value": value, "bias": own, **more}
 
-        holds(compute)
+    holds(compute)
 
 
 class Network(nn.Module):

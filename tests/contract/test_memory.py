@@ -11,10 +11,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qkv.functional import explain
+from qkv.biases import Bias, alibi, relative
+from qkv.functional import attention, explain
 from qkv.masks.patterns import causal, lengths, window
 from qkv.planner.plan import QUADRATIC_LIMIT
 from qkv.planner.registry import BACKENDS, algorithms_of
+from qkv.scores.base import Score
+from qkv.scores.kernels import SquaredDistance
+from qkv.scores.products import ScaledDot
+from qkv.scores.sums import Additive
+from qkv.values.parameters import Parameter
 
 N = 2100  # a mask of fewer pairs than 2²² may be written out for the fused kernel
 LARGEST = N * N // 4
@@ -62,6 +68,37 @@ def test_no_tensor_grows_with_queries_times_keys(backend: str, mask: str) -> Non
         assert seen.numbers < LARGEST, f"{call}: {seen.operation} makes {seen.numbers:,} numbers"
     if not ran:
         pytest.skip(f"{backend} serves no such problem")
+
+
+class Squares(Bias):
+    """A number that learns times a distance between blocks, no function of j − i."""
+
+    parameters = (Parameter("slope", 0),)
+
+    def __init__(self, slope: Tensor) -> None:
+        self.slope = slope
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.slope * (rows_Q1 // 3 - columns_K // 2).abs()
+
+
+BIASES = {"alibi": alibi, "relative": lambda x: relative(x.expand(9)), "yours": Squares}
+
+
+@pytest.mark.parametrize("score", [ScaledDot(), SquaredDistance(), Additive(torch.ones(8))], ids=lambda x: x.core)
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("learns", [False, True])
+def test_biases_from_positions_never_become_a_matrix(score: Score, bias: str, learns: bool) -> None:
+    if score.core == "tanh_sum" and bias == "yours":
+        pytest.skip("takes half a minute")
+    query, key, value = torch.randn(3, N, 8).unbind()
+    slope = torch.tensor(0.1, requires_grad=learns)
+    leaves = [query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), *([slope] if learns else [])]
+    for backend in ("auto", "blocked") if score.core != "tanh_sum" else ("auto",):
+        with Largest() as seen:
+            output = attention(query, key, value, score=score, bias=BIASES[bias](slope), backend=backend)
+            torch.autograd.grad(output.sum(), leaves)
+        assert seen.numbers < LARGEST, f"{backend}: {seen.operation} makes {seen.numbers:,} numbers"
 
 
 def test_unequal_widths_do_not_leave_the_fused_kernel() -> None:

@@ -17,7 +17,7 @@ from qkv.introspect.lazy_map import attention_map
 from qkv.masks.patterns import causal, lengths, window
 from qkv.planner.plan_cache import PLANS
 
-by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "toeplitz", "auto"])
+by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 
 
 @contextmanager

@@ -58,7 +58,8 @@ def test_tiles_equal_the_dense_weights(score: str, normalizer: str) -> None:
         _, weights = qkv.attention_with_weights(query, key, key, **options)
         amap = qkv.attention_map(query, key, **options)
         assert amap.shape == tuple(weights.shape)
-        for part in ((..., slice(2, 7), slice(1, 9)), (1, 0, slice(None), 3), (0, ..., -1, slice(None)), (...,)):
+        parts = [(..., slice(2, 7), slice(1, 9)), (1, 0, slice(None), 3), (0, ..., -1, slice(None)), (...,)]
+        for part in (*parts, (..., slice(-5, -1), slice(-4, None)), (..., slice(3, 1), slice(9, 2))):
             torch.testing.assert_close(amap[part], weights[part], atol=2e-5, rtol=2e-5)
 
 

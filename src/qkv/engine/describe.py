@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.position_bias import PositionBias, position_bias
+from qkv.engine.problem import BiasKind, Call, Problem
 from qkv.engine.tracing import mode_of, tangents_possible
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Grid, Mask, as_mask
@@ -17,13 +18,11 @@ from qkv.masks.lower import lower
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
-from qkv.scores.base import Core, Score
+from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform, as_score
-from qkv.scores.pointwise import Linear
-from qkv.scores.positioned import Positioned, repeat_key_heads, with_positions
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.parameters import Owner, Parameter, check_parameters, group, regroup
+from qkv.values.parameters import Owner, Parameter, check_parameters, group, regroup, repeat_key_heads
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -73,8 +72,6 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
         given = given._replace(bias=_recorded(given.bias))
         score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
-    if isinstance(given.bias, Bias):
-        return _bind_positions(query, key, value, given._replace(score=score, normalizer=normalizer), state)
     groups = _groups(query, key, value) if given.enable_gqa else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
@@ -86,10 +83,11 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     mask = None if given.mask is None else as_mask(given.mask)
     _check_mask_device(mask, query.device)
     visibility = lower(mask, grid)
-    bias = None if given.bias is None else _bias(given.bias, grid, query)
+    bias = None if given.bias is None else _bias(given.bias, grid, query, normalizer, key_leading)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":
         # Only the normalizer's equation is known, so whole rows are computed, as for a user-defined score.
-        score = Learned(partial(equation, score if groups is None else repeat_key_heads(score, groups[1])))
+        repeated = score if groups is None else repeat_key_heads(score, score.parameters, groups[1])
+        score = Learned(partial(equation, repeated))
     if groups is not None and score.core == "tile":
         # A user-defined score expects the caller's head layout.
         key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
@@ -114,29 +112,6 @@ def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
     given = {each.name: getattr(owner, each.name) for each in parameters}
     changes = {name: kept for name, x in given.items() if (kept := _recorded(x)) is not x}
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
-
-
-def _bind_positions(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool) -> DescribedCall:
-    """Bind a call whose bias follows from positions: score and bias become one function of tiles."""
-    bias, score, normalizer = given.bias, given.score, given.normalizer
-    assert isinstance(bias, Bias)
-    assert isinstance(score, Score)
-    if normalizer is not None and normalizer.needs_non_negative:
-        hint = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
-        raise UnsupportedError(error_message("normalizer", "one that takes any number, beside a bias", "Sum()", hint))
-    groups = _groups(query, key, value) if given.enable_gqa else None
-    leading = _leading(query, key, value, groups)
-    score.check(tuple(query.shape), tuple(key.shape))
-    key_leading = leading if groups is None else (*leading[:-1], groups[0])
-    check_parameters(score, score.parameters, leading, key_leading, query.device)
-    check_parameters(bias, bias.parameters, leading, key_leading, query.device)
-    score = score if groups is None else repeat_key_heads(score, groups[1])
-    learns = torch.is_grad_enabled() and any(
-        isinstance(x := getattr(bias, parameter.name), Tensor) and x.requires_grad for parameter in bias.parameters
-    )
-    together = Learned(Positioned(score, bias.tile, fixed=bias.relative and not learns))
-    given = given._replace(score=together, bias=None)
-    return describe(with_positions(query), with_positions(key), value, given, state)
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -242,7 +217,17 @@ def _check_mask_device(mask: Mask | None, device: torch.device) -> None:
             raise MaskError(error_message("mask", f"device {device}, that of query", f"{part.device}", hint))
 
 
-def _bias(bias: Tensor, grid: Grid, query: Tensor) -> Tensor:
+def _bias(
+    bias: Tensor | Bias, grid: Grid, query: Tensor, normalizer: Normalizer, key_leading: Shape
+) -> Tensor | PositionBias:
+    if isinstance(bias, Bias):
+        if normalizer.needs_non_negative:
+            hint = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
+            raise UnsupportedError(
+                error_message("normalizer", "one that takes any number, beside a bias", "Sum()", hint)
+            )
+        check_parameters(bias, bias.parameters, grid.leading, key_leading, grid.device)
+        return position_bias(bias, grid, query.dtype)
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
         hint = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
@@ -269,10 +254,11 @@ def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
 
 
 def _grouped(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, groups: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | PositionBias | None, groups: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | PositionBias | None]:
     """Reshape heads to (G, H/G): keys and values then broadcast over their group instead of being copied."""
-    bias = None if bias is None else regroup(bias, 2, *groups)
+    if bias is not None:
+        bias = bias.group(*groups) if isinstance(bias, PositionBias) else regroup(bias, 2, *groups)
     return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
 
 
@@ -291,8 +277,21 @@ def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.d
     return drawn.to(device)
 
 
+def _learns(bias: Tensor | PositionBias | None) -> bool:
+    if isinstance(bias, PositionBias):
+        return bias.kind in ("relative learned", "positions learned", "positions closure")
+    return bias is not None and bias.requires_grad
+
+
+def _bias_kind(bias: Tensor | PositionBias | None) -> BiasKind:
+    if isinstance(bias, PositionBias):
+        return bias.kind
+    if bias is None:
+        return "none"
+    return "learned" if bias.requires_grad and torch.is_grad_enabled() else "fixed"
+
+
 def _describe(call: Call, leading: Shape, state: bool) -> Problem:
-    learned = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
     mode = mode_of(call.query, call.key, call.value)
     return Problem(
         core=call.score.core,
@@ -300,7 +299,7 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         normalizer=kind_of(call.normalizer),
         sink=isinstance(call.normalizer, Softmax) and call.normalizer.sink is not None,
         mask=call.visibility.kind,
-        bias="none" if call.bias is None else "learned" if learned else "fixed",
+        bias=_bias_kind(call.bias),
         dropout=call.seed is not None,
         gradient=torch.is_grad_enabled() and _wants_gradient(call),
         state=state,
@@ -313,29 +312,18 @@ def _describe(call: Call, leading: Shape, state: bool) -> Problem:
         device=call.query.device.type,
         mode=mode,
         forward_mode=tangents_possible(),
-        positioned=_positioned(call.score),
         constant=isinstance(call.score, Uniform),
         threads=torch.get_num_threads() if mode == "eager" else 1,
     )
 
 
-def _positioned(score: Score) -> Core | None:
-    """The core beneath a fixed bias from positions, if its pointwise function is linear."""
-    inner = score.module if isinstance(score, Learned) else None
-    plain = isinstance(inner, Positioned) and inner.fixed and isinstance(inner.score.pointwise, Linear)
-    return inner.score.core if plain and isinstance(inner, Positioned) else None
-
-
 def _wants_gradient(call: Call) -> bool:
     query, key, value, score, normalizer, _, bias, _, _ = call
-    if query.requires_grad or key.requires_grad or value.requires_grad or (bias is not None and bias.requires_grad):
+    if query.requires_grad or key.requires_grad or value.requires_grad or _learns(bias):
         return True
     tensors = [getattr(score, parameter.name) for parameter in score.parameters]
     tensors += [getattr(normalizer, parameter.name) for parameter in normalizer.parameters]
     if any(isinstance(x, Tensor) and x.requires_grad for x in tensors):
         return True
-    inner = score.module if isinstance(score, Learned) else None
-    if isinstance(inner, Positioned):
-        return not inner.fixed or _wants_gradient(call._replace(score=inner.score))
     # The tensors that a user-defined function closes over are not visible here.
     return score.core == "tile"

@@ -16,9 +16,11 @@ class KeyRanges:
 
     Attributes:
         first, last: int32 (P, Q): a row sees keys from first up to, not including, last.
-        owner: int64 (N, 4): for each item its row of the vector (C), the bounds (P), the mask (M), the bias (S).
+        owner: int64 (N, 5): for each item its row of the vector (C), the bounds (P), the mask (M), the bias (S); and
+            the diagonal with which row 0 begins, Q − 1, 0 for a bias without diagonals.
         mask: bool (M, 1 or Q, K), of size zero where there is none.
-        bias: (S, 1 or Q, K), added to the scores; of size zero where there is none.
+        bias: (S, 1 or Q, K), added to the scores, or the diagonals of a relative bias, (S, 1, Q + K − 1); of size zero
+            where there is none.
     """
 
     first: NDArray[np.int32]
@@ -62,14 +64,14 @@ def key_ranges(
         first, last: int32 (P, 1 or Q), None for 0 and K. P, M and S divide N: the data of one batch entry serves all
             its heads.
         mask: bool (M, 1 or Q, K).
-        bias: (S, 1 or Q, K).
+        bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1).
 
     Returns:
         The description.
 
     Example:
         >>> key_ranges(np.dtype("f4"), 4, 3, 5, heads=2, last=np.array([[5], [2]], np.int32)).owner.tolist()
-        [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0]]
+        [[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 0, 0]]
     """
     first = np.zeros((1, 1), np.int32) if first is None else first
     last = np.full((1, 1), keys, np.int32) if last is None else last
@@ -79,7 +81,11 @@ def key_ranges(
     bias = np.zeros((0, 0, 0), dtype) if bias is None else np.ascontiguousarray(bias)
     n = np.arange(items)
     shares = (bounds, max(mask.shape[0], 1), max(bias.shape[0], 1))
-    columns = [n % heads, *(n * share // max(items, 1) for share in shares)]
+    columns = [
+        n % heads,
+        *(n * share // max(items, 1) for share in shares),
+        np.full(items, first_diagonal(bias, queries, keys)),
+    ]
     return KeyRanges(
         np.array(np.broadcast_to(first, shape), np.int32),
         np.array(np.broadcast_to(last, shape), np.int32),
@@ -87,6 +93,16 @@ def key_ranges(
         mask,
         bias,
     )
+
+
+def first_diagonal(bias: Array, queries: int, keys: int) -> int:
+    """The diagonal with which row 0 begins; 0 for a bias without diagonals.
+
+    Example:
+        >>> first_diagonal(np.zeros((1, 1, 6)), 2, 5), first_diagonal(np.zeros((1, 1, 5)), 2, 5)
+        (1, 0)
+    """
+    return queries - 1 if bias.size and bias.shape[2] > keys else 0
 
 
 def arguments(

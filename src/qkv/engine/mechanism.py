@@ -6,6 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -48,6 +49,7 @@ class Inputs(NamedTuple):
         vector: (..., F), of `tanh_sum`.
         parameter: sink, alpha or bias of the normalizer, (..., 1, 1); a double without dimensions for a number.
         bias: (..., Q or 1, K or 1).
+        diagonals: (..., Q + K − 1), the relative bias of each j − i from 1 − Q to K − 1.
         seed: int64, of dropout.
     """
 
@@ -58,7 +60,13 @@ class Inputs(NamedTuple):
     vector: Tensor | None
     parameter: Tensor | None
     bias: Tensor | None
+    diagonals: Tensor | None
     seed: Tensor | None
+
+    @property
+    def biased(self) -> bool:
+        """Whether anything is added to the scores."""
+        return self.bias is not None or self.diagonals is not None
 
 
 class Gradients(NamedTuple):
@@ -71,6 +79,7 @@ class Gradients(NamedTuple):
     vector: Tensor | None
     parameter: Tensor | None
     bias: Tensor | None
+    diagonals: Tensor | None
 
 
 DIFFERENTIABLE = len(Gradients._fields)
@@ -80,7 +89,11 @@ DIFFERENTIABLE = len(Gradients._fields)
 def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:
     """Zeros like what learns: column by column, where products with weights add up fastest; a bias as its tiles lie."""
     pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
-    return Gradients(*(None if x is None or not want else _zeros(x, x is not inputs.bias) for x, want in pairs))
+    buffers = (
+        _zeros(x, columns=x is not inputs.bias and x is not inputs.diagonals) if x is not None and want else None
+        for x, want in pairs
+    )
+    return Gradients(*buffers)
 
 
 def _zeros(x: Tensor, columns: bool) -> Tensor:
@@ -95,7 +108,10 @@ def full_rank(x: Tensor, rank: int) -> Tensor:
 
 
 def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
-    """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts."""
+    """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts.
+
+    A relative bias comes as its diagonals; any other bias from positions is asked for its tiles.
+    """
     operands = call.score.prepare(call.query, call.key)
     leading = problem.leading
     rank = len(leading)
@@ -113,7 +129,8 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
         None if scale is None else full_rank(scale, rank + 2),
         None if operands.vector is None else full_rank(operands.vector, rank + 1),
         parameter,
-        None if call.bias is None else full_rank(call.bias, rank + 2),
+        full_rank(call.bias, rank + 2) if isinstance(call.bias, Tensor) else None,
+        _diagonals(call, rank),
         call.seed,
     )
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
@@ -123,6 +140,11 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
         pointwise, name = NegativeHalf(), "gaussian"
     recipe = Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
     return recipe, inputs
+
+
+def _diagonals(call: Call, rank: int) -> Tensor | None:
+    relative = isinstance(call.bias, PositionBias) and call.bias.bias.relative
+    return full_rank(call.bias.diagonals(), rank + 1) if relative else None  # type: ignore[union-attr]
 
 
 def _normalizer(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:

@@ -5,12 +5,16 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.engine.position_bias import Kind as PositionKind
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.tracing import Mode
 from qkv.masks.lower import Kind, Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Core, Score
 from qkv.scores.pointwise import Pointwise
 from qkv.shapes import Shape
+
+BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 
 
 class Problem(NamedTuple):
@@ -22,7 +26,8 @@ class Problem(NamedTuple):
         normalizer: the normalizer's name, of `normalizers.kinds`.
         sink: whether the softmax has a sink.
         mask: the kind of the lowered mask.
-        bias: whether scores get a bias, and whether that needs a gradient.
+        bias: what scores get: none; a tensor, fixed or learned (needing a gradient); or a bias from positions, relative
+            (a function of j − i) or any other (positions), and whether that is learned.
         dropout: whether weights are dropped.
         gradient: whether any gradient is wanted.
         state: whether the row state is wanted.
@@ -32,8 +37,6 @@ class Problem(NamedTuple):
         dtype, device: of query, key and value.
         mode: how PyTorch executes the call.
         forward_mode: whether tensors may carry tangents of forward-mode derivatives.
-        positioned: where the core is a tile of scores and of a bias of j − i that needs no gradient: the core of those
-            scores.
         constant: whether every score is 1.
         threads: the number of threads that PyTorch uses; 1 where it is not known.
     """
@@ -43,7 +46,7 @@ class Problem(NamedTuple):
     normalizer: str
     sink: bool
     mask: Kind
-    bias: Literal["none", "fixed", "learned"]
+    bias: BiasKind
     dropout: bool
     gradient: bool
     state: bool
@@ -56,14 +59,23 @@ class Problem(NamedTuple):
     device: str
     mode: Mode = "eager"
     forward_mode: bool = False
-    positioned: Core | None = None
     constant: bool = False
     threads: int = 1
+
+    @property
+    def bias_by_tile(self) -> bool:
+        """Whether the bias is a function of positions that is no function of j − i alone."""
+        return self.bias.startswith("positions")
 
     @property
     def empty(self) -> bool:
         """Whether any dimension has size 0."""
         return 0 in (self.rows, self.queries, self.keys, self.width, self.value_width)
+
+    @property
+    def positional(self) -> bool:
+        """Whether the bias follows from positions."""
+        return self.bias not in ("none", "fixed", "learned")
 
     @property
     def rows(self) -> int:
@@ -89,7 +101,7 @@ class Call(NamedTuple):
             keys and values that no query may see are zero, unless the algorithm does not read them.
         score, normalizer: the mechanism, parameters laid out as the leading shape.
         visibility: the lowered mask.
-        bias: added to the scores, broadcasts to (..., Q, K).
+        bias: added to the scores: a tensor that broadcasts to (..., Q, K), or a bias from positions.
         dropout: the probability of dropping a weight.
         seed: one int64 tensor; which weights are dropped is a function of (seed, row, key).
     """
@@ -100,6 +112,12 @@ class Call(NamedTuple):
     score: Score
     normalizer: Normalizer
     visibility: Visibility
-    bias: Tensor | None = None
+    bias: Tensor | PositionBias | None = None
     dropout: float = 0.0
     seed: Tensor | None = None
+
+    @property
+    def bias_tensor(self) -> Tensor | None:
+        """The bias where it is a tensor or None, for algorithms that refuse one from positions."""
+        assert not isinstance(self.bias, PositionBias)
+        return self.bias

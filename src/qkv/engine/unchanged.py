@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import TensorWeakRef
 
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call
 from qkv.scores.free import Learned
 from qkv.values.pytree import tensors_in
@@ -24,7 +25,8 @@ def tensors_of(call: Call) -> list[Tensor]:
     Args:
         call: the tensors of a problem.
     """
-    own = [x for x in (call.query, call.key, call.value, call.bias, call.seed) if x is not None]
+    biases = call.bias.tensors() if isinstance(call.bias, PositionBias) else [call.bias]
+    own = [x for x in (call.query, call.key, call.value, *biases, call.seed) if x is not None]
     if isinstance(call.score, Learned) and isinstance(call.score.module, nn.Module):
         # One that was compiled does not show what it reads.
         own += call.score.module.parameters()

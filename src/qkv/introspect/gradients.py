@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.introspect.statistics import Whole
@@ -19,13 +20,15 @@ def wanted(call: Call) -> list[Tensor]:
         return []
     owners = ((call.score, call.score.parameters), (call.normalizer, call.normalizer.parameters))
     own = [getattr(owner, parameter.name) for owner, parameters in owners for parameter in parameters]
-    tensors = [x for x in (call.query, call.key, call.bias, *own) if isinstance(x, Tensor)]
+    biases = call.bias.learned if isinstance(call.bias, PositionBias) else (call.bias,)
+    tensors = [x for x in (call.query, call.key, *biases, *own) if isinstance(x, Tensor)]
     return [x for x in tensors if x.requires_grad]
 
 
 def possible(call: Call) -> bool:
     """Return whether a gradient could be needed; the variables that a user-defined function closes over are unknown."""
-    return torch.is_grad_enabled() and (call.score.core == "tile" or bool(wanted(call)))
+    closure = call.score.core == "tile" or (isinstance(call.bias, PositionBias) and call.bias.closure)
+    return torch.is_grad_enabled() and (closure or bool(wanted(call)))
 
 
 def received(whole: Whole) -> Tensor:

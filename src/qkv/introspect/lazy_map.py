@@ -15,6 +15,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message
 from qkv.introspect import gradients
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
+from qkv.introspect.winners import values_of, winners
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
@@ -23,7 +24,6 @@ from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
-from qkv.values.positions import DIGITS, read, spell
 
 DENSE_LIMIT = 1 << 26
 """The most weights that `dense()` computes by default: 256 MiB of float32."""
@@ -322,8 +322,7 @@ def attention_map(
         ((1, 5, 100000), torch.Size([2, 3]), 1.0)
     """
     given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
-    places = _positions(key)
-    bound = describe(query, key, places, given, state=True)
+    bound = describe(query, key, values_of(key), given, state=True)
     bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
@@ -332,20 +331,10 @@ def attention_map(
     if state is None or hard:
         result = plan_for(bound.problem).run(bound.call)
         assert result.state is not None
-        return AttentionMap(bound, _winners(result.output) if hard else result.state)
+        return AttentionMap(bound, winners(result.output) if hard else result.state)
     whole = (*bound.leading, bound.problem.queries)
     if state.kind != bound.problem.normalizer or tuple(state.value.shape) != whole:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
         raise ShapeError(error_message("state", f"{bound.problem.normalizer} {show(whole)}", got, hint))
     return AttentionMap(bound, state.value.reshape(*bound.problem.leading, bound.problem.queries))
-
-
-def _positions(key: Tensor) -> Tensor:
-    """Return values that encode each key's position, and a 1 that shows whether a row saw any key, (..., K, 5)."""
-    return torch.cat([spell(key), key.new_ones(1).expand(*key.shape[:-1], 1)], -1)
-
-
-def _winners(digits: Tensor) -> Tensor:
-    """Return the winning key of each row, −1 for a fully masked row, NaN where its scores are."""
-    return read(digits[..., :DIGITS].nan_to_num()) + digits[..., DIGITS].double() - 1

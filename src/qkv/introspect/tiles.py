@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.matrix.reference import divides_exponentials, scores, seen_by, shares
+from qkv.engine.position_bias import bias_tile
 from qkv.engine.problem import Call
-from qkv.masks.lower import part
 from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
 from qkv.normalizers.kinds import KNOWN
@@ -32,12 +32,19 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> T
     Returns:
         (..., rows, columns).
     """
+    rows, columns = _places(rows, call.query.shape[-2]), _places(columns, call.key.shape[-2])
     return torch.cat([_piece(call, kind, state, stripe, columns) for stripe in _stripes(call, kind, rows, columns)], -2)
 
 
+def _places(part: slice, size: int) -> slice:
+    """The same part without negative numbers, which masks and biases know nothing of."""
+    start, stop, _ = part.indices(size)
+    return slice(start, max(start, stop))
+
+
 def _stripes(call: Call, kind: str, rows: slice, columns: slice) -> list[slice]:
-    start, stop, _ = rows.indices(call.query.shape[-2])
-    width = len(range(*columns.indices(call.key.shape[-2]))) if not _by_rows(call, kind) else call.key.shape[-2]
+    start, stop = rows.start, rows.stop
+    width = columns.stop - columns.start if not _by_rows(call, kind) else call.key.shape[-2]
     depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
     each = max(1, prod(call.visibility.grid.leading) * width * depth)
     height = max(1, LARGEST // each)
@@ -52,11 +59,11 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
         visible = None  # filling masked entries takes longer than the weights
     if divides_exponentials(call) and _faint(state[..., rows]):
         return whole_rows(call, rows)[..., columns].to(state.dtype)
-    bias = None if call.bias is None else part(call.bias, rows, columns)
+    bias = bias_tile(call.bias, rows, columns)
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
     if kind == "hard":
-        places = torch.arange(*columns.indices(call.key.shape[-2]), dtype=torch.int64, device=s_QK.device)
+        places = torch.arange(columns.start, columns.stop, dtype=torch.int64, device=s_QK.device)
         return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
     w_QK = _WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None])
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
@@ -69,8 +76,7 @@ def _by_rows(call: Call, kind: str) -> bool:
 
 def whole_rows(call: Call, rows: slice) -> Tensor:
     """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself."""
-    bias = None if call.bias is None else part(call.bias, rows, slice(None))
-    piece = call._replace(query=call.query[..., rows, :], bias=bias)
+    piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows))
     if divides_exponentials(call):
         return shares(piece, call.visibility.tile(rows, slice(None)))
     return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))

@@ -66,8 +66,8 @@ class Visibility:
         if self.kind == "all":
             return None
         grid = self.grid
-        rows_Q1 = _positions(rows, grid.queries, grid.device)[:, None]
-        columns_K = _positions(columns, grid.keys, grid.device)
+        rows_Q1 = positions(rows, grid.queries, grid.device)[:, None]
+        columns_K = positions(columns, grid.keys, grid.device)
         if self.mask is not None:
             seen = _table(
                 self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, *rows_Q1.shape[:1], *columns_K.shape)
@@ -161,7 +161,8 @@ def _table(seen: Tensor, whole: Shape) -> Tensor:
     return seen
 
 
-def _positions(part: slice, size: int, device: torch.device) -> Tensor:
+def positions(part: slice, size: int, device: torch.device) -> Tensor:
+    """Return the positions of a part of so many rows or columns, int64."""
     # Not slice.indices, which would make a constant of a size that varies under tracing.
     start, stop = part.start or 0, size if part.stop is None else min(part.stop, size)
     return torch.arange(start, stop, device=device)

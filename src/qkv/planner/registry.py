@@ -12,14 +12,13 @@ from qkv.algorithms.sdpa.flash import FLASH
 from qkv.algorithms.sdpa.flex import FLEX
 from qkv.algorithms.sdpa.short import SHORT
 from qkv.algorithms.sdpa.softmax_sink import SINK
-from qkv.algorithms.sdpa.toeplitz import TOEPLITZ
 from qkv.algorithms.sorted.sorted import PREFIX_SUMS, TWO_POINTER
 from qkv.algorithms.tiled.blocked import BLOCKED, TRACED, TRACED_USER_SCORES, USER_SCORES
 from qkv.algorithms.tiled.lookup import LOOKUP
 from qkv.engine.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
-    *(REFERENCE, FLASH, SINK, SHORT, FEW_QUERIES, TOEPLITZ, FLEX, LINEAR, LOOKUP),
+    *(REFERENCE, FLASH, SINK, SHORT, FEW_QUERIES, FLEX, LINEAR, LOOKUP),
     *(TWO_POINTER, PREFIX_SUMS, FACTORED, DIRECT),
     *(AUGMENTED_DOT, DISTANCE_TILES, NEAR_POINTS, ROWS, DISTANCE_ROWS),
     *(BLOCKED, TRACED, USER_SCORES, TRACED_USER_SCORES),

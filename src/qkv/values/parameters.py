@@ -83,6 +83,16 @@ def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool
     return parameter.reshape(*parameter.shape[:head], groups, repeats, *parameter.shape[head + 1 :])
 
 
+def repeat_key_heads(owner: T, parameters: Sequence[Parameter], repeats: int) -> T:
+    """The same value for keys whose heads were repeated, as grouped-query attention does."""
+    changes = {}
+    for name, own, of_key in parameters:
+        parameter = getattr(owner, name)
+        if of_key and isinstance(parameter, Tensor) and parameter.ndim > own and parameter.shape[-own - 1] > 1:
+            changes[name] = parameter.repeat_interleave(repeats, -own - 1)
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
 def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
     """Append dimensions to a per-head parameter, (H,) or a scalar, so that it broadcasts to (..., Q, K).
 

@@ -341,7 +341,9 @@ def test_owner_of_shared_data():
     sight = key_ranges(
         np.dtype(np.float32), 6, 2, 3, heads=3, mask=np.ones((2, 1, 3), bool), bias=np.zeros((6, 2, 3), "f4")
     )
-    assert sight.owner.tolist() == [[0, 0, 0, 0], [1, 0, 0, 1], [2, 0, 0, 2], [0, 0, 1, 3], [1, 0, 1, 4], [2, 0, 1, 5]]
+    assert sight.owner.tolist() == [
+        [*row, 0] for row in ((0, 0, 0, 0), (1, 0, 0, 1), (2, 0, 0, 2), (0, 0, 1, 3), (1, 0, 1, 4), (2, 0, 1, 5))
+    ]
 
 
 @by_dtype

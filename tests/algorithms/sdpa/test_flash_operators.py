@@ -185,7 +185,7 @@ def test_rows_are_as_before_where_a_key_that_they_may_not_see_is_no_number(mask:
     clean, dirty = poisoned(poison)
     if extra == "gradient":
         dirty = [x.requires_grad_() for x in dirty]
-    given: dict[str, Any] = {"mask": MASKS[mask], "backend": "toeplitz" if extra == "alibi" else "sdpa"}
+    given: dict[str, Any] = {"mask": MASKS[mask], "backend": "sdpa"}
     if extra in ("bias", "alibi"):
         given["bias"] = torch.linspace(-1, 1, 24) if extra == "bias" else alibi(0.5)
     if extra == "state":

@@ -1,4 +1,4 @@
-"""Functions of the caller's own, and biases from positions, beyond the quadratic limit: compiled, exported, vmapped."""
+"""User-defined scores and biases from positions beyond the quadratic limit: compiled, exported, vmapped."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import qkv
+from qkv.biases import Bias
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths
 from qkv.planner.plan import QUADRATIC_LIMIT
@@ -20,17 +21,25 @@ def pairs(query: Tensor, key: Tensor) -> Tensor:
     return NETWORK(torch.tanh(query[..., :, None, :] + key[..., None, :, :])).squeeze(-1)
 
 
+class Blocks(Bias):
+    """What the network says of pairs in one block, no function of j − i."""
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return NETWORK.bias * (rows_Q1 // 3 == columns_K // 3)
+
+
 CALLS: dict[str, dict[str, Any]] = {
     "network": {"score": pairs},
     "network, causal": {"score": pairs, "mask": causal()},
     "network, causal and lengths": {"score": pairs, "mask": causal(2) & lengths(torch.tensor([4, 9]))},
     "network, causal or lengths": {"score": pairs, "mask": causal(-9) | lengths(torch.tensor([4, 0]))},
     "alibi, causal": {"bias": qkv.biases.alibi(torch.tensor([0.5, 0.1])), "mask": causal()},
+    "yours, causal": {"bias": Blocks(), "mask": causal()},
     "relative, entmax": {"bias": qkv.biases.relative(torch.randn(2, 5)), "normalizer": qkv.normalizers.Entmax()},
 }
 
 
-SOME = ("network, causal and lengths", "alibi, causal")
+SOME = ("network, causal and lengths", "alibi, causal", "yours, causal")
 each = pytest.mark.parametrize(
     "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.slow) for name in CALLS]
 )
@@ -96,6 +105,23 @@ def test_vmap_gives_what_a_loop_gives(name: str) -> None:
     with torch.no_grad():
         looped = torch.stack([of(name)(*item) for item in zip(*inputs, strict=True)])
         torch.testing.assert_close(torch.vmap(of(name))(*inputs), looped)
+
+
+def test_a_relative_bias_learns_under_vmap() -> None:
+    """It is an operand of the operator, so that nothing has to be made again."""
+    table = torch.randn(2, 5)
+    inputs = tensors()
+
+    def of_table(table: Tensor, *given: Tensor) -> Tensor:
+        bias = qkv.biases.relative(table)
+        return qkv.attention(*given, bias=bias, mask=causal(), backend="blocked").square().sum()
+
+    mapped = torch.vmap(torch.func.grad(of_table), (None, 0, 0, 0))(table, *(x.detach() for x in inputs))
+    looped = [torch.func.grad(of_table)(table, *item) for item in zip(*(x.detach() for x in inputs), strict=True)]
+    torch.testing.assert_close(mapped, torch.stack(looped))
+    table.requires_grad_()
+    (expected,) = torch.autograd.grad(sum(of_table(table, *item) for item in zip(*inputs, strict=True)), table)
+    torch.testing.assert_close(mapped.sum(0), expected)
 
 
 def test_dropout_drops_the_same_weights() -> None:

@@ -161,7 +161,8 @@ def _collect(g, n, q, at, rule, sight, wanted):
     """Add the score gradients to the requested gradients of the bias and of the sigmoid's shift."""
     _, _, d_bias, d_shift = wanted
     if d_bias.size:
-        to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, at : at + g.size]
+        first = at + max(sight[4][n, 4] - q, 0)
+        to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, first : first + g.size]
         for k in range(g.size):
             to[k] += g[k]
     if rule == SIGMOID:
@@ -267,7 +268,7 @@ def backward(
         keys: K.
         left_sums, right_sums, value_sums, along: accumulated: sums over keys (N, Q, R), over queries (parts, N, tiles,
             rows, keys per tile), over both (parts, N, R).
-        d_bias: accumulated, (parts or 1, S, 1 or Q, K); size zero if not requested.
+        d_bias: accumulated, (parts or 1, *shape of the bias); size zero if not requested.
         d_shift: accumulated, (N, Q), for a sigmoid.
         key_tile, weights, lefts, slopes, kept, sums, parts, grads: per-thread scratch, zeroed: (R, keys per tile),
             (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).

@@ -72,7 +72,8 @@ def _row_scores(n, q, start, query, key, vector, value, sight, hidden, lines, s)
         else:
             s[k] = score(query[n, q], key[n, start + k], v)
     if bias.size:
-        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, start : start + s.size]
+        first = start + max(owner[n, 4] - q, 0)
+        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, first : first + s.size]
         for k in range(s.size):
             s[k] += added[k]
     hide(s, sight, n, q, start, hidden)
@@ -227,7 +228,7 @@ def _row(n, q, start, rule, scale, inputs, sight, state, grads, lines, s):
         if memory:
             _give(q == 0, p * kept, grad[n, q], d_value[n, at])
         if d_bias.size:
-            d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at] += s[k]
+            d_bias[owner[n, 3], q if d_bias.shape[1] > 1 else 0, at + max(owner[n, 4] - q, 0)] += s[k]
         if rule == SIGMOID:
             d_shift[n, q] += s[k]
     _add_products(d_vector[n], s, lines)

@@ -115,7 +115,7 @@ def forward(
         left, right, weight, count: the factors.
         value: (N, K, V).
         first, last, mask, owner: the keys that each row may see, as in `factors`.
-        bias: (S, 1 or Q, K), of size zero if there is none.
+        bias: (S, 1 or Q, K), or diagonals (S, 1, Q + K − 1); of size zero if there is none.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: seed and threshold of dropout; empty for none.
         scale: the factor of weights that dropout keeps.

@@ -17,6 +17,7 @@ from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.mechanism import full_rank
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of
 from qkv.normalizers.dense import Sigmoid, Softmax
@@ -47,6 +48,7 @@ def _refuses(problem: Problem) -> str | None:
         (problem.core != "tanh_sum", f"the core is {problem.core}, not tanh_sum"),
         (problem.normalizer not in _RULES, f"the normalizer is {problem.normalizer}: its rows must be sorted"),
         (problem.device != "cpu", "the kernels run on the CPU"),
+        (problem.bias_by_tile, "the bias is made tile by tile"),
         (problem.mode in ("transformed", "wrapped"), "the kernels have no rule for vmap or tensor subclasses"),
         (
             problem.mask == "predicate" and pairs_of(problem) > DENSE_LIMIT,
@@ -184,6 +186,8 @@ def _dense(problem: Problem, call: Call) -> Tensor | None:
 
 
 def _bias(problem: Problem, call: Call, wide: torch.dtype) -> Tensor | None:
+    if isinstance(call.bias, PositionBias):
+        return call.bias.diagonals().to(wide).unsqueeze(-2)
     return None if call.bias is None else _over_keys(call.bias.to(wide), problem)
 
 

@@ -34,7 +34,8 @@ def add_bias_and_hide(sight, n, q, at, hidden, s):
     """Add the bias to the scores of a row, starting at key `at`, and write `hidden` for hidden keys."""
     bias, owner = sight[3], sight[4]
     if bias.size:
-        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, at : at + s.size]
+        first = at + max(owner[n, 4] - q, 0)
+        added = bias[owner[n, 3], q if bias.shape[1] > 1 else 0, first : first + s.size]
         for k in range(s.size):
             s[k] += added[k]
     hide(s, sight, n, q, at, hidden)

@@ -21,7 +21,7 @@ class Items(NamedTuple):
         vector: (C, A); vector_place (N).
         first, last: int32 (P, Q), the bounds of each row; bounds_place (N).
         dense: bool (M, 1 or Q, K); dense_place (N).
-        bias: (S, 1 or Q, K); bias_place (N).
+        bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1); bias_place (N).
         shift: (N, Q), added to the scores of a sigmoid.
         seed: the seed of dropout, int64.
     """
@@ -102,22 +102,24 @@ def sight(items: Items) -> "KeyRanges":
     """Return the keys that each row may see, in the form that the kernels take."""
     import numpy as np
 
-    from qkv.engine.key_ranges import KeyRanges
+    from qkv.engine.key_ranges import KeyRanges, first_diagonal
 
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
     if all(x is None for x in items[_VECTOR_PLACE:_SHIFT]):
         return _open(count, queries, keys, dtype)
-    owner = np.zeros((count, 4), np.int64)
+    owner = np.zeros((count, 5), np.int64)
     for column, place in enumerate((items.vector_place, items.bounds_place, items.dense_place, items.bias_place)):
         if place is not None:
             owner[:, column] = _array(place)
+    bias = np.zeros((0, 0, 0), dtype) if items.bias is None else _array(items.bias)
+    owner[:, 4] = first_diagonal(bias, queries, keys)
     return KeyRanges(
         np.zeros((1, queries), np.int32) if items.first is None else _array(items.first),
         np.full((1, queries), keys, np.int32) if items.last is None else _array(items.last),
         owner,
         np.zeros((0, 0, 0), np.bool_) if items.dense is None else _array(items.dense),
-        np.zeros((0, 0, 0), dtype) if items.bias is None else _array(items.bias),
+        bias,
     )
 
 

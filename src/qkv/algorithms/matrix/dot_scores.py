@@ -59,7 +59,7 @@ def _added(problem: Problem, call: Call) -> Tensor | None:
     if isinstance(normalizer, Sigmoid):
         shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype, device=call.query.device)
         return None if call.bias is not None else _flat(shift, leading)
-    bias = call.bias
+    bias = call.bias_tensor
     assert bias is not None
     if bias.ndim <= 2:
         return bias

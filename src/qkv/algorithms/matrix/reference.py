@@ -6,6 +6,7 @@ from torch import Tensor
 from qkv.algorithms.matrix import dot_scores
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.dropout import keep_mask
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.normalizers.base import Normalizer
@@ -61,6 +62,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 def weights(problem: Problem, call: Call) -> Tensor:
     """The weights that are applied to the values, (..., Q, K)."""
+    call = _with_matrix(call)
     visible = seen_by(call, call.visibility.matrix())
     if divides_exponentials(call):
         w_QK = shares(call, visible)
@@ -72,6 +74,11 @@ def weights(problem: Problem, call: Call) -> Tensor:
     else:
         w_QK = call.normalizer(scores(call) if s_QK is None else s_QK, visible)
     return w_QK if call.seed is None else dropped(problem, call, w_QK)
+
+
+def _with_matrix(call: Call) -> Call:
+    """The same call, a bias from positions written out."""
+    return call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
 
 
 def divides_exponentials(call: Call) -> bool:
@@ -103,9 +110,9 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 
 def scores(call: Call) -> Tensor:
-    """The scores with their bias, (..., Q, K)."""
+    """The scores with their bias, a tensor, (..., Q, K)."""
     s_QK = equation(call.score, call.query, call.key)
-    return s_QK if call.bias is None else s_QK + call.bias
+    return s_QK if call.bias_tensor is None else s_QK + call.bias_tensor
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
@@ -123,6 +130,7 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 def row_state(problem: Problem, call: Call) -> Tensor:
     """The value of the row state, (..., Q)."""
+    call = _with_matrix(call)
     state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
     state = state if problem.dtype == torch.float64 else state.float()
     return state.expand(*problem.leading, problem.queries)

@@ -45,7 +45,7 @@ class Tile(NamedTuple):
         scale, sink: (L), the first multiplies the products; no sink is −inf.
         first, last: int32 (L, h), the keys that each row may see.
         mask: bool (1 or L, 1 or h, c), of size zero where there is none.
-        bias: likewise, added to the scores.
+        bias: likewise, added to the scores; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
         number: int64 (L), the number of each item's first row in the whole problem.
         left: the key in the first column.
     """

@@ -18,6 +18,7 @@ from qkv.engine.mechanism import Gradients, Inputs, Mechanism, zero_gradients
 from qkv.engine.tiles import Place, Size, Span, TileWalk, take
 from qkv.linalg.buffers import Workspace
 from qkv.linalg.matmul import batched, contiguous_rows, onednn_favored
+from qkv.linalg.toeplitz import diagonal_sums, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted
 from qkv.shapes import Shape
@@ -85,7 +86,8 @@ class RowTiles:
         lead, entmax, columns = span.place
         learns = any(buffer is not None for buffer in (*buffers[:2], buffers.scale))
         flat = isinstance(self.recipe.pointwise, BoxcarShape)
-        silent = buffers.bias is None and buffers.parameter is None and (flat or not learns)
+        biased = buffers.bias is not None or buffers.diagonals is not None
+        silent = not biased and buffers.parameter is None and (flat or not learns)
         middle = self._middle(span, self.mechanism if silent else replace(self.mechanism, drop=self.mechanism.drop[:0]))
         if not silent:
             g_weights = self._product("grads", g, take(self.inputs.value, lead, columns).mT)
@@ -131,9 +133,7 @@ class RowTiles:
             states,
             buffers.scale is not None,
         )
-        if buffers.bias is not None:
-            part = take(buffers.bias, place.lead, place.rows, place.columns)
-            part += g_weights.sum_to_size(part.shape)
+        self._pull_bias(buffers, place, g_weights)
         for buffer, own in (
             (buffers.scale, found.scale),
             (buffers.parameter, found.sink if d_alpha is None else d_alpha),
@@ -142,6 +142,24 @@ class RowTiles:
                 part = take(buffer, place.lead)
                 rows_of = torch.from_numpy(own).view(*shape[:-1], 1)
                 part += rows_of.sum(-2, keepdim=True).sum_to_size(part.shape)
+
+    def _pull_bias(self, buffers: Gradients, place: Place, g_scores: Tensor) -> None:
+        lead, rows, columns = place
+        if buffers.bias is not None:
+            part = take(buffers.bias, lead, rows, columns)
+            part += g_scores.sum_to_size(part.shape)
+        if buffers.diagonals is not None:
+            part = take(buffers.diagonals, lead)[..., window(rows, columns, self.queries)]
+            part += diagonal_sums(g_scores).sum_to_size(part.shape)
+
+    def _bias(self, place: Place, shape: torch.Size) -> Tensor:
+        """What is added to the scores of a tile, or its diagonals."""
+        lead, rows, columns = place
+        bias, dtype = self.inputs.bias, self.inputs.value.dtype
+        if self.inputs.diagonals is not None:
+            own = take(self.inputs.diagonals, lead)[..., None, window(rows, columns, self.queries)]
+            return _table(own, torch.Size((*shape[:-1], own.shape[-1])), dtype)
+        return _table(None if bias is None else take(bias, lead, rows, columns), shape, dtype)
 
     def _middle(self, span: Span, mechanism: "RowMechanism") -> Middle:
         """Everything from operands to the weights."""
@@ -178,7 +196,6 @@ class RowTiles:
         from qkv.algorithms.rowwise.row_passes import Tile
 
         lead, entmax, columns = span.place
-        bias = self.inputs.bias
         if id(lead) not in self.numbers:
             own = (take(x, lead).reshape(-1).numpy() for x in (self.scale, self.parameter, self.number))
             self.numbers[id(lead)] = tuple(own)
@@ -189,7 +206,7 @@ class RowTiles:
             self._edge(span.first, 0, shape),
             self._edge(span.last, columns.stop, shape),
             _table(span.seen, shape, torch.bool).numpy(),
-            _table(None if bias is None else take(bias, lead, entmax, columns), shape, self.inputs.value.dtype).numpy(),
+            self._bias(span.place, shape).numpy(),
             number + entmax.start,
             columns.start,
         )

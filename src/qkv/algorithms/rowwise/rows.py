@@ -51,6 +51,8 @@ def _refuses_distances(problem: Problem) -> str | None:
 
 
 def _refuses_rows(problem: Problem) -> str | None:
+    if problem.bias_by_tile:
+        return "the bias is made tile by tile"
     if problem.normalizer not in _NORMALIZERS:
         return f"the normalizer is {problem.normalizer}"
     if problem.dropout and problem.normalizer in ("sparsemax", "entmax"):

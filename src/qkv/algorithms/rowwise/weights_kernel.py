@@ -198,7 +198,7 @@ def weigh(
         sink: (L), of a softmax, −inf for none.
         first, last: (L, h), the keys that each row may see.
         mask: (1 or L, 1 or h, c), of size zero where there is none.
-        bias: likewise.
+        bias: likewise; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
         number: (L), the number of each item's first row in the whole problem.
         left: the key in the first column.
@@ -221,7 +221,8 @@ def weigh(
         columns[0] = scale[n]
         _bend(shape, power, single, products[n, q, low:high], columns[0], scores)
         if bias.size:
-            _add(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, low:high])
+            at = low + (height - 1 - q if bias.shape[2] > width else 0)
+            _add(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, at : at + visible])
         if mask.size:
             seen = mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high]
             columns[0] = hidden

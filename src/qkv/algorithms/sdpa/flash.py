@@ -12,13 +12,16 @@ from qkv.algorithms.sdpa.operands import Products, by_head, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import forbid_differentiation
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 
 DENSE_LIMIT = 1 << 22
-"""The largest mask, in numbers over all batch items, that may be materialized as a matrix."""
+"""The largest mask or position bias, in numbers over all batch items, that may be materialized as a matrix."""
+BIAS_LIMIT = 1 << 18
+"""The most pairs per head for which a position bias may be: 512 × 512. From there on tiles are as fast."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -44,10 +47,12 @@ def refuses_mechanism(problem: Problem) -> str | None:
 
 
 def _refuses_call(problem: Problem) -> str | None:
-    if problem.bias == "learned":
+    if problem.bias.endswith(("learned", "closure")):
         return "the fused kernel gives a bias no gradient"
     if problem.state and (problem.device != "cpu" or problem.gradient):
         return "the row state is available from the CPU kernel only, and has no gradient"
+    if problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
+        return f"a position bias would be materialized as a matrix of more than {BIAS_LIMIT} pairs"
     if _written_out(problem) > DENSE_LIMIT:
         return f"the mask would be materialized as a matrix of more than {DENSE_LIMIT} numbers"
     if problem.mode == "compiled" and _adds_mask(problem):
@@ -57,7 +62,9 @@ def _refuses_call(problem: Problem) -> str | None:
 
 
 def _written_out(problem: Problem) -> int:
-    """Return the size of the mask as a matrix: it may differ between batch items, rarely between heads."""
+    """Return the size of mask and bias as a matrix: masks may differ between batch items, rarely between heads."""
+    if problem.positional:
+        return problem.rows * problem.queries * problem.keys
     if problem.mask not in ("bounds", "predicate"):
         return 0
     heads = problem.leading[-1] if len(problem.leading) > 1 else 1
@@ -77,6 +84,7 @@ def work(problem: Problem) -> Work:
         "causal operations" if problem.mask == "causal" else "operations": operations,
         "pairs": pairs,
         "mask or bias": pairs if added else 0,
+        "positions": pairs if problem.positional else 0,
         "items": problem.rows,
         "items in half precision": problem.rows if problem.dtype.itemsize == 2 else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
@@ -90,7 +98,8 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Attend with PyTorch's kernel; where it gets non-finite numbers wrong, compute the result in tiles."""
-    found = attend(problem, call, products_of(call), "sdpa")
+    whole = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
+    found = attend(problem, whole, products_of(call), "sdpa")
     return blocked.run(problem, call) if found is None else found
 
 
@@ -179,11 +188,11 @@ def _one_width(given: Products) -> tuple[Tensor, Tensor, Tensor]:
 def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | None, bool]:
     if problem.mask == "causal" and call.bias is None:
         return None, True
-    seen = call.visibility.matrix()
-    if call.bias is None:
+    seen, bias = call.visibility.matrix(), call.bias_tensor
+    if bias is None:
         return (None if seen is None else _table(seen, problem)), False
     # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
-    bias = call.bias if call.bias.dtype == torch.float32 else call.bias.to(dtype)
+    bias = bias if bias.dtype == torch.float32 else bias.to(dtype)
     return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
 
 
@@ -219,9 +228,9 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
         output = output.reshape(*problem.leading, problem.queries, problem.value_width)
         lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
     seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
-    if call.bias is not None and lse is not None:
+    if call.bias_tensor is not None and lse is not None:
         # A bias of -inf may mask a whole row, as a mask does.
-        seeing = _alive(call.bias, call.visibility.matrix())
+        seeing = _alive(call.bias_tensor, call.visibility.matrix())
     if seeing is not None:
         # For rows without visible keys the kernel's output is undefined (its lse there is 0).
         output = torch.where(seeing[..., None], output, output.new_zeros(()))

@@ -1,5 +1,7 @@
 """Backend `blocked`: serves everything, forward and backward, in memory that grows linearly with queries and keys."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,19 +9,24 @@ from torch import Tensor
 
 from qkv.algorithms.tiled import operators, traced_user_scores, user_scores
 from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
+from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.stripes import SAVED, Tiles
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.unchanged import Reads
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 
 
 def refuses(problem: Problem) -> str | None:
-    """Accept every core that PyTorch operators compute tile by tile; refuse user-defined scores and tracing."""
+    """Accept every core that PyTorch operators compute tile by tile; refuse user-defined functions and tracing."""
     if problem.core not in CORES:
         return _no_core(problem)
+    if problem.bias == "positions closure":
+        return "the bias may close over tensors that learn"
     if _traced(problem):
         return "the tiles are an autograd function for eager calls"
     return None
@@ -34,7 +41,14 @@ def _no_core(problem: Problem) -> str:
     return "scores are user-defined" if problem.core == "tile" else f"no tiles for the core {problem.core}"
 
 
+def _by_equation(problem: Problem) -> bool:
+    """Return whether a traced call needs the equation on stripes, as an operator cannot hold a function."""
+    return problem.core == "tile" or problem.bias_by_tile or (problem.positional and problem.forward_mode)
+
+
 def _refuses_traced(problem: Problem) -> str | None:
+    if _by_equation(problem):
+        return "scores or biases are user-defined functions"
     if problem.core not in CORES:
         return _no_core(problem)
     if not _traced(problem):
@@ -45,18 +59,18 @@ def _refuses_traced(problem: Problem) -> str | None:
 
 
 def _refuses_user_scores(problem: Problem) -> str | None:
-    if problem.core != "tile":
-        return "scores are not user-defined"
+    if problem.core != "tile" and problem.bias != "positions closure":
+        return "neither scores nor biases are user-defined functions that may learn"
     return "the call is traced" if _traced(problem) else None
 
 
 def _refuses_traced_user_scores(problem: Problem) -> str | None:
-    if problem.core != "tile":
-        return "scores are not user-defined"
+    if not _by_equation(problem):
+        return "neither scores nor biases are user-defined functions"
     if not _traced(problem):
         return "eager calls know which tiles are visible"
     if problem.mode == "transformed" and problem.gradient:
-        return "under torch.func tiles of a user-defined score are not recomputed: a gradient would store them all"
+        return "under torch.func tiles of a user-defined function are not recomputed: a gradient would store them all"
     return None
 
 
@@ -87,7 +101,15 @@ def work(problem: Problem) -> Work:
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute tiles of whole rows."""
     mechanism, inputs = prepare_inputs(problem, call)
-    output, state = _Blocked.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    positions = call.bias if isinstance(call.bias, PositionBias) and not call.bias.bias.relative else None
+    if positions is None:
+        output, state = _Blocked.apply(mechanism, call.visibility, None, *inputs)  # type: ignore[no-untyped-call]
+        return _narrowed(problem, output, state)
+    reads = Reads(())
+    ask = partial(PositionTiles, positions, len(problem.leading), reads)
+    given = (*inputs, *positions.learned)
+    output, state = _Blocked.apply(mechanism, call.visibility, ask, *given)  # type: ignore[no-untyped-call]
+    reads.guard((output, state))
     return _narrowed(problem, output, state)
 
 
@@ -108,30 +130,37 @@ class _Blocked(torch.autograd.Function):
     """The eager way: a function of PyTorch's autograd over the tiles."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Mechanism, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.recipe, ctx.visibility = recipe, visibility
+    def forward(
+        ctx: Any,
+        recipe: Mechanism,
+        visibility: Visibility,
+        ask: Callable[[bool], PositionTiles] | None,
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.recipe, ctx.visibility, ctx.ask = recipe, visibility, ask
         # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
-        ctx.save_for_backward(*inputs, *visibility.tensors())
+        ctx.save_for_backward(*tensors, *visibility.tensors())
         ctx.set_materialize_grads(False)
-        query, _, value, *_ = inputs
-        assert query is not None
-        assert value is not None
+        inputs = Inputs(*tensors[:SAVED])  # type: ignore[arg-type]
+        added = None if ask is None else ask(False)
         # Operands of half precision may be wider than what comes back.
-        with torch.autocast(query.device.type, enabled=False):
-            return Tiles(recipe, Inputs(*inputs), visibility).forward(value.dtype)  # type: ignore[arg-type]
+        with torch.autocast(inputs.query.device.type, enabled=False):
+            return Tiles(recipe, inputs, visibility, added).forward(inputs.value.dtype)
 
     @staticmethod
     @once_differentiable("blocked")
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted, inputs = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.saved_tensors[:SAVED]
-        given, recipe = Inputs(*inputs), ctx.recipe
+        wanted, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
+        given, recipe = Inputs(*ctx.saved_tensors[:SAVED]), ctx.recipe
+        added = None if ctx.ask is None else ctx.ask(len(learned) > 0)
         if g_output is None:
             g_output = given.query.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
         with torch.autocast(given.query.device.type, enabled=False):
-            tiles = Tiles(recipe, given, ctx.visibility)
-            gradients = tiles.backward(g_output, g_state if recipe.state else None, wanted)
-        pairs = zip(gradients, inputs, strict=False)
-        return (None, None, *(None if g is None or x is None else g.to(x.dtype) for g, x in pairs), None)
+            tiles = Tiles(recipe, given, ctx.visibility, added)
+            found = tiles.backward(g_output, g_state if recipe.state else None, wanted)
+        pairs = zip(found, given, strict=False)
+        gradients = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
+        return (None, None, None, *gradients, None, *(() if added is None else added.gradients()))
 
 
 BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)

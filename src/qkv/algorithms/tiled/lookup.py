@@ -32,6 +32,7 @@ def refuses(problem: Problem) -> str | None:
     reasons = (
         (problem.normalizer != "hard", f"the normalizer is {problem.normalizer}, not hard"),
         (problem.core == "tile", "scores are user-defined"),
+        (problem.bias_by_tile, "the bias is made tile by tile"),
         (problem.dropout, "it computes no weights that could be dropped"),
         (problem.state and problem.gradient, "the largest score would need a gradient"),
         (problem.mode != "eager" or problem.device == "meta", "positions are found in eager calls only"),

@@ -76,6 +76,7 @@ def blocked(
     vector: Tensor | None,
     parameter: Tensor | None,
     bias: Tensor | None,
+    diagonals: Tensor | None,
     seed: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
@@ -91,7 +92,7 @@ def blocked(
     state: bool,
 ) -> tuple[Tensor, Tensor]:
     """Output (..., Q, V) and row state (..., Q), empty where it is not wanted."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, seed)
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
     seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
     return Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen).forward(value.dtype)
 
@@ -116,6 +117,7 @@ def blocked_backward(
     vector: Tensor | None,
     parameter: Tensor | None,
     bias: Tensor | None,
+    diagonals: Tensor | None,
     seed: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
@@ -130,8 +132,8 @@ def blocked_backward(
     dropout: float,
     state: bool,
 ) -> list[Tensor]:
-    """The gradients of the first seven tensors, empty where not wanted."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, seed)
+    """The gradients of the first eight tensors, empty where not wanted."""
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
     seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
     tiles = Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen)
     gradients = zip(tiles.backward(g_output, g_state, list(wanted)), inputs, strict=False)

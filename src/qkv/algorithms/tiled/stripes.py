@@ -10,11 +10,14 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
+from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
 from qkv.engine.tiles import Place, TileWalk, dropout_factors, take
 from qkv.linalg.matmul import batched, contiguous_rows
+from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import GaussianShape, Softcap, rooted, steepness
 
@@ -27,10 +30,17 @@ class Tiles:
     """A problem on its tiles: each stripe is made from its inputs, and can be made again.
 
     Half precision is computed in float32.
+
+    Args:
+        recipe, inputs: the problem.
+        visibility: the lowered mask.
+        added: a bias from positions that is no function of j − i.
     """
 
-    def __init__(self, recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> None:
-        self.recipe = recipe
+    def __init__(
+        self, recipe: Mechanism, inputs: Inputs, visibility: Visibility, added: PositionTiles | None = None
+    ) -> None:
+        self.recipe, self.added = recipe, added
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
         # A number without dimensions stays a double: it does not widen what it meets.
         wide = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
@@ -39,7 +49,8 @@ class Tiles:
             key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
         )
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
-        self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility)
+        size = None if added is None else position_tiles.SIZE
+        self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility, size)
         self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
         scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
         centered = recipe.core == "distance" and not subtraction_is_faster(self.inputs.query)
@@ -76,11 +87,10 @@ class Tiles:
         bent = recipe.pointwise(x)
         # Those two derivatives are taken from the result; elsewhere what follows may write over it.
         s = bent.clone() if isinstance(recipe.pointwise, (GaussianShape, Softcap)) else bent
-        if inputs.bias is not None:
-            s += take(inputs.bias, lead, place.rows, place.columns)
+        biased = self._add_bias(s, place)
         if visible is not None:
             s.masked_fill_(~visible, self.rule.hidden)
-        if visible is None and inputs.bias is not None:
+        if visible is None and biased:
             # A bias may hide a whole row by -inf, as a mask does.
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
         row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, lead))
@@ -90,6 +100,18 @@ class Tiles:
         if seed is not None:
             share = dropout_factors(seed, place, recipe.leading, self.queries, recipe.dropout, w.dtype)
         return Stripe(sides, core, scale, x, bent, row, w, share)
+
+    def _add_bias(self, s: Tensor, place: Place) -> bool:
+        """Add what is added to the scores; whether anything is."""
+        lead, rows, columns = place
+        if self.inputs.bias is not None:
+            s += take(self.inputs.bias, lead, rows, columns)
+        if self.inputs.diagonals is not None:
+            own = take(self.inputs.diagonals, lead)[..., window(rows, columns, self.queries)]
+            s += toeplitz(own, rows.stop - rows.start)
+        if self.added is not None:
+            s += self.added.tile(place)
+        return self.inputs.biased or self.added is not None
 
     def _sides(self, place: Place) -> CoreInputs:
         inputs, lead = self.inputs, place.lead
@@ -116,13 +138,21 @@ class Tiles:
             return
         if stripe.row.visible is not None:
             g_scores.masked_fill_(~stripe.row.visible, 0)
-        if buffers.bias is not None:
-            _add(take(buffers.bias, lead, place.rows, place.columns), g_scores)
+        self._pull_bias(buffers, place, g_scores)
         g_x = pointwise_gradient(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)
         if g_x is not None and any(
             buffer is not None for buffer in (buffers.query, buffers.key, buffers.scale, buffers.vector)
         ):
             self._pull_core(buffers, place, stripe, g_x)
+
+    def _pull_bias(self, buffers: Gradients, place: Place, g_scores: Tensor) -> None:
+        lead, rows, columns = place
+        if buffers.bias is not None:
+            _add(take(buffers.bias, lead, rows, columns), g_scores)
+        if buffers.diagonals is not None:
+            _add(take(buffers.diagonals, lead)[..., window(rows, columns, self.queries)], diagonal_sums(g_scores))
+        if self.added is not None and self.added.learns:
+            self.added.add_gradient(place, g_scores)
 
     def _pull_core(self, buffers: Gradients, place: Place, stripe: "Stripe", g_x: Tensor) -> None:
         lead = place.lead

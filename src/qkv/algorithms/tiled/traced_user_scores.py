@@ -1,4 +1,4 @@
-"""User-defined scores under tracing and transformations: stripes of rows that no value of a tensor decides.
+"""User-defined scores and biases under tracing and transformations: stripes that no value of a tensor decides.
 
 The eager walk reads where rows begin and end from the mask; a tracer cannot. Here every stripe has the same number of
 rows and all the keys, so that one compilation serves any mask and any number of keys.
@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.algorithms.matrix.reference import scores, seen_by, state_of
 from qkv.engine.algorithm import Facts, Result
+from qkv.engine.position_bias import bias_tile
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import Place, dropout_factors
-from qkv.masks.lower import part
 
 ROWS = 64
 """How many rows a stripe has."""
@@ -38,8 +38,7 @@ def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
     """The output (..., h, V) of some rows, and their row state (..., h)."""
     everything = slice(0, problem.keys)
     visible = call.visibility.tile(rows, everything)
-    bias = None if call.bias is None else part(call.bias, rows, everything)
-    piece = call._replace(query=call.query[..., rows, :], bias=bias)
+    piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows, everything))
     s = scores(piece)
     w = call.normalizer(s, seen_by(piece, visible))
     if call.seed is not None:

@@ -1,4 +1,4 @@
-"""User-defined scores, tile by tile: checkpoints make each tile again in the backward pass.
+"""User-defined scores and biases, tile by tile: checkpoints make each tile again in the backward pass.
 
 A checkpoint that is not re-entrant is recorded by PyTorch like any other operation, so that gradients reach what the
 function closes over.
@@ -13,11 +13,13 @@ from torch.utils.checkpoint import checkpoint
 from qkv.algorithms.matrix.reference import seen_by, state_of
 from qkv.engine.algorithm import Facts, Result
 from qkv.engine.mechanism import full_rank
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import Place, Size, TileWalk, dropout_factors, take
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
+from qkv.scores.widened import equation
 
 NUMBERS = 1 << 24
 """How many numbers a tile may hold if the function keeps a query and a key for each pair: 64 MiB of float32."""
@@ -33,7 +35,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         query=call.query.expand(*problem.leading, *call.query.shape[-2:]),
         key=full_rank(call.key, rank + 2),
         value=full_rank(call.value, rank + 2),
-        bias=None if call.bias is None else full_rank(call.bias, rank + 2),
+        bias=full_rank(call.bias, rank + 2) if isinstance(call.bias, Tensor) else call.bias,
     )
     outputs, states, release, reads = [], [], Release(), Reads(tensors_of(call) if problem.gradient else ())
     for place, visible in walk:
@@ -66,10 +68,12 @@ def _tile(
     lead, rows, columns = place
     query, key, value = take(call.query, lead, rows), take(call.key, lead, columns), take(call.value, lead, columns)
     release.after(query.shape[:-1].numel() * key.shape[-2])
-    s = call.score(query, key)  # under the caller's autocast: its parameters may be wider than the query
+    s = equation(call.score, query, key)  # under the caller's autocast: its parameters may be wider than the query
+    if isinstance(call.bias, PositionBias):
+        s = s + call.bias.tile(rows, columns)
     with torch.autocast(call.query.device.type, enabled=False):
         s = s if s.dtype == torch.float64 else s.float()
-        if call.bias is not None:
+        if isinstance(call.bias, Tensor):
             s = s + take(call.bias, lead, rows, columns)
         normalizer = _narrowed(call.normalizer, len(problem.leading), lead)
         w = normalizer(s, seen_by(call, visible))

@@ -1,4 +1,7 @@
-"""Positions encoded in digits that every floating-point type represents exactly, so that attention can carry them."""
+"""The winning key of each row under `Hard`: attention over values that spell the positions of their keys.
+
+Positions are spelled in digits that every floating-point type holds exactly.
+"""
 
 import torch
 from torch import Tensor
@@ -26,6 +29,28 @@ def spell(like: Tensor) -> Tensor:
     at = torch.arange(like.shape[-2], device=like.device)
     digits = torch.stack([at // BASE**power % BASE for power in range(DIGITS)], -1)
     return digits.to(like.dtype).expand(*like.shape[:-2], -1, -1)
+
+
+def values_of(key: Tensor) -> Tensor:
+    """Values that spell each key's position, and a 1 that tells whether a row saw any, (..., K, 5).
+
+    Args:
+        key: (..., K, E).
+    """
+    return torch.cat([spell(key), key.new_ones(1).expand(*key.shape[:-1], 1)], -1)
+
+
+def winners(output: Tensor) -> Tensor:
+    """The winning key of each row, −1 where a row sees nothing, NaN where its scores are.
+
+    Args:
+        output: of attention over `values_of` the keys, (..., Q, 5).
+
+    Example:
+        >>> winners(values_of(torch.zeros(3, 1)))
+        tensor([0., 1., 2.], dtype=torch.float64)
+    """
+    return read(output[..., :DIGITS].nan_to_num()) + output[..., DIGITS].double() - 1
 
 
 def read(digits: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Positions spelled in digits: every position survives every dtype."""
+"""The winning key of a row, read from values that spell positions: every position survives every dtype."""
 
 import pytest
 import torch
 
-from qkv.values.positions import BASE, DIGITS, read, spell
+from qkv.introspect.winners import BASE, DIGITS, read, spell
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)

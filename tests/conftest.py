@@ -1,4 +1,4 @@
-"""What every test starts from: one thread, one seed, ears for Ctrl-C, and hypothesis without wall time."""
+"""Setup of every test: one thread, one seed, a SIGINT handler, and hypothesis without time limits."""
 
 import signal
 import threading
@@ -12,10 +12,10 @@ settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=Tru
 settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
 settings.load_profile("qkv")
 
-# Workers of pytest-xdist share the cores; more threads than cores make every small product slower.
+# Workers of pytest-xdist share the cores; more threads than cores make every small matrix product slower.
 torch.set_num_threads(1)
 
-# Jobs in the background of a shell start with SIGINT ignored, and whatever they start would ignore it as well.
+# Background jobs of a shell start with SIGINT ignored, and so would their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -27,7 +27,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    """For the tests that need several."""
+    """Several threads, for the tests that need them."""
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""Whether a change of structure changed any number: record digests before it, compare after it.
+"""Check that a refactoring changed no number: record digests before it, compare after it.
 
 `python -m tests.golden record FILE` writes digests of outputs and gradients of the contract's cases at one and two
-threads, the algorithm chosen for some 200,000 problems, ids of greedy and beam decoding, and the weights of five models
-after 20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests hold on one
-machine only: bits may differ between processors.
+threads, the algorithm chosen for about 200,000 problems, ids of greedy and beam decoding, and the weights of five
+models after 20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests are
+valid on one machine only: bits can differ between processors.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BATCH = [[3, 4, 5, 6], [7, 8], [9], [8, 9, 10, 11, 12]]
 
 
 def digest(*tensors: Tensor) -> str:
-    """One text for the bits, types and shapes of some tensors."""
+    """A digest of the bits, types and shapes of some tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
@@ -188,7 +188,7 @@ PARTS = {"answers": answers, "choices": choices, "decoded": decoded, "trained": 
 
 
 def main() -> None:
-    """Record, or compare and say what differs."""
+    """Record, or compare and report what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["record", "compare"])
     parser.add_argument("file", type=Path)

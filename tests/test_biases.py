@@ -1,4 +1,4 @@
-"""Biases from positions: equal to the matrix they stand for, in linear memory, with gradients."""
+"""Position biases: equal to the matrix they represent, in linear memory, with gradients."""
 
 from collections.abc import Callable
 

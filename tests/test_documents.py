@@ -1,4 +1,4 @@
-"""The documentation: its scripts run, its code runs, its figures exist."""
+"""The documentation: its scripts and code run, and its figures exist."""
 
 import re
 import runpy

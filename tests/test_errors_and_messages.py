@@ -1,4 +1,4 @@
-"""Bad input is a typed error whose message names the argument, what was expected, what came, and the hint."""
+"""Bad input raises a typed error whose message names the argument, what was expected, what came, and a hint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def zeros(*shape: int, **options: Any) -> Tensor:
     return torch.zeros(*shape, **options)
 
 
-# What goes wrong: the call, the type of error, the argument, and words of what was expected, what came, and the hint.
+# Each case: the call, the type of error, the argument, and words of what was expected, what came, and the hint.
 CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...]]] = {
     "query is a list": (attend(query=[[1.0]]), DtypeError, "query", ("a torch.Tensor", "list", "torch.as_tensor")),
     "query has one dimension": (
@@ -384,7 +384,7 @@ def test_message_names_argument_expected_got_and_mend(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "backend" not in name])
 def test_siblings_say_the_same(name: str) -> None:
-    """A mistake is told the same way by whichever function meets it."""
+    """A mistake gives the same message from whichever function detects it."""
     call, kind, _, _ = CASES[name]
     with pytest.raises(kind) as caught:
         call()
@@ -393,7 +393,7 @@ def test_siblings_say_the_same(name: str) -> None:
         for sibling in (qkv.attention_with_weights, qkv.attention_with_state, qkv.explain):
             qkv.__dict__["attention"] = sibling
             if (sibling is qkv.explain and name.startswith("score of the wrong")) or name == "score of nothing":
-                continue  # a function is not called by looking at a plan
+                continue  # inspecting a plan does not call a user-defined function
             with pytest.raises(kind) as again:
                 call()
             assert str(again.value) == str(caught.value)

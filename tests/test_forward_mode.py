@@ -1,4 +1,4 @@
-"""Derivatives taken forward: tangents must come out of every mechanism that `auto` serves, as from the full matrix."""
+"""Forward-mode derivatives: every mechanism that `auto` supports gives the tangents of the full matrix."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def tangent_of(inputs: list[Tensor], tangents: list[Tensor], backend: str, given
 def test_tangents_are_those_of_the_full_matrix(name: str) -> None:
     shape, given = CASES[name]
     inputs, tangents = ([torch.randn(shape) for _ in range(3)] for _ in range(2))
-    # Calls that look alike are planned once: this one is without tangents.
+    # Similar calls share a plan: this one has no tangents.
     qkv.attention(*inputs, **given)
     found = tangent_of(inputs, tangents, "auto", given)
     expected = tangent_of([x.double() for x in inputs], [x.double() for x in tangents], "reference", _wide(given))

@@ -1,4 +1,4 @@
-"""The public face: attention and its siblings agree, and take what their docstrings promise."""
+"""The public functions: attention and its siblings agree, and accept what their docstrings promise."""
 
 import inspect
 import threading
@@ -19,7 +19,7 @@ def draw(*shapes: tuple[int, ...]) -> list[Tensor]:
 
 
 def test_siblings_take_the_same_arguments() -> None:
-    """Ten names at most, keyword-only after the tensors, one meaning each."""
+    """At most ten names, keyword-only after the tensors, one meaning each."""
     signatures = [inspect.signature(function).parameters for function in SIBLINGS]
     for parameters in signatures:
         assert list(parameters) == list(signatures[0])
@@ -63,7 +63,7 @@ def test_weights_of_convex_normalizers_are_shares() -> None:
 
 
 def test_one_hot_weights_look_up_a_value() -> None:
-    """A database: the value whose key matches."""
+    """A database lookup: the value whose key matches."""
     keys, values = torch.eye(4), torch.arange(8.0).view(4, 2)
     found = qkv.attention(keys[[2, 0]], keys, values, score=scores.Dot(), normalizer=normalizers.Hard())
     assert torch.equal(found, values[[2, 0]])
@@ -98,7 +98,7 @@ def test_a_function_is_a_score() -> None:
 
 
 def test_a_cache_gives_what_the_whole_gives() -> None:
-    """Step by step with the past as offset, within the bound."""
+    """Step by step with the past length as offset, within the bound."""
     query, key, value = draw((2, 9, 4), (2, 9, 4), (2, 9, 3))
     whole = qkv.attention(query, key, value, mask=masks.causal())
     steps = [

@@ -1,4 +1,4 @@
-"""The house rules: public names, light imports, nothing unpickled, a wheel that installs."""
+"""Project rules: public names, light imports, nothing unpickled, a wheel that installs."""
 
 import ast
 import importlib
@@ -78,13 +78,13 @@ for score in (qkv.scores.ScaledDot(), qkv.scores.Gaussian(), qkv.scores.Additive
 
 
 def test_the_core_works_without_the_optional_parts() -> None:
-    """A fresh process in which compiled kernels, plotting and the web are not to be had."""
+    """A fresh process in which compiled kernels, plotting and the web server are unavailable."""
     chosen = run(sys.executable, "-W", "ignore", "-c", FORBIDDEN, *OPTIONAL).split()
     assert len(chosen) == 3
 
 
 def test_import_is_light() -> None:
-    """`import qkv` alone brings in nothing heavy."""
+    """`import qkv` alone imports nothing heavy."""
     heavy = ("torch", "numpy", "numba", "matplotlib", "tokenizers", "typer", "rich")
     loaded = run(sys.executable, "-c", "import sys, qkv; print(*sys.modules)").split()
     assert not [name for name in heavy if name in loaded]
@@ -117,7 +117,7 @@ def test_no_noise(path: Path) -> None:
 
 
 def test_only_kernels_import_numba_and_triton() -> None:
-    """Everything else works where neither can be installed."""
+    """Everything else works where Numba and Triton cannot be installed."""
     for path in FILES:
         if {"compiled", "linalg"} & set(path.parts) or path.stem.endswith(("_kernel", "row_softmax")):
             continue
@@ -129,7 +129,7 @@ def test_only_kernels_import_numba_and_triton() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
-    """Into a fresh environment that sees the packages of this one, so that nothing is downloaded."""
+    """Installs into a fresh environment that sees the packages of this one, so that nothing is downloaded."""
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT))
     (wheel,) = (tmp_path / "dist").glob("qkv-*.whl")
     fresh = tmp_path / "fresh"
@@ -137,7 +137,7 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     python = fresh / "bin" / "python"
     run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel))
     site = Path(run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    # A path in a .pth file follows the environment's own: qkv itself comes from the wheel.
+    # A path in a .pth file comes after the environment's own: qkv itself comes from the wheel.
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     script = "import qkv, torch; x = torch.ones(1, 2, 3); print(qkv.__file__, *qkv.attention(x, x, x).shape)"
     home, *shape = run(str(python), "-W", "ignore", "-c", script, PYTHONPATH="").split()

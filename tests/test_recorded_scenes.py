@@ -1,4 +1,4 @@
-"""A scene shows of each row what the recorded calls gave it, whatever their masks, biases and parameters are."""
+"""A scene shows for each row what the recorded calls computed, whatever their masks, biases and parameters."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ def draw(queries: int = Q, keys: int = K) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def assert_shown(trace: Trace, expected: Tensor) -> None:
-    """Each row's map is its weights, (B, H, Q, K)."""
+    """The map of each row equals its weights, (B, H, Q, K)."""
     for row in range(B):
         (layer,) = trace.scene(row).layers
         torch.testing.assert_close(layer.map().dense().to(expected.dtype), expected[row], rtol=1e-5, atol=1e-6)
@@ -115,7 +115,7 @@ def test_tokens_leave_out_the_padding_alone() -> None:
 
 @dataclass(frozen=True)
 class Every(Mask):
-    """A mask of the caller's own."""
+    """A user-defined mask."""
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         return (rows_Q1 + columns_K) % 2 == 0

@@ -291,14 +291,14 @@ def test_what_an_optimizer_changed_is_not_shown() -> None:
 
 
 def test_keys_that_others_follow_in_place_stay_as_they_were() -> None:
-    seam, room = Attention(), torch.randn(1, 8, 4)
+    seam, x = Attention(), torch.randn(1, 8, 4)
     with record(seam) as trace:
-        seam(torch.randn(1, 1, 4), room[:, :3], room[:, :3])
+        seam(torch.randn(1, 1, 4), x[:, :3], x[:, :3])
         expected = trace.weights("")
-        room[:, 3:] = 5.0
+        x[:, 3:] = 5.0
         assert torch.equal(trace.weights(""), expected)
-        seam(room, room, room)
-        room += 1
+        seam(x, x, x)
+        x += 1
     with pytest.raises(UnsupportedError, match="a tensor that was changed in place"):
         trace.weights("")
 
@@ -362,7 +362,7 @@ def test_what_repeats_is_kept_once(tmp_path: Path) -> None:
 
 
 def altered(path: Path, change: Callable[[Any], Any]) -> None:
-    """Write a trace again with other metadata."""
+    """Rewrite a trace with other metadata."""
     with safe_open(path, "pt") as file:
         plain = json.loads(file.metadata()[KEY])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

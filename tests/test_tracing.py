@@ -23,7 +23,7 @@ B, H, Q, K, D, V = 2, 3, 7, 9, 4, 5
 
 @dataclass
 class Case:
-    """A call, and which backends it is asked of."""
+    """A call, and the backends to run it on."""
 
     given: dict[str, Any] = field(default_factory=dict)
     backends: tuple[str, ...] = ("reference", "blocked")
@@ -50,8 +50,10 @@ CASES = {
 }
 PAIRS = [(name, backend) for name, case in CASES.items() for backend in case.backends]
 FEW = ("causal", "linear")
-"""Of these every backend is asked in the fast part; of the others the one that `auto` may take instead of `reference`,
-which is plain PyTorch: a compilation takes a second."""
+"""These run on every backend in the fast suite; the others on the one that `auto` may choose instead of `reference`,
+which
+is plain PyTorch: a compilation takes a second.
+"""
 
 
 def _marks(name: str, backend: str) -> Any:
@@ -90,7 +92,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
     traced = with_gradients(compiled(function), inputs)
-    # Vectors of length one are divided by another formula where a program is traced.
+    # When a program is traced, unit vectors are divided by another formula.
     same = backend == "blocked" and not isinstance(CASES[name].given.get("score"), Cosine)
     for one, other in zip(with_gradients(function, inputs), traced, strict=True):
         if same:
@@ -211,7 +213,7 @@ def looped(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 def test_vmap_gives_what_a_loop_gives(name: str, backend: str) -> None:
     given = dict(CASES[name].given)
     if name in ("lengths", "distance, either mask", "boxcar, offsets"):
-        given.pop("mask")  # lengths per item of a batch that vmap takes away
+        given.pop("mask")  # lengths per item of a batch dimension that vmap hides
     inputs = tensors()
 
     def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -292,7 +294,7 @@ def test_a_forked_child_computes_as_its_parent(backend: str) -> None:
     [(Additive(torch.linspace(-1, 1, D)), None), (Gaussian(3.0), None), (Boxcar(6.0), None), (ScaledDot(), Hard())],
 )
 def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: Any) -> None:
-    """What kernels of our own compute is no operator: a graph made of what was seen would lack it."""
+    """Our own kernels are not operators: a graph of the traced operators would miss them."""
 
     def attends(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attention(query, key, value, score=score, normalizer=normalizer)
@@ -304,7 +306,7 @@ def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: 
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_without_numbers_give_the_shapes_of_the_call(name: str, gradient: bool) -> None:
-    """On the device `meta` nothing is computed, whoever would compute it."""
+    """On the device `meta` nothing is computed, by any kernel."""
     given = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.to("meta"), CASES[name].given)
     inputs = tuple(x.detach().to("meta").requires_grad_(gradient) for x in tensors())
     for more in ({}, {"dropout": 0.2}):
@@ -329,7 +331,7 @@ VARYING = {
 @pytest.mark.parametrize("backend", ["reference", "blocked"])
 @pytest.mark.parametrize("name", VARYING)
 def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, backend: str) -> None:
-    """More queries than keys, and fewer."""
+    """With more queries than keys, and with fewer."""
     attends = Attends(lambda query, key, value: qkv.attention(query, key, value, backend=backend, **VARYING[name]))
     queries, keys = (torch.export.Dim(name, min=2, max=4096) for name in ("queries", "keys"))
     shapes = {"inputs": ({2: queries}, {2: keys}, {2: keys})}
@@ -343,7 +345,7 @@ def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, ba
 @pytest.mark.parametrize("size", [Q, 160])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("bilinear, bias", "gaussian, dense")])
 def test_what_jit_traces_gives_what_the_call_gives(name: str, size: int) -> None:
-    """Of other numbers of the same shapes, for short sequences and where kernels of our own would serve."""
+    """With other numbers of the same shapes, for short sequences and where our own kernels would run."""
     given = dict(CASES[name].given)
     if name == "sigmoid":
         given["mask"] = documents(torch.arange(size) // 3, torch.arange(size) // 4)

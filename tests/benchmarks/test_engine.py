@@ -1,4 +1,4 @@
-"""The benchmark of the engine: ratios pair neighbors, finished rows stay, pages keep what people wrote."""
+"""The engine benchmark: ratios pair neighbors, finished rows stay, pages keep hand-written text."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def quiet(_: str) -> None:
 
 
 class Clock:
-    """A clock that only the contenders move on."""
+    """A clock that only the contenders advance."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Folders in memory, where the machine has them: every save waits for the disk several times."""
+"""Use in-memory folders where the machine has them: every save waits for the disk several times."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Ends, or fails, a save at every call to the operating system, in one warm process that forks.
+"""Kill a save, or make it fail, at every system call, in one warm process that forks.
 
-Arguments: a folder to work in; 1 to kill at every call, n at every n-th one; the names of the errors that calls end in.
-Prints one line of JSON per scenario: how many points were tried, and what went wrong.
+Arguments: a scratch folder; a stride (1 kills at every call, n at every n-th); the names of the errors that the calls
+are made to raise. Prints one line of JSON per scenario: how many points were tried, and what went wrong.
 """
 
 import errno
@@ -28,7 +28,7 @@ FAILING = {"open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rm
 
 
 class Blow:
-    """A profile function that acts at the n-th call to the operating system, before or after it."""
+    """A profile function that acts before or after the n-th system call."""
 
     def __init__(self, point: int, deed: Callable[[], None], only: set[str] | None) -> None:
         self.point, self.deed, self.only, self.seen = point, deed, only, 0
@@ -45,13 +45,13 @@ class Blow:
 
 
 def advance(run: Path) -> None:
-    """A step is saved that is the new best, and an old one goes."""
+    """Save a step that is the new best, which removes an old one."""
     with open_run(run, CONFIG):
         save_step(run, 2, small(2), keep=1, best=True)
 
 
 def again(run: Path) -> None:
-    """A step is saved again, with figures this time."""
+    """Save a step a second time, this time with metrics."""
     with open_run(run, CONFIG):
         save_step(run, 1, small(9), keep=1, best=True)
 
@@ -74,13 +74,13 @@ def child(run: Path, save: Callable[[Path], None], blow: Blow, expected: str) ->
         code = MISSED if blow.seen < blow.point else TOLERATED
     except CheckpointError as error:
         code = TYPED if expected in str(error) else WRONG
-    except BaseException as error:  # the parent has to hear of it in any case
+    except BaseException as error:  # the parent must be told in any case
         sys.stderr.write(f"{error!r}\n")
     os._exit(code)
 
 
 def judge(run: Path, new: int) -> str:
-    """Say what is wrong after the blow, if anything."""
+    """Return what is wrong after the failure, or ""."""
     said: list[str] = []
     newest = latest_complete(run, said.append)
     if newest is None or said:
@@ -96,7 +96,7 @@ def judge(run: Path, new: int) -> str:
 
 
 def scenario(base: Path, save: Callable[[Path], None], new: int, why: str, stride: int) -> None:
-    """Kill a save at every call, or make each call fail for a reason."""
+    """Kill a save at every call, or make each call fail with one error."""
     start = base / "start"
     with open_run(start, CONFIG):
         save_step(start, 1, small(1), keep=1, best=True)

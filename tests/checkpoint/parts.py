@@ -1,4 +1,4 @@
-"""A small checkpoint that holds every kind of thing."""
+"""A small checkpoint with every kind of content."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""A disk that loses power: what was never fsynced may be gone, or half there, after any call of a save.
+"""Simulate a disk that loses power: anything not yet fsynced may be missing or half written.
 
-The calls of one real save are recorded by wrappers around the functions of `os`; what a journaling file system may hold
-at each point is then built anew in a folder of its own. The rules are those of POSIX, and of journals: the bytes of a
-file are there once it was fsynced, its name once its folder was; of the changes to the names of one folder that were
-not fsynced, any first part may be there.
+Wrappers around the functions of `os` record the calls of one real save. What a journaling file system could hold at
+each point is then rebuilt in a folder of its own. The rules are those of POSIX and of journals: a file's bytes are
+safe once the file is fsynced, its name once its folder is; of the name changes in one folder that were not fsynced,
+any prefix may have survived.
 """
 
 import os
@@ -21,10 +21,10 @@ Operation = tuple[str, tuple[Any, ...]]
 
 @dataclass
 class Recorder:
-    """Performs calls, and writes down those that change the disk.
+    """Perform calls, and log those that change the disk.
 
     Args:
-        root: the folder that is looked at.
+        root: the folder that is watched.
         log: (name, arguments) in order.
     """
 
@@ -73,13 +73,13 @@ class Recorder:
 
 
 def on_disk(start: Path, root: Path, operations: list[Operation], random: Random, home: Path) -> None:
-    """Build in `home` what a disk may hold if the power went after these operations.
+    """Build in `home` what a disk could hold if the power failed after these operations.
 
     Args:
-        start: a copy of `root` from before them, which was whole on the disk.
-        root: where they happened.
-        operations: what was done.
-        random: decides how much of what was not fsynced is there.
+        start: a copy of `root` from before the operations, fully written to the disk.
+        root: where the operations ran.
+        operations: the operations, in order.
+        random: decides how much of the data that was not fsynced survives.
         home: an empty folder.
     """
     done = _kept(operations, random)
@@ -97,7 +97,7 @@ def on_disk(start: Path, root: Path, operations: list[Operation], random: Random
 
 
 def _kept(operations: list[Operation], random: Random) -> list[float]:
-    """How much of each operation is on the disk: 1 where an fsync followed, else any share, names in their order."""
+    """Fraction of each operation that survives: 1 if an fsync follows, else random; name changes survive in order."""
     shares = []
     names_end: dict[str, int] = {}
     for place, (name, given) in enumerate(operations):

@@ -15,7 +15,7 @@ ALL = ("ENOSPC", "EIO", "EACCES")
 
 @pytest.mark.parametrize(("stride", "errors"), [(11, ALL[:1]), pytest.param(1, ALL, marks=pytest.mark.slow)])
 def test_no_blow_at_any_system_call_loses_a_checkpoint(tmp_path, stride, errors):
-    """A save is killed before and after each call to the operating system, and each call is made to fail."""
+    """Kill a save before and after each system call, and make each call fail."""
     command = [sys.executable, "-m", "tests.checkpoint.crash", str(tmp_path), str(stride), *errors]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

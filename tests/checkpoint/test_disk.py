@@ -27,7 +27,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_litter(tmp_path):
-    """A real limit on file sizes stands for a full disk: the write fails half way through."""
+    """A real limit on file sizes simulates a full disk: the write fails halfway."""
     path = tmp_path / "best"
     replace_file(path, b"old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

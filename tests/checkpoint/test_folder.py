@@ -216,7 +216,7 @@ def test_a_replacement_cut_after_its_renames_is_finished(tmp_path):
 
 @pytest.mark.parametrize("limit", [0, 100, 500, 1000])
 def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_litter(tmp_path, limit):
-    """A real limit on file sizes stands for a full disk."""
+    """A real limit on file sizes simulates a full disk."""
     save(tmp_path / "a", small(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))

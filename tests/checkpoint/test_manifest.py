@@ -14,7 +14,7 @@ DIGEST = sha256(b"").hexdigest()
 
 
 def signed(body: dict) -> bytes:
-    """What an attacker can always do: any content, with a digest that fits."""
+    """What an attacker can always write: arbitrary content with a matching digest."""
     return encode(body | {"digest": sha256(encode(body, "x")).hexdigest()}, "x")
 
 

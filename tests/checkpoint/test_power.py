@@ -1,4 +1,4 @@
-"""Whatever a disk forgot of what was not fsynced, the newest complete checkpoint loads."""
+"""Whatever unsynced data a disk loses, the newest complete checkpoint loads."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_power_lost_after_any_call_loses_no_complete_checkpoint(tmp_path: Path, 
 
 
 def test_the_simulation_forgets_what_was_not_fsynced(tmp_path: Path) -> None:
-    """A save without fsync would lose the checkpoint, and the simulation must show it."""
+    """A save without fsync would lose the checkpoint, and the simulation must detect that."""
     start, run = tmp_path / "start", tmp_path / "run"
     with open_run(start, CONFIG):
         save_step(start, 1, small(1), keep=1, best=True)

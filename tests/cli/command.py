@@ -1,4 +1,4 @@
-"""The command `qkv` as the tests call it: within this process, or as a process of its own where that is what counts."""
+"""The command `qkv` as the tests call it: in this process, or in a separate one where that matters."""
 
 import os
 import subprocess
@@ -15,25 +15,25 @@ WIDE = {"COLUMNS": "200"}
 
 
 def run(*arguments: str | Path, feed: str | bytes = "") -> Result:
-    """The command within this process: importing PyTorch anew for each test would take minutes."""
+    """Run the command in this process: importing PyTorch for every test would take minutes."""
     return CliRunner(env=WIDE).invoke(app, [str(argument) for argument in arguments], input=feed, prog_name="qkv")
 
 
 def process(*arguments: str | Path, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """The command as a user starts it."""
+    """Run the command as a user does."""
     return subprocess.run(
         [QKV, *arguments], check=False, input=feed, capture_output=True, timeout=180, env=os.environ | WIDE
     )
 
 
 def succeeded(done: Result) -> Result:
-    """What ended well; of what did not, the reason."""
+    """Standard output of a command that succeeded; raises with the reason if it failed."""
     assert done.exit_code == 0, (done.stderr, done.exception)
     return done
 
 
 def refused(done: Result, *words: str) -> None:
-    """It ends with exit code 2, and one message that has these words; anything but a typed error is raised again."""
+    """Check for exit code 2 and one message with these words; re-raise anything but a typed error."""
     assert isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code == 2, done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`qkv align` as a user runs it: links, their error, and what does not belong together."""
+"""`qkv align` as a user runs it: links, their error rate, and inputs that do not match."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the command does with bad input: one message that names what is wrong and how to hint it, exit code 2."""
+"""What the command does with bad input: exit code 2 and one message that names the problem and the fix."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""`qkv export`: the files it writes give the run's own ids, and what cannot be written is refused in one message."""
+"""`qkv export`: the exported files predict the run's own ids, and unsupported exports fail with one message."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ LINES = ["the cat sat", "a dog ran to the cat .", "mat"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint of every family, its weights large enough that no two predictions are alike."""
+    """A checkpoint of every family, with weights large enough that no two predictions are alike."""
     folder = tmp_path_factory.mktemp("runs")
     torch.manual_seed(3)
     for name, contents in families().items():
@@ -61,7 +61,7 @@ def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tm
     ids = torch.tensor([tokenizer.encode("the")])
     for _ in range(5):
         logits = torch.from_numpy(session.run(None, {"tokens": ids.numpy()})[0])[0, -1]
-        # No text has the first four pieces, and `qkv generate` never writes them.
+        # No text contains the first four tokens, and `qkv generate` never writes them.
         ids = torch.cat([ids, 4 + logits[4:].argmax()[None, None]], 1)
     text = tokenizer.decode(ids[0].tolist())
     assert Generator.load(runs["language"]).generate(["the"], tokens=5, temperature=0) == [text]

@@ -1,4 +1,4 @@
-"""A message about a flag names the flag, and what is to be written is looked at before any work."""
+"""Messages about a flag name the flag, and output paths are checked before any work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +10,15 @@ from tests.cli.command import refused, run, succeeded
 
 from qkv.cli.main import app
 
-# Values that are out of the range of some number, and what else the command needs.
+# Out-of-range values for each number, and the other arguments the command needs.
 BELOW = {"--coverage": ["--beam", "2"], "--head": ["--layer", "attention"]}
 DRAWN = ("--temperature", "--top-k", "--top-p")
 FREE = ("--seed",)
-"""Any integer is a seed."""
+"""Any integer is a valid seed."""
 
 
 def numeric(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every option of every command that takes a number, as the command line knows it."""
+    """Every option of every command that takes a number, as the parser knows it."""
     for name, inner in getattr(command, "commands", {}).items():
         yield from numeric(inner, (*path, name))
     for given in getattr(command, "params", ()):
@@ -32,7 +32,7 @@ NUMERIC = sorted(set(numeric(typer.main.get_command(app))))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of every kind, and two models that were hardly trained."""
+    """Data of every kind, and two barely trained models."""
     made = tmp_path_factory.mktemp("flags")
     lines = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
     (made / "a.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -99,7 +99,7 @@ OUTPUTS = [
 def test_a_file_that_cannot_be_written_is_said_before_any_work(
     command: str, flag: str, name: str, word: str, tmp_path: Path
 ) -> None:
-    """The run is none: whoever looked at it first would complain of that."""
+    """The run does not exist: checking it first would raise that error instead."""
     refused(run(command, tmp_path / "no run", flag, tmp_path / name, feed="ab\n"), f"qkv: {flag}: expected", word)
 
 

@@ -1,4 +1,4 @@
-"""Language models from the command: what it prints, and what it says to bad input."""
+"""Language models from the command line: what it prints, and its messages about bad input."""
 
 from pathlib import Path
 

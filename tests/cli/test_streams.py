@@ -1,4 +1,4 @@
-"""Standard input and output that are closed, full, a terminal, or of another encoding; names that bear commands."""
+"""Standard streams that are closed, full, a terminal or in another encoding; names with control characters."""
 
 import io
 import os

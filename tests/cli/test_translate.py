@@ -1,4 +1,4 @@
-"""`qkv translate` and `qkv evaluate` of translators: ensembles, averages, ends of a beam, limits."""
+"""`qkv translate` and `qkv evaluate` of translators: ensembles, averages, beam stops, limits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_runs_of_one_tokenizer_translate_together(folder: Path) -> None:
     runs = [folder / "first", folder / "second"]
     together = succeeded(run("translate", *runs, "--beam", "3", "--max-tokens", "5", feed=LINES))
     assert together.stdout.count("\n") == 3
-    # The same command goes on with the same run.
+    # The same command resumes the same run.
     train(folder, "others.tsv", "second", "--seed", "1", "--tokenizer-from", folder / "first")
     turned = succeeded(run("translate", *runs[::-1], "--beam", "3", "--max-tokens", "5", feed=LINES))
     assert turned.stdout == together.stdout
@@ -99,7 +99,7 @@ def test_a_beam_ends_as_asked(folder: Path, tmp_path: Path) -> None:
     contents = families()["gru"]
     torch.manual_seed(0)
     model = {name: torch.randn(tensor.shape) for name, tensor in contents.model.items()}
-    # Neither padding nor begin tokens, and now and then an end.
+    # Neither padding nor begin tokens, and an occasional end token.
     model["output.bias"][:3] = torch.tensor([-9.0, -9.0, 1.0])
     save(tmp_path / "run", replace(contents, model=model))
     said = {}

@@ -1,10 +1,10 @@
 """What every answer must satisfy, for the random calls of `any_call`.
 
 An answer is judged by the criterion "exact" (`judge`): its error against the equation in float64 may be 1.5 times (rms)
-and 3 times (largest) that of the equation, literally, in the tested dtype. Most of these calls have few numbers, and
-the literal errors of a few are small by luck now and then; so `NOISY` more draws of the same roundings stand beside
-them: the equation in float64 where each input and each score, that is each number that the literal form rounds, is off
-by up to one roundoff. The limit is the larger of the two, and as much wider for few numbers as in `judge`.
+and 3 times (largest) that of the equation, computed literally in the tested dtype. Most of these calls have few
+numbers, so the literal errors are sometimes small by luck. Therefore `NOISY` more samples of the same rounding are
+drawn: the equation in float64, where each input and each score (each number that the literal form rounds) is off by up
+to one roundoff. The limit is the larger of the two, and wider for few numbers, as in `judge`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ SPARSE = ("sparsemax", "entmax", "entmax_1.3", "entmax_learned")
 """Normalizers whose row state is a threshold: judged through the weights of a map."""
 
 EVERYTHING = ("reference", "blocked", "auto")
-"""Backends that may refuse nothing that is drawn here."""
+"""Backends that must not refuse any call drawn here."""
 
 REPORTED = ("sdpa", "rowwise", "auto")
 """Backends that hand float32 gradients to PyTorch's own kernel: twice the limit, for the reason in `judge.REPORTED`."""
@@ -43,14 +43,14 @@ Numbers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest error in units of what is allowed, and what is wrong; empty where nothing is."""
+    """The largest error relative to the limit, and what is wrong ("" if nothing is)."""
 
     ratio: float
     wrong: str
 
 
 class Wrong(Exception):  # noqa: N818
-    """A promise that is not kept."""
+    """A broken promise."""
 
 
 class Trial:
@@ -65,7 +65,7 @@ class Trial:
     def equation(
         self, dtype: torch.dtype, wanted: tuple[str, ...] = (), noise: torch.Generator | None = None
     ) -> Numbers:
-        """Every step of the equation in one type: output, weights, row state, and gradients."""
+        """Every step of the equation in one type: output, weights, row state and gradients."""
         off = unit(self.call.low) if noise is not None else 0.0
         held = self.call.leaves
         leaves = {name: _off(x, off, noise).to(dtype).requires_grad_(name in wanted) for name, x in held.items()}
@@ -99,7 +99,7 @@ class Trial:
         w = normalizer(s, self.visible)
         output = w.to(s.dtype) @ given["value"]
         if noise is not None and s.requires_grad:
-            # Nothing is added but to the slope of s: the rounding of each product in g·v, which cancels in the rest.
+            # Noise is added only to the slope of s: the rounding of each product in g·v, which cancels in the rest.
             step = self._slope(w, s).detach() * (s - s.detach())
             output = output + step @ _rounding(given["value"], off, noise).detach()
             if "sink" in given:
@@ -108,7 +108,7 @@ class Trial:
         return output, w, self._state(normalizer, w, s)
 
     def _slope(self, w: Tensor, s: Tensor) -> Tensor:
-        """What a score's own weight changes by, where the normalizer takes a mean from the slopes of a row."""
+        """How a score's own weight changes, if the normalizer subtracts a mean from the slopes of a row."""
         match self.call.normalizer.name:
             case "softmax" | "softmax_sink":
                 return w
@@ -177,12 +177,12 @@ class Trial:
 
         Args:
             answers: the numbers by name.
-            only: rows (..., Q) that are judged, where not all are.
-            mixed: whether the weights are made from a row state and scores that were rounded apart from each other.
-            parts: whether the output is merged: e^(lse of a part − lse) is off by the roundoff of lse, that is |lse|
-                roundoffs of what it weighs.
+            only: the rows (..., Q) to judge; all if None.
+            mixed: True if the weights come from a row state and scores that were rounded independently.
+            parts: True if the output is merged: e^(lse of a part − lse) is off by the roundoff of lse, i.e. by |lse|
+                roundoffs of the values it weights.
         """
-        # Of all leaves where of any: what is 0 by symmetry is measured by the largest.
+        # Use all leaves if any gradient is judged: a gradient that is 0 by symmetry is measured by the largest one.
         slopes = any(name.startswith("gradient") for name in answers)
         wanted = tuple(self.call.leaves) if slopes else ()
         truth, literal = self.equation(torch.float64, wanted), self.equation(self.call.low, wanted)
@@ -211,7 +211,7 @@ class Trial:
                 self.note(name, self.ratio(answer, r, m, draws, scale, slope=True))
 
     def _mixed(self, one: Numbers, other: Numbers) -> Numbers:
-        """The weights of one draw with the row state of another."""
+        """The weights of one sample with the row state of another."""
         if "state" not in one:
             return one
         w, ours, theirs = one["weights"], one["state"][..., None], other["state"][..., None]
@@ -228,7 +228,7 @@ class Trial:
 
     @cached_property
     def _alpha(self) -> Tensor:
-        """α of the sparse normalizers, beside (..., Q, K)."""
+        """α of the sparse normalizers, broadcastable to (..., Q, K)."""
         given = self.call.arranged(self.call.leaves, laid=False)
         alpha = given.get("alpha", getattr(self.call.options(given)["normalizer"], "alpha", 2.0))
         return torch.as_tensor(alpha, dtype=torch.float64)[..., None, None]
@@ -239,7 +239,7 @@ class Trial:
             raise Wrong(f"{name} is off by {ratio:.3g} of the limit")
 
     def scale(self, name: str, r: Tensor, largest: float) -> float:
-        """What the absolute part of the limit is a multiple of."""
+        """The scale of the absolute part of the limit."""
         if name == "output":
             value = self.call.arranged(self.call.leaves, laid=False)["value"]
             return value.abs().max().item() if value.numel() else 0.0
@@ -249,13 +249,13 @@ class Trial:
         return max(own, 1.0)
 
     def ratio(self, o: Tensor, r: Tensor, m: Tensor, noisy: list[Tensor], scale: float, slope: bool = False) -> float:
-        """The error in units of the limit."""
+        """The error relative to the limit."""
         if not r.numel():
             return 0.0
         finite = r.isfinite()
         if not torch.equal(o.isfinite(), finite) or not torch.equal(o[~finite], r[~finite]):
             return torch.inf
-        # Errors hang together where they come from fewer weights than there are numbers.
+        # Errors are correlated if they come from fewer weights than there are numbers.
         size = min(r.numel(), int(self.visible.sum()))
         o, r = o[finite], r[finite]
         if not r.numel():
@@ -277,12 +277,12 @@ class Trial:
 
     @cached_property
     def settled(self) -> Tensor:
-        """Rows (..., Q) whose output rounding cannot make jump."""
+        """Rows (..., Q) whose output cannot jump because of rounding."""
         return self._away_from_edges(bends=False)
 
     @cached_property
     def cotangent(self) -> Tensor:
-        """0 in the rows whose gradient rounding could make jump."""
+        """The cotangent, 0 in rows whose gradient could jump because of rounding."""
         return torch.where(self._away_from_edges(bends=True)[..., None], self.call.cotangent, 0.0)
 
     def _away_from_edges(self, bends: bool) -> Tensor:
@@ -344,10 +344,10 @@ class Trial:
     # -- the answer ----------------------------------------------------------------------------------------------
 
     def leaves(self, changed: Mapping[str, Tensor] | None = None) -> Numbers:
-        """The leaves in the tested dtype, made in the mode of the call."""
+        """The leaves in the tested dtype, created in the mode of the call."""
         leaves = {name: x.to(self.call.dtype) for name, x in (self.call.leaves | dict(changed or {})).items()}
         for name, x in leaves.items():
-            # In inference mode a leaf cannot ask for anything.
+            # In inference mode a leaf cannot require a gradient.
             leaves[name] = x.clone().requires_grad_(name in self.call.wanted and not torch.is_inference_mode_enabled())
         return leaves
 
@@ -361,7 +361,7 @@ class Trial:
             return function(*tensors, **self.call.options(given), backend=self.call.backend)
 
     def laid_cotangent(self) -> Tensor:
-        """As drawn; with stride 0 where it is one number, as that of a sum is."""
+        """The cotangent as drawn; with stride 0 if it is one number, as the cotangent of a sum is."""
         given = self.cotangent.to(self.call.dtype)
         if self.call.cotangent_laid != "expanded":
             return lay(given, self.call.cotangent_laid)
@@ -383,7 +383,7 @@ def _off(x: Tensor, by: float, noise: torch.Generator | None) -> Tensor:
 
 
 def _rounding(x: Tensor, by: float, noise: torch.Generator) -> Tensor:
-    """What each number is off by, at most so many times itself."""
+    """A random error for each number, at most `by` times its size."""
     return x * by * (2 * torch.rand(x.shape, generator=noise, dtype=torch.float64) - 1)
 
 
@@ -392,7 +392,7 @@ def _gradients(output: Tensor, leaves: Mapping[str, Tensor], cotangent: Tensor) 
     return dict(zip(leaves, found, strict=True))
 
 
-# -- what is asked of a call ---------------------------------------------------------------------------------------
+# -- the promises of a call -----------------------------------------------------------------------------------------
 
 
 def exact(trial: Trial) -> None:
@@ -403,7 +403,7 @@ def exact(trial: Trial) -> None:
 
 
 def weights(trial: Trial) -> None:
-    """Asked for weights, the output has the same bits, and the weights are exact."""
+    """When weights are requested, the output has the same bits, and the weights are exact."""
     leaves = trial.leaves()
     output, found = trial.ask(attention_with_weights, leaves)
     _same(output, trial.ask(attention, leaves), "output with weights")
@@ -422,7 +422,7 @@ def state(trial: Trial) -> None:
 
 
 def merged(trial: Trial) -> None:
-    """Merged over disjoint parts of the keys, output and state are those of the whole."""
+    """Output and state merged over disjoint parts of the keys are those of one call."""
     call, keys = trial.call, trial.call.sizes.keys
     leaves = trial.leaves()
     given = call.arranged(leaves)
@@ -443,7 +443,7 @@ def merged(trial: Trial) -> None:
 
 
 def mapped(trial: Trial) -> None:
-    """Tiles, rows, the largest weights, what keys receive, and the map from afar, are those of the weights."""
+    """Tiles, rows, top weights, weight received per key and the downsampled map agree with the dense weights."""
     call = trial.call
     leaves = trial.leaves()
     given = call.arranged(leaves)
@@ -459,11 +459,12 @@ def mapped(trial: Trial) -> None:
 
 
 def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
-    """Within so many roundoffs: every part is made from the same state, and from scores by sums of other orders.
+    """Compare within a few roundoffs: all parts share one row state but sum their scores in different orders.
 
-    A score is a sum of D products: two orders differ by some √D roundoffs of what is summed, and a normalizer makes
-    relative errors of the weights of absolute ones of the scores; a sum divides them by the total of its row. In
-    float32 at least, since maps are made wide.
+    A score is a sum of D products: two orders differ by about √D roundoffs of the summands. A normalizer turns absolute
+    errors of the scores into relative errors of the weights; a sum divides them by the row's total. Roundoffs are those
+    of
+    float32 or wider, since maps are computed in at least float32.
     """
     r = Random(trial.call.seed)
     _, queries, keys = trial.whole[0], *trial.whole[-2:]
@@ -492,7 +493,7 @@ def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
         "pooled": (amap.pooled(height, width), means),
     }
     if trial.call.normalizer.name.startswith(("softmax", "sum", "sparsemax", "entmax", "sigmoid")):
-        # The slope of −w·log w is −1 − log w: at most 40 where a weight is above what rounding leaves of it.
+        # The slope of −w·log w is −1 − log w: at most 40 where a weight is above the rounding error.
         found["entropy"] = (amap.entropy() / 40, torch.special.entr(dense).sum(-1) / 40)
     settled = trial.settled
     if not settled.all():
@@ -511,7 +512,7 @@ def _blocks(count: int, parts: int) -> list[slice]:
 
 
 def again(trial: Trial) -> None:
-    """The same bits again, also after another number of threads; a mask that has changed is seen as it is now."""
+    """Repeats give the same bits, also after a call with other threads; a mask changed in place takes effect."""
     seen: dict[int, list[Tensor]] = {}
     for threads in (1, 1, 2, 1, 2):
         again = Trial(replace(trial.call, threads=threads))
@@ -528,7 +529,7 @@ def again(trial: Trial) -> None:
 
 
 def offset(trial: Trial) -> None:
-    """A storage offset changes no bit (one of whole cache lines: PyTorch's own products see where a line begins)."""
+    """A storage offset changes no bit (whole cache lines only: PyTorch's matrix products depend on alignment)."""
     leaves = trial.leaves()
     given = trial.call.arranged(leaves)
     moved = {name: lay(x, "offset 64") for name, x in given.items()}
@@ -537,7 +538,7 @@ def offset(trial: Trial) -> None:
 
 
 def in_place(trial: Trial) -> None:
-    """What changes in place between forward and backward makes the backward pass raise, or changes nothing."""
+    """An in-place change between forward and backward makes the backward pass raise, or changes nothing."""
     call, r = trial.call, Random(trial.call.seed)
     leaves = trial.leaves()
     before = trial.gradients(trial.ask(attention, leaves), leaves)
@@ -572,7 +573,7 @@ def _spoil(x: Tensor) -> None:
 
 
 def bad(trial: Trial) -> None:
-    """NaN, infinity or a huge number in one place shows in the rows that may see it, and leaves the others alone."""
+    """NaN, infinity or a huge number in one place shows only in the rows that can see it."""
     r = Random(trial.call.seed)
     if trial.bare:
         return
@@ -598,7 +599,7 @@ def bad(trial: Trial) -> None:
     output = trial.ask(attention, trial.leaves({name: x})).detach()
     told = output
     if name == "value" and kind != "huge":
-        # 0·NaN: what a row may not see, though others may, may show in it as NaN, never as a wrong number.
+        # 0·NaN: a value masked in this row only can show as NaN here, never as a wrong number.
         told = torch.where(output.isfinite(), output.double(), trial.equation(torch.float64)["output"])
     _settled_rows(trial, told, ~touched, f"{kind} in {name}{place}")
     if kind == "nan":
@@ -616,7 +617,7 @@ def _settled_rows(trial: Trial, output: Tensor, rows: Tensor, what: str) -> None
 
 
 def _nan_shows(trial: Trial, name: str, x: Tensor, output: Tensor, touched: Tensor) -> None:
-    """NaN is where the equation has it; a weight of 0 may hide that of a value."""
+    """NaN appears where the equation has it, except that a weight of 0 may drop a NaN value."""
     dtype = torch.promote_types(trial.call.dtype, torch.float32)
     leaves = {leaf: y.to(dtype) for leaf, y in (trial.call.leaves | {name: x}).items()}
     expected, w, _ = trial._steps(leaves)
@@ -631,7 +632,7 @@ def _nan_shows(trial: Trial, name: str, x: Tensor, output: Tensor, touched: Tens
 
 
 def _touched(trial: Trial, name: str, mark: Tensor) -> Tensor:
-    """Rows (..., Q) that a mark in a leaf may reach: the row's own query, or a pair or value that it may see."""
+    """Rows (..., Q) that a marked entry of a leaf can reach: through their query, or a visible pair or value."""
     leaves = {leaf: torch.zeros_like(x) for leaf, x in trial.call.leaves.items()} | {name: mark}
     given = trial.repeated(trial.call.arranged(leaves, laid=False))
     pairs = (given["query"] != 0).any(-1)[..., :, None] | (given["key"] != 0).any(-1)[..., None, :]
@@ -642,7 +643,7 @@ def _touched(trial: Trial, name: str, mark: Tensor) -> Tensor:
 
 
 def _hidden(trial: Trial) -> None:
-    """Keys that no row sees, queries that see nothing, hidden pairs of a bias: whatever they hold, no bit changes."""
+    """Keys that no row sees, queries that see nothing, masked pairs of a bias: their contents change no bit."""
     alone = [name for name in ("query", "key", "value") if name in trial.call.leaves]
     seen = trial.visible
     unseen = {"query": ~seen.any(-1), "key": ~seen.any(-2), "value": ~seen.any(-2)}
@@ -662,7 +663,7 @@ def _hidden(trial: Trial) -> None:
 
 
 def _all_of(hidden: Tensor, shape: tuple[int, ...], trial: Trial) -> Tensor:
-    """What is hidden in every place that a smaller tensor is broadcast or repeated to."""
+    """True where an entry is masked in every place that it is broadcast or repeated to."""
     groups = trial.call.sizes.groups
     if groups is not None and len(shape) > 1 and shape[-2] == groups:
         hidden = hidden.unflatten(-2, (groups, -1)).all(-2)
@@ -694,7 +695,7 @@ PROMISES: dict[str, Callable[[Trial], None]] = {
 
 
 def judge(call: AnyCall) -> Verdict | None:
-    """Ask for what the call promises; None if its backend does not serve it, or nothing is to be asked."""
+    """Check the call's promise; None if its backend does not support it or the promise does not apply."""
     if not _asks(call):
         return None
     trial, wrong = Trial(call), ""
@@ -713,7 +714,7 @@ def judge(call: AnyCall) -> Verdict | None:
 
 
 def _asks(call: AnyCall) -> bool:
-    """Whether a promise says anything of the call."""
+    """True if the promise applies to the call."""
     if call.aspect == "merge":
         mergeable = call.normalizer.name.removesuffix("_sink") in MERGEABLE
         return mergeable and min(call.sizes.queries, call.sizes.keys) > 0 and call.bias in ("none", "fixed", "learned")
@@ -722,7 +723,7 @@ def _asks(call: AnyCall) -> bool:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """So many threads for an answer; the judge runs on one."""
+    """Run with `count` threads; the judge itself runs on one."""
     before = torch.get_num_threads()
     if count == before:
         yield

@@ -1,6 +1,6 @@
-"""Random calls: any mechanism, mask, bias, dtype, size, memory layout, mode and number of threads, from a stored seed.
+"""Random calls from a stored seed: any mechanism, mask, bias, dtype, size, memory layout, mode and thread count.
 
-`draw(backend, seed)` gives the same call in every process; its one line says what it is and how to draw it again.
+n.
 Every mask is drawn together with its table, which is written here from the definition and shares no line with ours.
 
     python -m tests.contract.any_call --cases 1000 --seed 0 [--backend rowwise] [--aspect map]
@@ -37,15 +37,15 @@ from qkv.scores.products import Cosine
 
 BACKENDS = (*ON_CPU, "auto")
 ASPECTS = {"exact": 8, "weights": 2, "state": 2, "merge": 2, "map": 3, "again": 2, "offset": 1, "in place": 3, "bad": 4}
-"""What is asked of a call, and how often: the answer itself, or one of the promises about it (`any_answer`)."""
+"""What to check of a call, with relative frequency: the answer itself, or one of its promises (`any_answer`)."""
 
 LEADINGS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (3,), (2, 2), (2, 3), (1, 4), (2, 1, 3))
 GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (((4,), 2), ((2, 4), 2), ((1, 6), 3), ((2, 3), 1))
 FEW, MANY = (1, 2, 3, 5, 7, 11, 15, 16, 17, 31, 33), (63, 64, 65, 128, 130)
 WIDTHS, NEAR_WIDTHS = (1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33), (1, 1, 2, 3, 4, 9)
-"""Of vectors, and of points: in many dimensions no two points are near."""
+"""Widths of vectors, and of points: in many dimensions no two points are near."""
 PAIRS = 40_000
-"""The most numbers of all pairs of a call, hidden layers included, but for those that are judged by 4,096 outputs."""
+"""The most pairwise numbers of a call, hidden layers included, except in calls judged by 4,096 outputs."""
 
 LAYOUTS = ("plain", "columns", "heads inside", "first innermost", "every second", "every second row", "offset", "odd")
 ALIASES = ("self", "same", "packed", "interleaved")
@@ -70,7 +70,7 @@ _WITHOUT_WIDTH = ("dot", "uniform", "gaussian", "squared_distance", "learned", "
 
 @dataclass(frozen=True)
 class Wish:
-    """What to draw from, so that a backend of one purpose serves what is drawn; empty for everything."""
+    """What to draw from, so that a special-purpose backend supports it; empty means everything."""
 
     scores: tuple[str, ...] = ()
     normalizers: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ WISHES = {
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A mask, the table that it means (broadcasts to (..., Q, K)), the tensors that it holds, and what it says."""
+    """A mask, its table (broadcasts to (..., Q, K)), the tensors that it holds, and its description."""
 
     mask: Mask | Tensor | None
     table: Tensor
@@ -128,12 +128,12 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnyCall:
-    """A call and all its numbers, rounded to its dtype and held in float64.
+    """A call and all its numbers, rounded to its dtype and stored in float64.
 
     Attributes:
-        leaves: the tensors that gradients are taken of; query, key and value may be views of one of them.
-        laid: how each leaf lies in memory when it is handed over.
-        shapes: the shape of each leaf when it is handed over, where that is more than it holds (stride 0).
+        leaves: the tensors to differentiate; query, key and value may be views of one of them.
+        laid: the memory layout in which each leaf is passed.
+        shapes: the shape in which each leaf is passed, larger than the leaf if expanded (stride 0).
         wanted: the leaves that need a gradient.
     """
 
@@ -180,7 +180,7 @@ class AnyCall:
         return tuple(name for name in self.leaves if name not in others)
 
     def arranged(self, leaves: Mapping[str, Tensor], laid: bool = True) -> dict[str, Tensor]:
-        """What is handed over: every leaf expanded and laid out, and what shares memory with it."""
+        """The tensors to pass: every leaf expanded and in its layout, and the views that share memory with it."""
         out = {}
         for name, x in leaves.items():
             whole = x.expand(self.shapes[name])
@@ -196,7 +196,7 @@ class AnyCall:
         return out
 
     def options(self, given: Mapping[str, Tensor]) -> dict[str, object]:
-        """The keyword arguments of `attention`, but for the backend."""
+        """The keyword arguments of `attention`, except the backend."""
         bias: Tensor | Bias | None = given.get("bias")
         if self.bias == "alibi":
             bias = alibi(given["table"]) if "table" in given else alibi(0.3)
@@ -212,7 +212,7 @@ class AnyCall:
 
 
 def lay(x: Tensor, how: str) -> Tensor:  # noqa: PLR0911 - a line for each layout
-    """The same numbers laid out in memory in another way; what lies between them is NaN."""
+    """The same numbers in another memory layout; the gaps between them are NaN."""
     junk = x.new_full((), torch.nan)
     if how == "columns" and x.ndim > 1:
         return x.mT.contiguous().mT
@@ -235,7 +235,7 @@ def lay(x: Tensor, how: str) -> Tensor:  # noqa: PLR0911 - a line for each layou
 
 
 def draw(backend: str, seed: int, aspect: str | None = None) -> AnyCall:
-    """One call; whether its backend serves it is for the call to tell."""
+    """Draw one call; its backend may or may not support it."""
     r = Random(f"{backend}/{seed}")
     g = torch.Generator().manual_seed(zlib.crc32(f"{backend}/{seed}".encode()))
     wish = WISHES.get(backend, Wish())
@@ -243,7 +243,7 @@ def draw(backend: str, seed: int, aspect: str | None = None) -> AnyCall:
     asked = aspect or asked
     score, normalizer, bias = _mechanism(r, wish)
     dtype = r.choice((torch.float32, *DTYPES))
-    apart = asked in ("bad", "in place", "offset")  # what shares memory cannot be changed or moved by itself
+    apart = asked in ("bad", "in place", "offset")  # a tensor that shares memory cannot be changed or moved alone
     alias = r.choice(ALIASES) if r.random() < 0.2 and not apart else ""
     sizes = _sizes(r, score, wish, alias)
     seen = _mask(r, g, sizes, r.choice(wish.masks))
@@ -287,7 +287,7 @@ def _mechanism(r: Random, wish: Wish) -> tuple[ScoreCase, NormalizerCase, str]:
         own = NORMALIZER["sum"] if legal(score, NORMALIZER["sum"]) else NORMALIZER["softmax"]
         normalizer = own if own in fit and r.random() < 0.4 else r.choice(fit)
         if legal(score, normalizer):
-            # A bias may make a score negative, which a sum refuses or divides by.
+            # A bias can make a score negative, but Sum requires nonnegative scores.
             bias = "none" if normalizer.needs_non_negative else r.choice(wish.biases)
             return score, normalizer, bias
 
@@ -332,7 +332,7 @@ def _leaves(
     alias: str,
     expand: bool,
 ) -> tuple[dict[str, Tensor], dict[str, tuple[int, ...]]]:
-    """The numbers, and the shapes that they are expanded to."""
+    """The numbers, and the shapes to which they are expanded."""
     lead, near = sizes.leading, sizes.leading if sizes.groups is None else (*sizes.leading[:-1], sizes.groups)
     shapes: dict[str, tuple[int, ...]] = {"query": (*lead, sizes.queries, sizes.width)}
     if alias in ("packed", "interleaved"):
@@ -360,14 +360,14 @@ def _leaves(
 
 
 def _broadcast(r: Random, near: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
-    """Leading dimensions of keys or values, perhaps fewer than the query's."""
+    """Leading dimensions of keys or values, sometimes fewer than the query's."""
     if sizes.groups is not None or r.random() > 0.15:
         return near
     return tuple(1 if r.random() < 0.5 else size for size in near)[r.randrange(2) :]
 
 
 def _thinned(r: Random, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What is held of a tensor that is expanded along some dimension, with stride 0."""
+    """The stored shape of a tensor, sometimes with one dimension left to expand with stride 0."""
     if not shape or r.random() > 0.08:
         return shape
     place = r.randrange(len(shape))
@@ -379,7 +379,7 @@ def _numbers(
 ) -> Tensor:
     x = torch.randn(shape, generator=g)
     if score.grid and name in ("query", "key", "packed"):
-        return x.mul(2).round().clamp(-2, 2) / 2  # no pair of the lattice is near the kernel's edge
+        return x.mul(2).round().clamp(-2, 2) / 2  # no lattice pair is near the kernel's edge
     if name in normalizer.shapes:
         return x if normalizer.at_least is None else normalizer.at_least + x.sigmoid() / 2
     if name in score.positive:
@@ -475,7 +475,7 @@ def _dense(r: Random, g: torch.Generator, sizes: Sizes) -> Seen:
 
 
 def _laid_bool(table: Tensor, how: str) -> Tensor:
-    """As `lay`; between the numbers lies what makes a difference where it is read."""
+    """Like `lay`; the gaps hold the negated table, so that reading them would show."""
     if how == "columns" and table.ndim > 1:
         return table.mT.contiguous().mT
     if how == "every second":
@@ -484,7 +484,7 @@ def _laid_bool(table: Tensor, how: str) -> Tensor:
 
 
 def _item(r: Random, g: torch.Generator, sizes: Sizes, low: int, high: int) -> int | Tensor:
-    """A number, or one for each item: a prefix of the leading shape."""
+    """A number, or one per item: shaped like a prefix of the leading shape."""
     if not sizes.leading or r.random() < 0.4:
         return r.randrange(low, high)
     lead = sizes.leading[: 1 + r.randrange(len(sizes.leading))]
@@ -510,7 +510,7 @@ def _say(item: int | Tensor) -> str:
 
 @dataclass
 class Tally:
-    """What was found on one backend."""
+    """The findings for one backend."""
 
     served: int = 0
     worst: float = 0.0
@@ -520,7 +520,7 @@ class Tally:
 
 
 def campaign(backend: str, cases: int, seed: int = 0, aspect: str | None = None) -> Tally:
-    """Draw until so many calls were served, or three times as many were drawn; judge each of them."""
+    """Draw until `cases` calls were judged, or three times as many were drawn."""
     from tests.contract.any_answer import judge
 
     tally, start = Tally(), time.process_time()
@@ -540,7 +540,7 @@ def campaign(backend: str, cases: int, seed: int = 0, aspect: str | None = None)
 
 
 def main() -> None:
-    """Judge random calls, and print what was found."""
+    """Judge random calls, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=400, help="for each backend")
     parser.add_argument("--seed", type=int, default=0, help="another seed draws other calls")

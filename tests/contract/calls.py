@@ -1,4 +1,4 @@
-"""Calls that several tests of the contract make: a mechanism with inputs, and whether a backend serves it."""
+"""Calls shared by several tests of the contract: a mechanism with inputs, and whether a backend supports it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ MECHANISMS = (
 """Every score with its own normalizer, and a score of each core with every normalizer."""
 
 by_part = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["part", "whole"])
-"""A part in which every mechanism comes up with some masks; the whole suite has them all."""
+"""A subset in which every mechanism meets some masks; the whole suite runs all of them."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ class Call:
 
 
 def a_third(calls: Sequence[Call], turn: int) -> Sequence[Call]:
-    """Every third call, another third at the next turn; all of them where they are few."""
+    """Every third call, starting one later on each turn; all of them if they are few."""
     return calls[turn % 3 :: 3] if len(calls) > 5 else calls
 
 
 def near(one: Tensor, other: Tensor, roundoffs: float = 400.0) -> bool:
-    """Whether two results agree to so many roundoffs of the largest number."""
+    """True if two results agree within `times` roundoffs of the largest number."""
     if one.shape != other.shape:
         return False
     scale = max(1.0, other.abs().max().item()) if other.numel() else 1.0
@@ -125,7 +125,7 @@ def near(one: Tensor, other: Tensor, roundoffs: float = 400.0) -> bool:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two results are the same numbers; NaN equals NaN, and 0 equals −0."""
+    """True if two results are the same numbers; NaN equals NaN, and 0 equals −0."""
     return (
         one.shape == other.shape
         and one.dtype == other.dtype

@@ -1,14 +1,14 @@
-"""The criterion "exact" of the contract: how far from the float64 result an answer may be.
+"""The criterion "exact" of the contract: how far an answer may be from the float64 result.
 
-r is the float64 result on the same rounded inputs, m the equation, literally, in the tested dtype. An answer o is exact
-when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, with ε = 2u·max|v|; gradients likewise, with the largest
-gradient. `ratio` is the larger of the two quotients, so that 1 is the limit.
+Let r be the float64 result on the same rounded inputs, and m the equation, computed literally in the tested dtype. An
+answer o is exact when rms(o−r) ≤ 1.5·rms(m−r) + ε and max|o−r| ≤ 3·max|m−r| + ε, with ε = 2u·max|v|; gradients
+likewise, with the largest gradient. `ratio` is the larger of the two quotients, so that 1 is the limit.
 
-float64 has no wider type to be judged by: there the errors of the equation in float32, scaled by the quotient of the
-two roundoffs, take the place of m−r, five times: the judge rounds as well (by up to 20 roundoffs, as `oracle` finds),
-and the roundings of two types are two draws, not one. That the float64 reference is right is judged by `oracle`.
+float64 has no wider type to be judged by. There, m−r is replaced by five times the errors of the equation in float32,
+scaled by the quotient of the two roundoffs: the judge rounds as well (by up to 20 roundoffs, as `oracle` finds), and
+the roundings of two types are two samples, not one. `oracle` checks that the float64 reference is right.
 
-The criterion is one for at least 4,096 numbers: two errors divided by two others say nothing. In the cross product a
+The criterion needs at least 4,096 numbers: the quotient of two pairs of errors means nothing. In the cross product the
 limit is wider where a gradient has fewer numbers (`WIDER`), and `test_exact` judges small parameters by the criterion
 itself, over many cotangents.
 """
@@ -46,13 +46,14 @@ from qkv.masks.lower import matrix
 from qkv.planner.plan import plan_for
 
 REPORTED = {("sdpa", torch.float32): 2.0, ("rowwise", torch.float32): 2.0}
-"""Gradients that PyTorch's own kernel cannot keep within the limit, and how much of it they take at most.
+"""Gradients that PyTorch's own kernel cannot keep within the limit, and the multiple of the limit they may reach.
 
-`rowwise` hands it squared distances and Gaussians.
+`rowwise` passes squared distances and Gaussians to that kernel.
 
-Its backward remakes the weights as exp(s − lse): the rounding of lse, u·|lse|, is an error of the largest weights that
-the literal softmax does not make. Measured over 360 draws of 4,096: rms 1.4-1.6 times that of the reference, the limit
-exceeded in 7% of draws, by 1.89 at most; in float64, bfloat16 and float16, and in every output, never.
+Its backward recomputes the weights as exp(s − lse): the rounding of lse, u·|lse|, is an error of the largest weights
+that the literal softmax does not make. Measured over 360 samples of 4,096: rms 1.4-1.6 times that of the reference;
+the limit is exceeded in 7% of samples, by a factor of at most 1.89; in float64, bfloat16 and float16, and in every
+output, never.
 """
 
 SERVED_BY_FEW = {
@@ -62,11 +63,11 @@ SERVED_BY_FEW = {
     "concat_leaky_per_head": (("softmax", "none"),),
     "epanechnikov_per_head": (("sum", "none"),),
 }
-"""Mechanisms that backends of a single purpose serve: in turns with all others they would meet few types."""
+"""Mechanisms of special-purpose backends: they would meet few types if they alternated with all others."""
 
 INPUTS = {"query", "key", "value"}
 WIDER = ((8, 16.0), (64, 8.0), (2048, 2.0), (4096, 1.5))
-"""Fewer numbers than the first of a pair: a limit so many times as wide."""
+"""With fewer numbers than the first of a pair, the limit is wider by the second."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def legal(score: ScoreCase, normalizer: NormalizerCase) -> bool:
 
 
 def cross_product(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:
-    """Every normalizer and mask that has a meaning with this score."""
+    """Every normalizer and mask that makes sense with this score."""
     for normalizer in NORMALIZERS:
         if legal(score, normalizer):
             for mask in MASKS:
@@ -100,7 +101,7 @@ def cross_product(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def sample(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:
-    """A part of the cross product in which every normalizer and every mask comes up, softmax with every fourth mask."""
+    """A subset of the cross product with every normalizer and mask; softmax with every fourth mask."""
     start = SCORES.index(score)
     for case in cross_product(score, dtype):
         mask, normalizer = MASKS.index(case.mask), NORMALIZERS.index(case.normalizer)
@@ -110,9 +111,9 @@ def sample(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def paired(score: ScoreCase) -> Iterator[Case]:
-    """A small part: each mask once, under the normalizers and in the types by turns, and four times under its own.
+    """A small subset: each mask once, alternating normalizers and types, and four times under its own normalizer.
 
-    Over all scores, every two of score, normalizer, mask and type that have a meaning together meet.
+    Over all scores, every compatible pair of score, normalizer, mask and type occurs.
     """
     start = SCORES.index(score)
     fit = [normalizer for normalizer in NORMALIZERS if legal(score, normalizer)]
@@ -140,7 +141,7 @@ def _parameter(score: ScoreCase, name: str, shape: tuple[int, ...], draw: torch.
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a case needs, rounded to its dtype once and held in float64."""
+    """Everything a case needs, rounded to its dtype once and stored in float64."""
 
     leaves: Mapping[str, Tensor]
     cotangent: Tensor
@@ -153,7 +154,7 @@ class Inputs:
         query = torch.randn(BATCH, HEADS, QUERIES, score.width, generator=g)
         key = torch.randn(BATCH, HEADS, KEYS, score.key_width, generator=g)
         if score.grid and case.dtype.itemsize == 2:
-            # A kernel's edge is too near too many pairs in half precision; on a lattice none is near it.
+            # In half precision too many pairs are near a kernel's edge; on a lattice none is.
             query, key = (x.mul(2).round().clamp(-2, 2) / 2 for x in (query, key))
         leaves = {
             "query": query,
@@ -178,7 +179,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A gradient's error in units of the criterion's limit, the gradient, and what its backend is allowed of it."""
+    """A gradient's error relative to the limit, the gradient, and the multiple that its backend is allowed."""
 
     error: float
     gradient: Tensor
@@ -191,7 +192,7 @@ class Quotient:
 
     @property
     def share(self) -> float:
-        """The error in units of what is allowed: 1 is the limit."""
+        """The error relative to the allowance: 1 is the limit."""
         return self.error / self.widened / self.reported
 
 
@@ -204,7 +205,7 @@ class Trial:
         self.low = torch.float32 if case.dtype == torch.float64 else case.dtype
 
     def equation(self, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
-        """Every step of the equation in one type, and the leaves that it hangs on."""
+        """Every step of the equation in one type, and the leaves that it depends on."""
         leaves = {name: x.to(dtype).requires_grad_() for name, x in self.inputs.leaves.items()}
         score, normalizer = self.case.score.build(self._own(leaves)), self.case.normalizer.build(leaves)
         w = normalizer(score(leaves["query"], leaves["key"]), self._visible)
@@ -222,7 +223,7 @@ class Trial:
         return None
 
     def answer(self, backend: str, dtype: torch.dtype) -> Answer:
-        """Output and gradients of one backend, in a dtype; rows that stand on an edge send no gradient back."""
+        """Output and gradients of one backend, in a dtype; rows on an edge send no gradient back."""
         return self._pull(*self.run(backend, dtype))
 
     def _pull(self, output: Tensor, leaves: dict[str, Tensor]) -> Answer:
@@ -238,7 +239,7 @@ class Trial:
         return torch.where(self.smooth[..., None], x, 0.0).to(dtype)
 
     def run(self, backend: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the leaves that it hangs on."""
+        """The output, and the leaves that it depends on."""
         leaves = {name: x.to(dtype).requires_grad_() for name, x in self.inputs.leaves.items()}
         output = attention(
             leaves["query"],
@@ -260,12 +261,12 @@ class Trial:
         return self._pull(*self.equation(self.low))
 
     def ratios(self, backend: str) -> tuple[float, float]:
-        """The error of output and gradients in units of the limit."""
+        """The error of output and gradients relative to the limit."""
         forward, gradients = self.quotients(backend)
         return forward, max(quotient.share for quotient in gradients)
 
     def quotients(self, backend: str) -> tuple[float, list["Quotient"]]:
-        """The error of the output, and of each gradient, in units of the limit."""
+        """The error of the output and of each gradient relative to the limit."""
         answer = self.answer(backend, self.case.dtype)
         rows = self.settled
         v = self.inputs.leaves["value"].abs().max().item()
@@ -280,7 +281,7 @@ class Trial:
         return self.ratio(*outputs, v), gradients
 
     def scale(self, leaf: str) -> float:
-        """The largest gradient; where that is 0 by symmetry, the largest of all."""
+        """The largest gradient of this leaf; where that is 0 by symmetry, the largest of all."""
         largest = {name: x.abs().max().item() for name, x in self.truth.gradients.items()}
         most = max(largest.values())
         return largest[leaf] if largest[leaf] > most * 2.0**-40 else most
@@ -300,12 +301,12 @@ class Trial:
 
     @cached_property
     def settled(self) -> Tensor:
-        """Rows (B, H, Q) whose output rounding cannot make jump."""
+        """Rows (B, H, Q) whose output cannot jump because of rounding."""
         return self._away_from_edges(bends=False)
 
     @cached_property
     def smooth(self) -> Tensor:
-        """Rows (B, H, Q) whose gradient rounding cannot make jump."""
+        """Rows (B, H, Q) whose gradient cannot jump because of rounding."""
         return self._away_from_edges(bends=True)
 
     def _away_from_edges(self, bends: bool) -> Tensor:

@@ -1,6 +1,6 @@
-"""The tables of everything the contract is held over: scores, normalizers, masks, dtypes.
+"""The tables of everything the contract covers: scores, normalizers, masks, dtypes.
 
-A new backend joins by being in `BACKENDS`; a new score, normalizer or mask by a line here.
+To add a backend, list it in `BACKENDS`; to add a score, normalizer or mask, add a line here.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ Pairs = Callable[[Tensor, Tensor, Tensors], Tensor]
 class ScoreCase:
     """A score, the shapes of its parameters, and where it bends.
 
-    `bend` gives for each pair a quantity that is 0 where the score jumps or its derivative does.
+    `bend` gives for each pair a quantity that is 0 where the score or its derivative jumps.
     """
 
     name: str
@@ -78,7 +78,7 @@ def _network(p: Tensors) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda query, key: torch.tanh(query[..., :, None, :] * p["weight"] + key[..., None, :, :]).sum(-1) / 2
 
 
-_LATTICE_BANDWIDTH = 2.625**0.5  # no square distance of two points of the lattice comes near it
+_LATTICE_BANDWIDTH = 2.625**0.5  # no squared distance of two lattice points comes near it
 _BANDWIDTH_PER_HEAD = {"shapes": lambda d, e: {"bandwidth": (HEADS,)}, "positive": ("bandwidth",)}
 
 SCORES = (

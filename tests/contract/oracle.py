@@ -1,4 +1,4 @@
-"""The equations once more, written with NumPy in extended precision and without a line of qkv: the judge's judge."""
+"""The equations once more, in NumPy and extended precision, sharing no code with qkv: the judge's judge."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ Parameters = dict[str, Array]
 
 
 def _per_head(x: Array | float, own: int) -> Array:
-    """A parameter (H, own...) or (own...) beside (..., Q, K)."""
+    """A parameter (H, own...) or (own...), broadcastable to (..., Q, K)."""
     x = np.asarray(x, np.longdouble)
     return x.reshape(*x.shape[: x.ndim - own], 1, 1, *x.shape[x.ndim - own :])
 
@@ -180,11 +180,11 @@ MASKS = {
     "window_or_first": lambda b, i, j, q, k: i - 3 <= j <= i or j < 2,
     "not_window": lambda b, i, j, q, k: not i - 4 <= j <= i + 4,
 }
-"""May query i of item b see key j? (The masks that are tables are their own oracle.)"""
+"""True if query i of item b sees key j. (Masks that are tables are their own oracle.)"""
 
 
 def table(mask: str, batch: int, queries: int, keys: int) -> NDArray[np.bool_]:
-    """A mask written out as (B, 1, Q, K)."""
+    """A mask as a table (B, 1, Q, K)."""
     sees = MASKS[mask]
     cells = [[[sees(b, i, j, queries, keys) for j in range(keys)] for i in range(queries)] for b in range(batch)]
     return np.array(cells, bool).reshape(batch, 1, queries, keys)

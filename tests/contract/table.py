@@ -1,7 +1,7 @@
 """The worst errors per backend and dtype, as a table: `python -m tests.contract.table [--all] [--write FILE]`.
 
-`--all` takes the whole cross product, an hour or two on one core: `--resume FILE` keeps each score and dtype there as
-it is done, and the same command goes on where it stopped.
+`--all` runs the whole cross product, an hour or two on one core. `--resume FILE` saves each score and dtype there when
+it is done; the same command resumes from there.
 """
 
 import argparse
@@ -19,7 +19,7 @@ COMMAND = "OMP_NUM_THREADS=1 python -m tests.contract.table{} --write docs/contr
 
 @dataclass
 class Worst:
-    """The worst of a backend in a dtype, in units of the criterion's limit; `few`: of gradients of fewer than 4,096."""
+    """The worst of a backend in a dtype, relative to the limit; `few`: gradients of fewer than 4,096 numbers."""
 
     cases: int = 0
     output: float = 0.0
@@ -29,7 +29,7 @@ class Worst:
     where: str = ""
 
     def add(self, case: Case, trial: Trial, backend: str) -> None:
-        """Count a case, and remember it where it is the worst."""
+        """Count a case, and record it if it is the worst."""
         output, gradients = trial.quotients(backend)
         self.take(
             Worst(
@@ -43,7 +43,7 @@ class Worst:
         )
 
     def take(self, other: "Worst") -> None:
-        """Add the cases of another."""
+        """Add the cases of another record."""
         if other.share > self.share:
             self.where = other.where
         self.cases += other.cases
@@ -55,7 +55,7 @@ Found = dict[str, Worst]
 
 
 def measure(score: ScoreCase, dtype: torch.dtype, everything: bool) -> Found:
-    """Run every case of a score on every backend that serves it."""
+    """Run every case of a score on every backend that supports it."""
     found: Found = {}
     for case in (cross_product if everything else sample)(score, dtype):
         trial = Trial(case)
@@ -94,7 +94,7 @@ def rows(total: dict[tuple[str, str], Worst]) -> Iterator[str]:
 
 
 def page(total: dict[tuple[str, str], Worst], everything: bool) -> str:
-    """The page of the contract's figures."""
+    """The page with the contract's numbers."""
     answers = sum(worst.cases for worst in total.values())
     cases = sum(worst.cases for (backend, _), worst in total.items() if backend == "reference")
     kind = "Every legal combination" if everything else "Part (`--all` takes the whole) of every legal combination"

@@ -19,7 +19,7 @@ from qkv.scores.kernels import Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
-N = 3  # items, and heads as well: the case in which alignment from the wrong side goes unnoticed
+N = 3  # both items and heads: here, alignment from the wrong side would go unnoticed
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
@@ -101,7 +101,7 @@ def test_parameters_align_from_the_right(backend: str, kind: str) -> None:
 
 
 def test_a_parameter_per_item_and_head() -> None:
-    """All leading dimensions may be there."""
+    """Data can have all leading dimensions."""
     query, key, value = inputs()
     bandwidth = draw(N, N).exp()
     output = attention(query, key, value, score=Gaussian(bandwidth))

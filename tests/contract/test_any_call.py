@@ -90,16 +90,16 @@ BROKEN: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "map": ("peak", "attention_map", lambda found, *_: Peaked(found)),
     "again": ("repeat", "attention", lambda found, *_: found + torch.randn(())),
     "offset": ("offset", "attention", lambda found, query, *_: found + query.storage_offset()),
-    # Autograd does not see what changes in `.data`.
+    # Autograd does not notice changes through `.data`.
     "in place": ("silently", "attention", lambda found, query, *_: found + (query * query.data).sum()),
     "bad": ("reaches", "attention", lambda found, query, key, value: found + 0 * key.sum()),
 }
-"""For each promise what is said when it is broken, and a function that breaks it."""
+"""For each promise, the message when it is broken, and a function that breaks it."""
 
 
 @pytest.mark.parametrize("aspect", ASPECTS)
 def test_a_broken_promise_is_seen(aspect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In some of forty calls; a judge that passes them all would pass anything."""
+    """Some of forty calls must fail; a judge that passes them all would pass anything."""
     word, name, spoil = BROKEN[aspect]
     right = getattr(any_answer, name)
     monkeypatch.setattr(any_answer, name, lambda *given, **options: spoil(right(*given, **options), *given))

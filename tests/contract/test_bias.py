@@ -1,4 +1,4 @@
-"""A bias is added to the scores before the mask, broadcasts, and learns."""
+"""A bias is added to the scores before the mask, broadcasts, and is learned."""
 
 from itertools import product
 
@@ -37,7 +37,7 @@ WHOLE = list(product(NORMALIZERS, MASKS.values()))
 
 
 def one_mask_each(shape: tuple[int, ...]) -> list[tuple[Normalizer, Mask | None]]:
-    """Every normalizer with one mask, another one for the next shape."""
+    """Every normalizer with one mask, cycling through the masks over the shapes."""
     masks, turn = list(MASKS.values()), SHAPES.index(shape)
     return [(normalizer, masks[(place + turn) % len(masks)]) for place, normalizer in enumerate(NORMALIZERS)]
 

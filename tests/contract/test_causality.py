@@ -1,6 +1,6 @@
-"""Keys that a row may not see leave that row within the bound, whatever they hold; so do finite values.
+"""Keys masked in a row leave that row within the bound, whatever they contain; values do too if finite.
 
-Every mask here hides some keys from some rows only: those keys are poisoned, and the rows that may not see them are
+Every mask here masks some keys in some rows only: those keys are poisoned, and the rows that cannot see them are
 compared with the rows of the same call without the poison. Inf and NaN in a value may reach other rows as 0·NaN.
 """
 
@@ -17,7 +17,7 @@ from qkv.masks.lower import matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, window
 
 BACKENDS = ("reference", "sdpa", "linear", "lookup", "fused", "rowwise", "blocked")
-"""Those that serve masks that differ by row; `sorted` serves none, and `test_sorted` holds it to keys out of reach."""
+"""Backends that support masks that differ by row; `sorted` has none, and `test_sorted` covers unreachable keys."""
 
 by_dtype = pytest.mark.parametrize(
     "dtype",
@@ -25,7 +25,7 @@ by_dtype = pytest.mark.parametrize(
     ids=str,
 )
 LEADING, QUERIES, KEYS, VALUE_WIDTH = (2, 2), 150, 170, 8
-"""More than one chunk of `linear`, more than one tile of the others, and a rest."""
+"""Sizes with more than one chunk of `linear`, more than one tile of the others, and a remainder."""
 
 FEW_SEEN = torch.arange(KEYS) % 7 == 3
 
@@ -58,7 +58,7 @@ POISONS = {
     "inf": (torch.inf, None),
     "nan": (torch.nan, None),
 }
-"""What is put into keys, and into values; Inf and NaN in a value may reach other rows."""
+"""The poison in keys and in values; Inf and NaN in a value may reach other rows."""
 
 
 def poison(call: Call, where: Tensor, key: float, value: float | None) -> Call:
@@ -76,7 +76,7 @@ def apart(mask: Mask, where: Tensor) -> Tensor:
 
 
 def limit(call: Call, rows: Tensor) -> float:
-    """How far two answers may lie apart that are both within the bound of the contract: twice that bound."""
+    """How far apart two answers within the contract's bound can be: twice the bound."""
     dtype = call.leaves["query"].dtype
     wide = call.with_leaves(**{name: x.double() for name, x in call.leaves.items()})
     exact, literal = wide.output("reference")[rows], call.output("reference")[rows]

@@ -1,4 +1,4 @@
-"""First and second derivatives by finite differences, and an error that names what has none."""
+"""First and second derivatives match finite differences; an operation without one raises an error that says so."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ NAMES = {f"{score.name}-{normalizer.name}": (score, normalizer) for score, norma
 CONSTANT = [name for name in NAMES if "hard" in name or "boxcar" in name]
 SMOOTH = [name for name in NAMES if name not in CONSTANT]
 ONCE = {"sdpa", "blocked", "fused", "rowwise", "gpu"}
-"""Backends whose backward pass is written by hand, or by PyTorch without a derivative of its own."""
+"""Backends whose backward pass is hand-written, or PyTorch's own without a second derivative."""
 SIZES = ((2,), 2, 3)
 
 
@@ -63,7 +63,7 @@ def test_second_derivatives_of_the_common_mechanisms(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_second_derivatives_are_right_or_an_error_that_says_where(backend: str) -> None:
-    """Never a wrong number, nor the crash that comes later."""
+    """Never a wrong number, and no crash later."""
     ran = 0
     for name in ("scaled_dot-softmax", "additive-softmax", "gaussian-sum", "concat-mean", "scaled_dot-mean"):
         call = Call.draw(*NAMES[name], ((2,), 5, 7))
@@ -89,7 +89,7 @@ def _curvature(call: Call, backend: str) -> Tensor:
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("name", CONSTANT)
 def test_constant_mechanisms_have_zero_gradients(backend: str, name: str) -> None:
-    """Hard and Boxcar teach only values; their other gradients are zero, not missing."""
+    """Under Hard and Boxcar only values are learned; the other gradients are zero, not missing."""
     call = Call.draw(*NAMES[name])
     if not call.serves(backend):
         pytest.skip(f"{backend} does not serve {name}")
@@ -101,7 +101,7 @@ def test_constant_mechanisms_have_zero_gradients(backend: str, name: str) -> Non
 @pytest.mark.parametrize("backend", ["reference", "blocked", "auto"])
 @pytest.mark.parametrize("options", [{"score": Boxcar(2.0), "normalizer": Sum()}, {"normalizer": Hard()}], ids=str)
 def test_a_constant_mechanism_may_be_all_that_learns(backend: str, options: dict) -> None:
-    """Backward runs, though nothing but the query asks for a gradient."""
+    """Backward runs even if only the query requires a gradient."""
     query, key = torch.randn(5, 4, requires_grad=True), torch.randn(7, 4)
     attention(query, key, key, **options, backend=backend).sum().backward()
     assert query.grad is not None
@@ -109,7 +109,7 @@ def test_a_constant_mechanism_may_be_all_that_learns(backend: str, options: dict
 
 
 def test_a_boxcar_of_many_points_may_be_all_that_learns() -> None:
-    """In one dimension, where `auto` sorts; the bandwidth as well."""
+    """In one dimension, where `auto` chooses the sorted backend; the bandwidth as well."""
     query, bandwidth = torch.randn(600, 1, requires_grad=True), torch.ones((), requires_grad=True)
     key = torch.randn(700, 1)
     for leaf, score in ((query, Boxcar(1.0)), (bandwidth, Boxcar(bandwidth))):
@@ -142,7 +142,7 @@ def test_gradients_reach_what_a_callable_closes_over(backend: str) -> None:
 
 
 def test_a_callable_works_under_autocast() -> None:
-    """A network in float32 meets queries that autocast has made bfloat16."""
+    """A network in float32 meets queries that autocast turned into bfloat16."""
     network = torch.nn.Linear(4, 1)
 
     def score(query: Tensor, key: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def test_a_callable_works_under_autocast() -> None:
 
 
 def test_weights_have_gradients() -> None:
-    """A loss on the weights themselves, as guided attention takes it."""
+    """A loss on the weights themselves, as in guided attention."""
     query, key, value = (torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True) for n in (2, 3, 3))
     assert gradcheck(lambda *given: attention_with_weights(*given)[1], [query, key, value])
 

@@ -1,4 +1,4 @@
-"""Dropout by counters: the bits are a function of (seed, row, key), forward, backward and in every backend."""
+"""Counter-based dropout: the bits depend only on (seed, row, key), forward, backward and in every backend."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def skip_unless_served(backend: str, *tensors: Tensor) -> None:
 @pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
 @by_backend
 def test_the_expected_fraction_is_dropped(backend: str, dropout: float) -> None:
-    """Each is a Bernoulli draw: the fraction is within five standard deviations, by row, by key and over all."""
+    """Each weight is a Bernoulli draw: the fraction is within five standard deviations, by row, by key and overall."""
     query, key, value = inputs(150, 200)
     skip_unless_served(backend, query, key, value)
     _, weights = attention_with_weights(query, key, value, dropout=dropout, generator=seeded(), backend=backend)
@@ -124,7 +124,7 @@ def test_the_gradient_is_that_of_the_applied_weights() -> None:
 
 
 def test_explain_draws_nothing() -> None:
-    """Looking at a plan does not change what comes next."""
+    """Inspecting a plan does not change the next call's dropout."""
     tensors, generator = inputs(5, 7), seeded()
     before = generator.get_state()
     explain(*tensors, dropout=0.4, generator=generator)
@@ -132,7 +132,7 @@ def test_explain_draws_nothing() -> None:
 
 
 def test_bits_of_a_part_are_a_part_of_the_bits() -> None:
-    """Any tile may be asked for by itself."""
+    """Any tile can be computed on its own."""
     seed = torch.tensor(-(2**62) + 5)
     rows, keys = torch.arange(30), torch.arange(40)
     whole = keep_mask(seed, rows, keys, 0.3)
@@ -147,7 +147,7 @@ def test_rows_and_keys_are_uncorrelated() -> None:
 
 
 def test_mix_is_a_bijection_of_32_bits() -> None:
-    """No two counters may share their bits: checked by inverting it step by step."""
+    """No two counters may share their bits: checked by inverting the hash step by step."""
     x = torch.cat([torch.arange(1 << 12), torch.randint(0, 2**32, (1 << 12,))])
     assert torch.equal(_unmix(mix(x)), x)
 
@@ -169,7 +169,7 @@ def _times(x: Tensor, factor: int) -> Tensor:
 @pytest.mark.parametrize("mask", [lengths(0), lengths(torch.tensor([0, 1])), ~lengths(1)], ids=str)
 @pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 def test_a_single_key_may_be_hidden(backend: str, mask: Mask) -> None:
-    """A dimension of size 1 broadcasts where a tile takes a part: none of a single key is all of it."""
+    """A dimension of size 1 broadcasts even if a tile takes a slice of it."""
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, ((2, 2), 3, 1), dropout=0.3, mask=mask)
         if backend == "auto" or call.serves(backend):

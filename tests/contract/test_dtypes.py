@@ -1,4 +1,4 @@
-"""Types: all agree, autocast casts as PyTorch does, halves accumulate in float32, parameters are not lowered."""
+"""All dtypes agree; autocast casts like PyTorch, halves accumulate in float32, parameters are not downcast."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_autocast_gives_what_casting_gives(backend: str, half: torch.dtype) -> N
         (call, call.with_leaves(**{name: call.leaves[name].to(half) for name in names}))
         for call in calls(backend, torch.float32)
     ]
-    # Sinks go to PyTorch's kernel in float32 alone.
+    # Sinks go to PyTorch's kernel in float32 only.
     both = [(call, cast) for call, cast in both if backend == "auto" or cast.serves(backend)]
     assert both
     for call, cast in both:
@@ -78,7 +78,7 @@ def test_autocast_refuses_float64_among_others() -> None:
 @by_half
 @by_backend
 def test_halves_accumulate_in_float32(backend: str, half: torch.dtype) -> None:
-    """Averages of 3,000 values: summed in half precision they would be wrong in the second digit."""
+    """Averages of 3,000 values: summed in half precision, their second digit would be wrong."""
     query, key = torch.zeros(4, 1, dtype=half), torch.zeros(3000, 1, dtype=half)
     value = (torch.rand(3000, 8) + 1).to(half)
     expected = value.double().mean(0).expand(4, 8)
@@ -105,7 +105,7 @@ def test_halves_accumulate_in_float32(backend: str, half: torch.dtype) -> None:
 @by_half
 @by_backend
 def test_parameters_are_not_lowered(backend: str, half: torch.dtype) -> None:
-    """A bandwidth, softcap or alpha that half precision cannot hold makes the difference it should."""
+    """A bandwidth, softcap or alpha that half precision cannot represent must make a difference."""
     query, key, value = (torch.randn(64, 8, generator=torch.Generator().manual_seed(i)).to(half) for i in range(3))
     u = torch.finfo(half).eps / 2
     served = 0
@@ -132,7 +132,7 @@ def test_parameters_are_not_lowered(backend: str, half: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 @by_backend
 def test_results_have_the_type_of_the_query(backend: str, dtype: torch.dtype) -> None:
-    """Also where the parameters are float32, as under mixed precision."""
+    """Also if the parameters are float32, as in mixed precision."""
     given = calls(backend, torch.float32)
     lowered = [x.with_leaves(**{name: x.leaves[name].to(dtype) for name in ("query", "key", "value")}) for x in given]
     served = [call for call in lowered if backend == "auto" or call.serves(backend)]
@@ -162,7 +162,7 @@ def test_gradients_have_the_types_of_their_inputs() -> None:
 
 
 def test_mean_of_more_keys_than_float16_counts() -> None:
-    """70,000 is past the largest float16."""
+    """70,000 exceeds the largest float16."""
     query, key = torch.ones(1, 1, dtype=torch.float16), torch.ones(70_000, 1, dtype=torch.float16)
     for backend in ("reference", "blocked", "linear"):
         output = attention(query, key, key, normalizer=Mean(), score=ScaledDot(), backend=backend)
@@ -172,7 +172,7 @@ def test_mean_of_more_keys_than_float16_counts() -> None:
 
 
 def _parameters(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Kept in float32 beside half precision; large, so that a score rounded to half would be off by more than 1."""
+    """Parameters stay in float32 next to half-precision inputs; large, so that rounding a score would cost over 1."""
     g = torch.Generator().manual_seed(1)
     shapes = {"matrix": (16, 16), "vector": (16,), "per_head": (2,), "bias": (2, 32, 50)}
     found = {name: torch.randn(shape, generator=g) for name, shape in shapes.items()}
@@ -195,7 +195,7 @@ COMPUTED = {
 @by_half
 @by_backend
 def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.dtype) -> None:
-    """The contract's criterion, with m the reference, which computes in float32: not with the equation all in half."""
+    """The contract's criterion, with m the reference, which computes in float32: not the equation all in half."""
     g = torch.Generator().manual_seed(0)
     sizes = ((2, 32, 16), (2, 50, 16), (2, 50, 64), (2, 32, 64))
     *inputs, cotangent = (torch.randn(size, generator=g).to(half) for size in sizes)
@@ -227,7 +227,7 @@ def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.d
 
 @by_half
 def test_autocast_rounds_no_projection(half: torch.dtype) -> None:
-    """Autocast makes halves of query, key and value; what is computed of them stays in float32."""
+    """Autocast casts query, key and value to half; what is computed from them stays in float32."""
     query, key, value = torch.randn(3, 2, 20, 16, generator=torch.Generator().manual_seed(0)).unbind()
     for name, make in COMPUTED.items():
         for backend in ON_CPU:

@@ -1,4 +1,4 @@
-"""A row that may see nothing, or whose weights are all zero: output 0, weights 0, lse −inf, finite zero gradients."""
+"""A row that sees nothing, or whose weights are all zero: output 0, weights 0, lse −inf, finite zero gradients."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_empty_axes(backend: str, sizes: tuple[tuple[int, int], int, int]) -> No
 @pytest.mark.parametrize("widths", [(0, 4), (3, 0), (0, 0)], ids=str)
 @by_backend
 def test_widths_of_zero(backend: str, widths: tuple[int, int]) -> None:
-    """All scores are 0 where there is nothing to compare: the plain average."""
+    """With vectors of width 0 all scores are 0: the plain average."""
     query, key = torch.zeros(2, 5, widths[0]), torch.zeros(2, 7, widths[0])
     value = torch.randn(2, 7, widths[1])
     if refused(backend, query, key, value):

@@ -20,7 +20,7 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def failures(cases: Iterable[Case]) -> list[str]:
-    """Each case that a backend serves and gets wrong."""
+    """Each case that a backend supports and gets wrong."""
     found = []
     for case in cases:
         trial = Trial(case)
@@ -39,7 +39,7 @@ def test_backends_are_exact(score: str) -> None:
 
 
 def test_any_two_of_score_normalizer_mask_and_type_meet() -> None:
-    """In the part above; the whole cross product is slow."""
+    """The subset above; the whole cross product is slow."""
     every = [case for score in SCORES for dtype in DTYPES for case in cross_product(score, dtype)]
     part = [case for score in SCORES for case in paired(score)]
     for one, other in combinations(("score", "normalizer", "mask", "dtype"), 2):
@@ -94,7 +94,7 @@ def oracle_error(case: Case) -> float:
 
 
 LIMIT = 256.0
-"""Roundoffs: 40 keys, widths up to 32, and scores up to about 20, whose exponentials multiply relative errors by it."""
+"""In roundoffs: 40 keys, widths up to 32, and scores up to about 20, whose exp multiplies relative errors by 20."""
 
 
 @by_score
@@ -129,7 +129,7 @@ SMALL = [
 
 
 def _one_type_each() -> list[object]:
-    """Every small parameter in one type, another one for the next; in all types in the whole suite."""
+    """Every small parameter in one type, alternating; in all types in the whole suite."""
     return [
         pytest.param(*names, dtype, marks=[] if place % len(DTYPES) == turn else pytest.mark.slow)
         for place, names in enumerate(SMALL)
@@ -141,7 +141,7 @@ def _one_type_each() -> list[object]:
 def test_gradients_of_small_parameters_are_exact(
     score: str, normalizer: str, parameter: str, dtype: torch.dtype
 ) -> None:
-    """Two numbers are too few for the quotient of two samples: 64 cotangents make a sample of them."""
+    """Two numbers are too few for a quotient of samples: 64 cotangents make them a sample."""
     trial = Trial(Case(SCORE[score], NORMALIZER[normalizer], MASK["lengths"], dtype))
 
     def gradients(backend: str, precision: torch.dtype) -> torch.Tensor:

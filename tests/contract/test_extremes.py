@@ -1,4 +1,4 @@
-"""Magnitudes at the edges: results stay within the bound of the float64 result, or overflow visibly, never silently."""
+"""Extreme magnitudes: results stay within the bound of the float64 result, or overflow visibly, never silently."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def check(
     roundoffs: float = 16.0,
     rows: Tensor | None = None,
 ) -> None:
-    """The output is the float64 result but for so many roundoffs of the largest value."""
+    """Compare with the float64 result, within `times` roundoffs of the largest value."""
     if not served(backend, *tensors, score=score, normalizer=normalizer):
         pytest.skip(f"{backend} does not serve this")
     wide = [x.double() for x in tensors]
@@ -52,7 +52,7 @@ def check(
 @pytest.mark.parametrize("normalizer", [Softmax(), Sparsemax(), Entmax(), Entmax(1.3), Hard()], ids=repr)
 @by_backend
 def test_huge_logits(backend: str, normalizer: Normalizer, size: float) -> None:
-    """±size: one key of each row takes all, and nothing overflows."""
+    """±size: one key of each row gets all the weight, and nothing overflows."""
     query = torch.full((4, 1), 1.0)
     key = torch.linspace(-1, 1, 9)[:, None] * size
     value = torch.randn(9, 3)
@@ -92,7 +92,7 @@ def test_cosine_at_any_magnitude(backend: str, size: float, dtype: torch.dtype) 
 @by_dtype
 @by_backend
 def test_additive_with_activations_of_opposite_sign(backend: str, dtype: torch.dtype) -> None:
-    """±1e4: e^{2a}·e^{2b} is ∞·0 where it is made without care, and the sum a + b may be small after all."""
+    """±1e4: a careless e^{2a}·e^{2b} is ∞·0, though the sum a + b may be small."""
     a = torch.linspace(-1e4, 1e4, 9).to(dtype)[:, None] + torch.zeros(9, 4, dtype=dtype)
     b = -a + torch.tensor([0.5, -0.25, 0.125, 0.0], dtype=dtype)
     score = Additive(torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=dtype))
@@ -110,13 +110,13 @@ def test_rectified_sums_of_opposite_sign(backend: str, normalizer: Normalizer) -
 
 
 def two_clusters(width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At ±1000, with differences of about one inside: ‖q‖² + ‖k‖² − 2q·k cancels twenty bits."""
+    """At ±1000, with differences of about one: ‖q‖² + ‖k‖² − 2q·k cancels twenty bits."""
     side = torch.tensor([1000.0, -1000.0]).repeat(8)[:, None]
     return side + torch.randn(16, width), side + torch.randn(16, width), torch.randn(16, 3)
 
 
 def one_outlier(width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At 1e6: a mean or a norm taken over all keys is that of the outlier."""
+    """An outlier at 1e6 dominates any mean or norm taken over all keys."""
     query, key = torch.randn(16, width), torch.randn(16, width)
     key[5] = 1e6
     query[3] = 1e6
@@ -124,7 +124,7 @@ def one_outlier(width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def far_away(width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All about 1e5: only differences matter."""
+    """All numbers near 1e5: only differences matter."""
     return 1e5 + torch.randn(16, width), 1e5 + torch.randn(16, width), torch.randn(16, 3)
 
 
@@ -168,7 +168,7 @@ def test_gradients_of_distances_do_not_cancel(backend: str, scene) -> None:
 @by_dtype
 @by_backend
 def test_denormals(backend: str, dtype: torch.dtype) -> None:
-    """Numbers below the normal range are numbers."""
+    """Subnormal numbers are numbers."""
     tiny = torch.finfo(dtype).tiny
     query = (torch.randn(4, 8).double() * 4).to(dtype)
     key = (torch.randn(5, 8).double() * tiny / 2).to(dtype)
@@ -178,7 +178,7 @@ def test_denormals(backend: str, dtype: torch.dtype) -> None:
 
 @by_backend
 def test_values_at_the_end_of_the_range(backend: str) -> None:
-    """Weights sum to one: values of 1e38 average to 1e38, they do not add up first.
+    """Weights sum to one: values of 1e38 average to 1e38 without being summed first.
 
     PyTorch's kernel divides last: values over the largest number / K overflow there, visibly.
     """
@@ -210,11 +210,11 @@ def pulled(
 @by_dtype
 @by_backend
 def test_a_gaussian_that_nearly_underflows_is_a_softmax(backend: str, dtype: torch.dtype, reach: float) -> None:
-    """Weights below the least normal number are divided by their sum as others are, and pull as others do.
+    """Subnormal weights are divided by their sum like others, and contribute to gradients like others.
 
     At `reach` of the distance at which the exponential becomes 0. The squared distance to a key is a sum of four
     rounded squares: its relative error is at most 3u, that of a difference of two exponents 6u times the largest, and
-    a weight's likewise. A gradient has distances for a factor.
+    a weight's likewise. A gradient has a distance as a factor.
     """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     largest = (1075 if wide == torch.float64 else 150) * 0.6931
@@ -235,7 +235,7 @@ def test_a_gaussian_that_nearly_underflows_is_a_softmax(backend: str, dtype: tor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_maps_of_a_gaussian_that_nearly_underflows_are_the_weights(dtype: torch.dtype) -> None:
-    """Their row state has lost digits: rows are made whole."""
+    """The row state has lost digits: such rows are renormalized."""
     far = 14.2 if dtype == torch.float32 else 38.4
     query, key = torch.tensor([[far], [0.5]], dtype=dtype), torch.tensor([[0.0], [-0.03], [0.01]], dtype=dtype)
     value = torch.eye(3, dtype=dtype)
@@ -251,7 +251,7 @@ def around_zero(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def twins(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Half of the keys are queries, the others next to one."""
+    """Half of the keys are queries, the others are close to one."""
     return x, torch.where(torch.arange(x.shape[0])[:, None] % 2 == 0, x, x + 1e-5 * x.flip(0))
 
 
@@ -271,7 +271,7 @@ def one_far(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("width", [1, 16])
 @by_backend
 def test_roots_of_distances_are_as_exact_as_the_equation(backend: str, width: int, power: float, scene) -> None:
-    """Self-attention: the distance of a point to itself is 0, whose root magnifies whatever was lost in it."""
+    """Self-attention: the distance of a point to itself is 0, and a root magnifies any rounding error in it."""
     torch.manual_seed(5)
     query, key = scene(torch.randn(48, width))
     tensors, cotangent = (query, key, torch.randn(48, 8)), torch.randn(48, 8)
@@ -290,7 +290,7 @@ def test_roots_of_distances_are_as_exact_as_the_equation(backend: str, width: in
 
 @by_backend
 def test_a_power_far_outside_its_support_has_no_slope(backend: str) -> None:
-    """Its derivative overflows where the kernel is 0."""
+    """The derivative overflows where the kernel is 0."""
     tensors = torch.tensor([[0.0], [0.5]]), torch.tensor([[0.25], [1e9]]), torch.ones(2, 1)
     if not served(backend, *tensors, score=Epanechnikov(power=12)):
         pytest.skip(f"{backend} serves no such kernel")
@@ -303,7 +303,7 @@ def test_a_power_far_outside_its_support_has_no_slope(backend: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @by_backend
 def test_bandwidths_of_any_size(backend: str, dtype: torch.dtype, bandwidth: float, size: float, learned: bool) -> None:
-    """‖q−k‖²/h² is that of the quotients, also where h² or h⁻² leaves float32."""
+    """‖q−k‖²/h² equals that of the quotients, even if h² or h⁻² overflows float32."""
     torch.manual_seed(6)
     for width, build in itertools.product((1, 5), (Gaussian, SquaredDistance, Epanechnikov, Boxcar)):
         query, key = ((torch.randn(2, 40, width) * size).to(dtype) for _ in range(2))
@@ -323,12 +323,12 @@ def test_bandwidths_of_any_size(backend: str, dtype: torch.dtype, bandwidth: flo
             answers.append([output, *(x.flatten() for x in pulls[:3]), *(pulls[3:])])
         for expected, got in zip(*answers, strict=True) if len(answers) == 2 else ():
             scale = max(1e-30, expected.abs().max().item())
-            # Weights differ by some roundoffs of exponents of at most 30; hundreds of terms add up in a gradient.
+            # Weights differ by a few roundoffs of exponents of at most 30; a gradient sums hundreds of terms.
             assert (got.double() - expected).abs().max() <= 500 * unit(dtype) * scale
 
 
 @by_backend
 def test_keys_so_far_that_cells_cannot_be_told_apart_are_subtracted(backend: str) -> None:
-    """On a line, at 1e18 bandwidths from 0, the centers of cells as wide as the support round to thousands of them."""
+    """On a line 1e18 bandwidths from 0, centers of support-wide cells round to thousands of supports."""
     x = torch.tensor([1.1, 1.3, 1.1, 1.7, 1.3, 1.3], dtype=torch.float64)[:, None] * 1e6
     check(backend, (x, x, torch.arange(6.0, dtype=torch.float64)[:, None]), Epanechnikov(1e-12), Sum())

@@ -1,4 +1,4 @@
-"""Grouped heads are repeated heads, with every mechanism, mask, bias and parameter per head."""
+"""Grouped heads equal repeated heads, with every mechanism, mask, bias and per-head parameter."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ def draw(*shape: int) -> Tensor:
 
 
 def each(x: Tensor, dim: int = 0) -> Tensor:
-    """Repeat what belongs to the keys for every query head of its group."""
+    """Repeat each key head for every query head of its group."""
     return x.repeat_interleave(H // G, dim)
 
 
 def mechanisms() -> dict[str, tuple[Score, Score, Normalizer, Normalizer]]:
-    """Score and normalizer as grouped heads take them, and as repeated heads do."""
+    """Score and normalizer for grouped heads, and the same for repeated heads."""
     torch.manual_seed(1)
     scale, width, alpha = draw(H), draw(H).exp(), 1.3 + torch.rand(H, dtype=torch.float64) / 2
     matrix, hidden, left, right = draw(H, D, D), draw(H, A), draw(H, A, D), draw(G, A, D)

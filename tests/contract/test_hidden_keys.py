@@ -1,4 +1,4 @@
-"""What no one may see changes no bit, whatever it holds; what a row may see and is NaN stays visible."""
+"""Keys masked everywhere change no bit, whatever they contain; a NaN that a row sees stays visible."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ by_dtype = pytest.mark.parametrize(
 
 @dataclass(frozen=True)
 class Hiding:
-    """A mask, which keys (B, 1, K) it hides from every query, and which queries (B, 1, Q) see nothing."""
+    """A mask, the keys (B, 1, K) that it masks from every query, and the queries (B, 1, Q) that see nothing."""
 
     mask: Mask | Tensor
     keys: Tensor
@@ -109,7 +109,7 @@ SMOOTH = ("softmax", "softmax_sink", "mean", "identity", "sigmoid", "sigmoid_bia
 
 @by_backend
 def test_visible_nan_stays_visible(backend: str) -> None:
-    """A NaN in the value of a key that a row weighs, or in the row's own query, shows in the row's output."""
+    """A NaN in the value of a key with weight, or in the row's own query, shows in the row's output."""
     if backend == "lookup":
         pytest.skip("a hard row weighs one key alone: tests/algorithms/tiled/test_lookup.py")
     ran = 0
@@ -129,7 +129,7 @@ def test_visible_nan_stays_visible(backend: str) -> None:
         output = call.with_leaves(key=key).output(backend)
         assert output[1, 0].isnan().all(), call
         assert output[1, 1].isfinite().all(), call
-        if score.bend is None:  # a kernel or a rectifier may give a key no weight at all
+        if score.bend is None:  # a kernel or a rectifier can give a key zero weight
             value = call.leaves["value"].clone()
             value[1, 0, 2] = torch.nan
             assert call.with_leaves(value=value).output(backend)[1, 0].isnan().all(), call
@@ -138,7 +138,7 @@ def test_visible_nan_stays_visible(backend: str) -> None:
 
 @by_backend
 def test_an_outlier_among_hidden_keys_moves_no_distance(backend: str) -> None:
-    """Shifts and centers are taken of visible keys only: an outlier of 1e30 would ruin every product about it."""
+    """Shifts and centers use visible keys only: an outlier of 1e30 would ruin every product around it."""
     for name in ("squared_distance", "gaussian"):
         normalizer = NORMALIZER["softmax" if name == "squared_distance" else "sum"]
         call = Call.draw(SCORE[name], normalizer, dtype=torch.float32, mask=HIDINGS["lengths"].mask)

@@ -1,7 +1,7 @@
-"""What changes in place between forward and backward raises, as in PyTorch, or changes nothing: never a wrong gradient.
+"""In-place changes between forward and backward raise, as in PyTorch, or change nothing: never a wrong gradient.
 
-Whatever a call reads is changed: query, key, value, parameters, a bias, and what masks, biases from positions and
-functions of the caller's own hold.
+Everything a call reads is changed: query, key, value, parameters, a bias, and the tensors held by masks, position
+biases and user-defined functions.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def change(x: Tensor) -> None:
 def holds(compute: Callable[[], tuple[Tensor, list[Tensor], dict[str, Tensor]]]) -> None:
     """Change each tensor that a call reads, one at a time.
 
-    `compute` makes everything anew: an output, the leaves of its gradients, and what may change.
+    `compute` builds everything from scratch: an output, the leaves of its gradients, and the tensors to change.
     """
     output, leaves, readable = compute()
     expected = torch.autograd.grad(output.sum(), leaves, materialize_grads=True)
@@ -77,7 +77,7 @@ def holds(compute: Callable[[], tuple[Tensor, list[Tensor], dict[str, Tensor]]])
 
 
 def _gradients(total: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...] | None:
-    """None if PyTorch's error says that something has changed."""
+    """None if PyTorch reports that something changed."""
     try:
         return torch.autograd.grad(total, leaves, materialize_grads=True)
     except RuntimeError as error:
@@ -97,7 +97,7 @@ def call_with(call: Call, backend: str, options: Callable[[], tuple[dict[str, An
 
 
 def served(backend: str, **options: Any) -> Iterator[Call]:
-    """With as many queries as keys, and with float32, for which most kernels are."""
+    """With as many queries as keys, and in float32, which most kernels require."""
     for turn, (score, normalizer) in enumerate(MECHANISMS):
         dtype = torch.float64 if turn % 4 == 0 else torch.float32
         call = Call.draw(score, normalizer, ((B, H), Q, K), dtype, **options)
@@ -136,7 +136,7 @@ def test_masks_that_change_in_place_are_seen(backend: str, name: str, whole: boo
 @pytest.mark.parametrize("kind", [lengths, dense])
 @by_backend
 def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[..., Mask]) -> None:
-    """Such a tensor has no version, and no graph saves it; there it may still change."""
+    """An inference tensor has no version, and no graph saves it; it can still change."""
     for call in islice(served(backend, mask=dense(table())), 2):
         results = []
         for changes in (False, True):
@@ -201,7 +201,7 @@ def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name:
 
 
 class Network(nn.Module):
-    """A score of the caller's own that counts its calls, which is its own affair."""
+    """A user-defined score that counts its calls; that state is its own business."""
 
     def __init__(self) -> None:
         super().__init__()

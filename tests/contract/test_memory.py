@@ -1,4 +1,4 @@
-"""Nothing of size Q×K exists on the way, forward or backward: every tensor that PyTorch makes is counted."""
+"""No tensor of size Q×K exists during forward or backward: every tensor that PyTorch allocates is counted."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_no_tensor_grows_with_queries_times_keys(backend: str, mask: str) -> Non
         if not call.serves(backend):
             continue
         if ran > 3 and "per_head" not in score.name and normalizer.name not in ("entmax", "hard"):
-            continue  # one of each kind is enough: these are the tests' largest problems
+            continue  # one of each kind is enough: no other tests are as large
         ran += 1
         with Largest() as seen:
             call.gradients(backend)
@@ -102,7 +102,7 @@ def test_biases_from_positions_never_become_a_matrix(score: Score, bias: str, le
 
 
 def test_unequal_widths_do_not_leave_the_fused_kernel() -> None:
-    """PyTorch's own fallback for D ≠ V holds the matrix."""
+    """PyTorch's own fallback for D ≠ V allocates the matrix."""
     call = Call.draw(*KEPT[0], ((), N, N), torch.float32, value_width=8)
     with Largest() as seen:
         call.gradients("auto")
@@ -111,7 +111,7 @@ def test_unequal_widths_do_not_leave_the_fused_kernel() -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_auto_takes_linear_memory_past_the_limit(mask: str) -> None:
-    """Never the full matrix, once Q·K per head is over the stated limit."""
+    """Never the full matrix once Q·K per head exceeds the stated limit."""
     for score, normalizer in MECHANISMS:
         heads = (2,) if "per_head" in score.name or normalizer.shapes else ()
         call = Call.draw(score, normalizer, (heads, N, N), torch.float32, mask=MASKS[mask])
@@ -140,6 +140,6 @@ print(status("VmHWM") - before)
 
 @pytest.mark.slow
 def test_a_function_of_yours_leaves_no_tile_behind() -> None:
-    """The heap kept 0.9 MiB for each tile, which no count of tensors shows: 420 MiB here, and now 170."""
+    """The heap used to retain 0.9 MiB per tile, which no count of tensors shows: 420 MiB here, now 170."""
     done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 260

@@ -1,4 +1,4 @@
-"""Keras 3 on the PyTorch backend says the same: plain, additive, multi-head and grouped attention."""
+"""Agreement with Keras 3 on the PyTorch backend: plain, additive, multi-head and grouped attention."""
 
 import os
 import warnings
@@ -87,7 +87,7 @@ def test_additive_attention(layers: Any) -> None:
 
 
 def projected(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Keras keeps its projections as (width, heads, width of a head)."""
+    """Keras stores its projections as (width, heads, head width)."""
     return torch.einsum("bnm,mhd->bhnd", x, weight) + bias[:, None]
 
 

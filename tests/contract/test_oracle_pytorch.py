@@ -1,4 +1,4 @@
-"""PyTorch's own attention says the same: scaled_dot_product_attention in every mode, MultiheadAttention's weights."""
+"""Agreement with PyTorch: scaled_dot_product_attention in every mode, and MultiheadAttention's weights."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_scale(backend: str) -> None:
 
 
 def test_weights_of_multihead_attention() -> None:
-    """Its masks mean the opposite: True there is hidden here."""
+    """PyTorch's masks mean the opposite: True there is masked here."""
     layer = torch.nn.MultiheadAttention(12, 3, batch_first=True, bias=False, dtype=torch.float64)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     hidden = torch.tensor([[False] * 5, [False, False, False, True, True]])
@@ -99,7 +99,7 @@ def test_weights_of_multihead_attention() -> None:
 
 
 def test_a_sink_is_a_key_of_zero_value() -> None:
-    """As `add_zero_attn` and learned sinks are made elsewhere: one more key whose score is the sink."""
+    """As `add_zero_attn` and learned sinks do it elsewhere: one more key whose score is the sink."""
     q, k, v = draw(torch.float64)
     sink = torch.randn(4, dtype=torch.float64)
     s = torch.cat([sink.view(4, 1, 1).expand(2, 4, 9, 1), q @ k.mT * 8**-0.5], -1)

@@ -1,4 +1,4 @@
-"""Asking for weights, asking for the state, or asking again does not change a bit."""
+"""Requesting weights, requesting the state, or repeating a call does not change a bit."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def test_weights_times_values_are_the_output(backend: str, dtype: torch.dtype) -
 
 @by_backend
 def test_the_state_comes_with_the_same_output(backend: str) -> None:
-    """Within the bound: a kernel that also returns its state may be another one."""
+    """Within the bound: a kernel that also returns its state can be a different one."""
     for call in calls(backend, torch.float64, "lengths", state=True, gradient=False):
         output, state = call.state(backend)
         assert near(output, call.output(backend)), call
@@ -120,8 +120,9 @@ MORE = (
     (SCORE["uniform"], NORMALIZER["softmax"]),
     (ScoreCase("wide", lambda p: ScaledDot(), width=128, key_width=128), NORMALIZER["softmax"]),
 )
-"""Beside the mechanisms of every test: one whose operands are narrower than its keys, and one that is worth two threads
-for each item, so that the number of threads decides by what it is computed."""
+"""Two more mechanisms: one whose operands are narrower than its keys, and one where each item is worth two threads, so
+that the thread count selects the algorithm.
+"""
 
 
 def different_calls(whole: bool) -> list[Call]:
@@ -137,7 +138,7 @@ def different_calls(whole: bool) -> list[Call]:
 
 
 def bits_of(call: Call, threads: int) -> tuple[str, str]:
-    """What a call gives without gradients and with them, short enough to be written down."""
+    """The results of a call without gradients and with them, as short strings."""
     torch.set_num_threads(threads)
     output, gradients = call.gradients("auto")
     return tuple(
@@ -154,14 +155,14 @@ def threads_as_before() -> Iterator[None]:
 
 
 def in_turn(order: Sequence[Call], threads: Sequence[int]) -> dict[str, list[tuple[str, str]]]:
-    """The bits of every call for so many threads, one count after the other: nothing is asked twice in a row."""
+    """The bits of every call for one thread count after the other: no call repeats immediately."""
     return {str(count): [bits_of(call, count) for call in order] for count in threads}
 
 
 @by_part
 @pytest.mark.usefixtures("threads_as_before")
 def test_the_first_call_and_those_that_follow_give_the_same_bits(whole: bool) -> None:
-    """Of one thread and of two: what is remembered of a call for the one must not serve the other."""
+    """With one thread and with two: a plan cached for one thread count must not serve the other."""
     calls = different_calls(whole)
     plan_cache.PLANS.clear()
     plan._remembered.cache_clear()

@@ -1,4 +1,4 @@
-"""Any leading dimensions, broadcasting, axes of zero or one, unequal widths, strides of any kind: one meaning."""
+"""Any leading dimensions, broadcasting, axes of zero or one, unequal widths, any strides: one meaning."""
 
 from math import prod
 
@@ -27,7 +27,7 @@ Mechanism = tuple[Score, Normalizer, int, int]
 
 
 def _mechanisms() -> list[Mechanism]:
-    """One for each core, with D ≠ E wherever the score translates."""
+    """One score per core, with D ≠ E wherever the score projects."""
     g = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
     return [
@@ -42,7 +42,7 @@ def _mechanisms() -> list[Mechanism]:
 
 
 def by_hand(query: Tensor, key: Tensor, value: Tensor, score: Score, normalizer: Normalizer, seen: Tensor) -> Tensor:
-    """One item at a time, two dimensions each."""
+    """One item at a time, as two-dimensional tensors."""
     leading = broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     assert leading is not None
     q, k, v = (x.expand(*leading, *x.shape[-2:]).reshape(prod(leading), *x.shape[-2:]) for x in (query, key, value))
@@ -60,7 +60,7 @@ def problems(draw: st.DrawFn) -> tuple[Mechanism, Tensor, Tensor, Tensor, bool]:
     leading = draw(leading_shapes)
 
     def fewer() -> tuple[int, ...]:
-        """The same, with dimensions missing in front or of size 1."""
+        """The same, with leading dimensions missing or of size 1."""
         start = draw(st.integers(0, len(leading)))
         return tuple(1 if draw(st.booleans()) else size for size in leading[start:])
 
@@ -110,7 +110,7 @@ def test_broadcast_inputs_get_summed_gradients(backend: str) -> None:
 
 
 def _strided(x: Tensor, how: str) -> Tensor:
-    """The same numbers, laid out otherwise in memory."""
+    """The same numbers in other memory layouts."""
     match how:
         case "transposed":
             return x.transpose(-1, -2).contiguous().transpose(-1, -2)
@@ -154,7 +154,7 @@ def test_expanded_inputs(backend: str) -> None:
 
 @by_backend
 def test_no_item_depends_on_its_batch(backend: str) -> None:
-    """Alone or among others, within the bound."""
+    """Alone or in a batch, within the bound."""
     ran = 0
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, ((2, 2), 5, 7))

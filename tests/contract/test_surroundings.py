@@ -1,4 +1,4 @@
-"""The answer depends on the numbers alone: not on the default dtype or device, nor on inference mode before."""
+"""The answer depends on the numbers alone, not on the default dtype or device or on earlier inference mode."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -50,7 +50,7 @@ def calls() -> list[Call]:
 
 
 def answers(call: Call, backend: str) -> list[Tensor]:
-    """Everything that can be asked, of one backend; empty where it serves nothing of that."""
+    """All outputs of one backend; empty if it supports no such call."""
     found: list[Tensor] = []
 
     def ask(function: Callable[[], list[Tensor]]) -> None:
@@ -92,7 +92,7 @@ def test_defaults_change_no_bit(backend: str, default: Callable[[], AbstractCont
 
 @by_default
 def test_short_sequences_with_gradients_change_no_bit(default: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Enough items for the compiled pass over short sequences, whose tables are made anew."""
+    """Enough items for the compiled kernel for short sequences, whose tables are rebuilt."""
     leaves = [torch.randn(8, 8, 24, 16, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)]
     for mask in (None, causal()):
         expected = torch.autograd.grad(attention(*leaves, mask=mask).square().sum(), leaves)
@@ -104,7 +104,7 @@ def test_short_sequences_with_gradients_change_no_bit(default: Callable[[], Abst
 
 @by_backend
 def test_inference_mode_before_changes_nothing_after(backend: str) -> None:
-    """What a first call in inference mode leaves behind, a plan or a table, serves one with gradients."""
+    """A plan or table cached by a first call in inference mode serves a later call with gradients."""
     served = 0
     for call in a_third(calls(), len(backend) + 1):
         if "dropout" in call.options:
@@ -129,7 +129,7 @@ def test_inference_mode_before_changes_nothing_after(backend: str) -> None:
 
 @by_backend
 def test_leaves_made_in_inference_mode_serve_beside_one_that_learns(backend: str) -> None:
-    """PyTorch saves no such tensor for a backward pass: keys and values that were made there are taken as numbers."""
+    """PyTorch saves no inference tensors for backward: keys and values created there count as constants."""
     served = 0
     for call in a_third(calls(), len(backend) + 2):
         if "dropout" in call.options:
@@ -142,7 +142,7 @@ def test_leaves_made_in_inference_mode_serve_beside_one_that_learns(backend: str
                 leaves = {**others, learned: call.leaves[learned].detach().clone().requires_grad_()}
                 output = call._call(attention, leaves, backend)
                 if not output.requires_grad:
-                    # Where a value is read alone, queries may be left out of the graph.
+                    # If the value alone is differentiated, queries can be left out of the graph.
                     return torch.zeros_like(leaves[learned])
                 return torch.autograd.grad(output.sum(), leaves[learned], materialize_grads=True)[0]
 

@@ -1,4 +1,4 @@
-"""A table of what can be wrong with a corpus, what comes of each, and corpora made of it."""
+"""A table of possible corpus defects, the outcome of each, and corpora generated from it."""
 
 import gzip
 from collections.abc import Callable
@@ -13,10 +13,10 @@ class Defect:
     """One kind of defect.
 
     Args:
-        name: of it.
-        apply: given the bytes of a sound line, the bytes that stand in its place.
-        message: what the error says of the line, or None if the line is to be read as `treated` says.
-        treated: given the bytes that stand there, the text that is read.
+        name: its name.
+        apply: maps the bytes of a valid line to the bytes that replace it.
+        message: what the error says about the line, or None if the line is read, as `treated` says.
+        treated: maps the replacement bytes to the text that is read.
     """
 
     name: str
@@ -69,13 +69,13 @@ READ = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file, and what must come of it.
+    """A file and its expected outcome.
 
     Args:
         data: its bytes.
-        name: of the file.
-        lines: what is read, or None if it is refused.
-        line: where it is refused, from 1 on; 0 where the file as a whole is.
+        name: its file name.
+        lines: the lines read, or None if the file is refused.
+        line: the number of the refused line, from 1; 0 if the file as a whole is refused.
         message: what the error says.
     """
 
@@ -87,7 +87,7 @@ class Corpus:
 
 
 def corpora(count: int, seed: int = 0) -> list[Corpus]:
-    """Make corpora, each with one defect that is refused, or with several lines that are read in their own way."""
+    """Build corpora, each with one refused defect or with several lines that get special treatment."""
     random = Random(seed)
     return [_corpus(random, number) for number in range(count)]
 

@@ -1,4 +1,4 @@
-"""Batches hold every example once, stay inside their budget and depend on nothing but lengths, seed and epoch."""
+"""Batches contain every example once, stay within budget and depend only on lengths, seed and epoch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Files come in as they are or not at all, and what is wrong with them is said with file, line and hint."""
+"""Files are read unchanged or refused, with file, line and hint."""
 
 import gzip
 import io

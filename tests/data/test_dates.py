@@ -1,4 +1,4 @@
-"""Every text means one date, the right one, and the sets to train and to test on share nothing."""
+"""Every text means one date, the right one, and training and test sets are disjoint."""
 
 import re
 from datetime import date, timedelta
@@ -38,7 +38,7 @@ def test_formats_read_as_people_write(form: str, text: str) -> None:
 @given(DAYS)
 def test_parts_agree_with_the_calendar(day: date) -> None:
     parts = dates.parts(day)
-    # The C locale's names, by way of the standard library.
+    # The C locale's names, via the standard library.
     assert parts["weekday"] == day.strftime("%A")
     assert parts["short_weekday"] == day.strftime("%a")
     assert parts["name"] == day.strftime("%B")
@@ -67,7 +67,7 @@ def assert_no_text_means_two_dates(days: list[date]) -> None:
 
 
 def test_no_text_means_two_dates_among_those_that_could_be_confused() -> None:
-    # Day, month and two-digit year can trade places only where all are small.
+    # Day, month and two-digit year can be swapped only if all are small.
     years = [1950, 1951, 1999, 2000, 2001, 2011, 2012, 2049]
     assert_no_text_means_two_dates([date(y, m, d) for y in years for m in range(1, 13) for d in range(1, 13)])
 

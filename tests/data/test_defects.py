@@ -90,7 +90,7 @@ print(int(peak[0]) >> 10)
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_line_of_a_gigabyte_is_refused_within_512_mib(tmp_path: Path, packed: bool) -> None:
-    """A file with a hole of a gigabyte is plain; a pipe gives a gigabyte that is packed."""
+    """A sparse file of a gigabyte; for a pipe, a gzip of a gigabyte."""
     path = tmp_path / ("giant.gz" if packed else "giant")
     if packed:
         member = gzip.compress(b"a" * (1 << 24))
@@ -108,7 +108,7 @@ def test_a_line_of_a_gigabyte_is_refused_within_512_mib(tmp_path: Path, packed: 
 
 
 def adversarial(size: int, seed: int = 0) -> dict[str, str]:
-    """Texts that are hard for one tokenizer or another, each of about so many characters."""
+    """Texts of about `size` characters that are hard for one tokenizer or another."""
     random = Random(seed)
     return {
         "one letter": "a" * size,
@@ -124,8 +124,9 @@ def adversarial(size: int, seed: int = 0) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "char"])
 def test_long_runs_are_tokenized_piece_by_piece(kind) -> None:
-    """What is cut into pieces of bounded size takes time in proportion to its length: a run twice as long has the same
-    pieces, and as many more of them."""
+    """Text split into chunks of bounded size takes linear time: a run twice as long has the same tokens, and
+    proportionally more of them.
+    """
     tokenizer = Tokenizer.learn(["aaaa abab a.a. b" * 8, "abcdefghij" * 9], kind=kind, size=300, minimum=1)
     for name, text in adversarial(64 * 32).items():
         once, twice = tokenizer.encode(text), tokenizer.encode(text * 2)

@@ -1,4 +1,4 @@
-"""Features of a text: what counts as one, and that their numbers stay."""
+"""Features of a text: what counts as one, and that their ids are stable."""
 
 import zlib
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from qkv.data.features import text_features
 
-_MANY = 2**40  # so many that no two features of a test share a number
+_MANY = 2**40  # so many that no two features of a test share an id
 
 
 def _number(feature: str) -> int:

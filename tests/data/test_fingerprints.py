@@ -1,4 +1,4 @@
-"""Equal data has equal fingerprints, other data has others."""
+"""Equal data has equal fingerprints, and different data has different ones."""
 
 from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""What is held out is never trained on."""
+"""Held-out examples are never trained on."""
 
 import pytest
 from hypothesis import given

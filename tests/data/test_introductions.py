@@ -1,4 +1,4 @@
-"""Generated introductions: names are new in each part."""
+"""Generated introductions: each split has names of its own."""
 
 import pytest
 

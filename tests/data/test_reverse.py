@@ -1,4 +1,4 @@
-"""Reversed sequences are right, different and repeatable."""
+"""Reversed sequences are correct, distinct and reproducible."""
 
 import pytest
 from hypothesis import given

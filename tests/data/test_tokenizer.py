@@ -1,4 +1,4 @@
-"""Text comes back from its ids, learning is repeatable, and a hostile file is refused before it is used."""
+"""Text survives a round trip through ids, training is reproducible, and a hostile file is refused before use."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ RUNS = st.tuples(st.sampled_from([*" \n\t.,a1é￭漢\u0301\u2028", "ab", "a.", 
 
 @given(st.lists(RUNS, max_size=8), st.integers(1, 300))
 def test_chunks_are_cut_between_pieces_alone(runs: list[tuple[str, int]], size: int) -> None:
-    """Each chunk falls into its pieces as the whole text does."""
+    """Each chunk splits into the tokens that the whole text has there."""
     text = "".join(part * count for part, count in runs)
     parts = list(chunks(text, size))
     assert "".join(parts) == text
@@ -64,7 +64,7 @@ def test_a_text_in_chunks_has_the_ids_of_the_whole(text: str) -> None:
 
 
 def words_at_once(text: str) -> list[str]:
-    """What `words` promises, from all pieces of the text together."""
+    """What `words` promises, computed from all tokens of the text at once."""
     pieces, last_end = list[str](), -1
     for piece, (start, end) in segments._WORD_SPLIT.pre_tokenize_str(text.replace("￭", "■")):
         touches, is_mark = start == last_end, segments._is_mark(piece)

@@ -1,7 +1,7 @@
-"""Reads many spoilt files of every kind: `python -m tests.fuzz --mutations 200000`.
+"""Read many corrupted files of every kind: `python -m tests.fuzz --mutations 200000`.
 
-Prints a table, and every fault with the key that makes it again: `python -m tests.fuzz --again "KEY"`. With `--out` the
-table is kept after each kind of file, and a run that was cut off goes on behind the kinds it ended.
+Prints a table, and every fault with the key that reproduces it: `python -m tests.fuzz --again "KEY"`. With `--out` the
+table is saved after each kind of file, and an interrupted run resumes after the kinds that are done.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main(mutations: int, seed: int, only: str, out: Path | None) -> int:
 
 
 def _ended(out: Path | None, seed: int) -> dict[tuple[str, int], Tally]:
-    """The kinds that an earlier run ended, by name and count."""
+    """The kinds that an earlier run completed, by name and count."""
     if out is None or not out.exists():
         return {}
     kept = json.loads(out.read_text())
@@ -54,7 +54,7 @@ def _ended(out: Path | None, seed: int) -> dict[tuple[str, int], Tally]:
 
 
 def again(key: str) -> int:
-    """Make one attempt again, in this process, with its traceback."""
+    """Repeat one attempt in this process, with its traceback."""
     name = key.partition(":")[0]
     (target,) = [target for target in targets() if target.name == name]
     with TemporaryDirectory() as base:

@@ -1,4 +1,4 @@
-"""Many spoilt files in processes of their own: each is held to time, memory, folder and typed errors."""
+"""Read many corrupted files in separate processes, each limited in time, memory and folder, with typed errors only."""
 
 import json
 import mmap
@@ -30,14 +30,14 @@ _PLACE = struct.Struct("q")
 
 @dataclass
 class Tally:
-    """What came of a target.
+    """The outcome of one target.
 
     Args:
-        name: of the target.
-        tried: how many attempts.
+        name: the target's name.
+        tried: the number of attempts.
         refused: how many ended in a typed error.
-        slowest: the most processor time of one attempt, in seconds.
-        faults: what must not be.
+        slowest: the longest processor time of one attempt, in seconds.
+        faults: what must not happen but did.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Tally:
 
 
 def seed_of(target: Target, seed: int, number: int) -> str:
-    """What decides one attempt alone."""
+    """The key that determines one attempt."""
     return f"{target.name}:{seed}:{number}"
 
 
@@ -56,7 +56,7 @@ def attempt_once(attempt: Attempt, key: str) -> tuple[bool, str]:
     """Try once.
 
     Returns:
-        Whether it was refused, and what is wrong, if anything.
+        True if the file was refused, and what is wrong ("" if nothing is).
     """
     try:
         attempt(Random(key))
@@ -64,13 +64,13 @@ def attempt_once(attempt: Attempt, key: str) -> tuple[bool, str]:
         return False, f"{key}: read as if it were sound: {error}"
     except QkvError as error:
         return True, "" if len(str(error)) < 4000 else f"{key}: a message of {len(str(error)):,} characters"
-    except (Exception, RecursionError) as error:  # whatever else comes is what this looks for
+    except (Exception, RecursionError) as error:  # any other exception is a finding
         return False, f"{key}: {type(error).__name__}: {str(error)[:200]}"
     return False, ""
 
 
 def try_target(target: Target, count: int, seed: int) -> Tally:
-    """Try a target many times, each chunk in a process that is held to its limits."""
+    """Try a target many times, each chunk in a process with enforced limits."""
     tally = Tally(target.name)
     start = 0
     while start < count:
@@ -81,7 +81,7 @@ def try_target(target: Target, count: int, seed: int) -> Tally:
 
 
 def _chunk(target: Target, numbers: range, seed: int, tally: Tally) -> int:
-    """Give the number to go on from: behind the one that ended its process, if one did."""
+    """Return the number to resume from: one past the attempt that ended its process, if any."""
     shared = mmap.mmap(-1, _PLACE.size)
     shared[:] = _PLACE.pack(numbers.start)
     read, write = os.pipe()
@@ -105,9 +105,9 @@ def _chunk(target: Target, numbers: range, seed: int, tally: Tally) -> int:
 
 
 def _wait(pid: int, shared: mmap.mmap) -> tuple[bool, int]:
-    """Wait for the end of a process, or until one attempt has taken all patience.
+    """Wait until a process ends, or until one attempt has used up all patience.
 
-    Patience is counted by turns of this loop: where both processes were stopped for a while, none is lost.
+    Patience is counted in iterations of this loop, so that none is lost while both processes are suspended.
     """
     place, turns = shared[:], 0
     while turns * _TURN < _LOST:
@@ -140,7 +140,7 @@ def _quietly(target: Target, numbers: range, seed: int, shared: mmap.mmap, pipe:
     attempt = target.make(base / "inside")
     (base / "outside").mkdir(exist_ok=True)
     watch = Watch(base / "outside")
-    for number in range(-_WARM, 0):  # what is imported at first use is nobody's time
+    for number in range(-_WARM, 0):  # imports at first use do not count
         attempt_once(attempt, seed_of(target, seed, number))
     _limit_memory()
     with os.fdopen(pipe, "w") as stream:

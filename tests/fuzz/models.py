@@ -1,4 +1,4 @@
-"""Small untrained models of every family, as contents of checkpoints that `qkv.load` takes."""
+"""Small untrained models of every family, as checkpoint contents that `qkv.load` accepts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ LABELS = ("bad", "good")
 
 
 def families() -> dict[str, Contents]:
-    """Name to contents."""
+    """Contents by name."""
     words, letters = Tokenizer.learn(TEXT, kind="word"), Tokenizer.learn(TEXT, kind="char")
     labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
     return {

@@ -1,4 +1,4 @@
-"""Ways to spoil a file: its bytes, or the structure that they spell."""
+"""Ways to corrupt a file: its bytes, or the structure that they encode."""
 
 import json
 from copy import deepcopy
@@ -22,7 +22,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def spoil_bytes(data: bytes, random: Random) -> bytes:
-    """Change, cut, double, move or insert, once to four times."""
+    """Change, cut, duplicate, move or insert bytes, one to four times."""
     spoilt = bytearray(data)
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(spoilt) + 1)
@@ -48,7 +48,7 @@ def spoil_bytes(data: bytes, random: Random) -> bytes:
 
 
 def spoil_plain(value: Any, random: Random) -> Any:
-    """Replace, remove, rename or double a part of a structure of lists and mappings, once to three times."""
+    """Replace, remove, rename or duplicate a part of a nested structure, one to three times."""
     copy = json.loads(json.dumps(value))
     for _ in range(random.randint(1, 3)):
         copy = _spoil_once(copy, random)
@@ -80,7 +80,7 @@ def _spoil_once(value: Any, random: Random) -> Any:
 
 
 def _value(random: Random) -> Any:
-    # A copy: what is put into one structure must not be changed through another.
+    # A copy: changing one structure must not change another through shared parts.
     return deepcopy(random.choice(VALUES))
 
 

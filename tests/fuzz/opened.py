@@ -1,4 +1,4 @@
-"""Who opens what in a folder, by any library: the kernel's own notice (inotify)."""
+"""Detects which files in a folder are opened, by any library: the kernel's own notification (inotify)."""
 
 import ctypes
 import os
@@ -10,10 +10,10 @@ _HEADER = struct.Struct("iIII")
 
 
 class Watch:
-    """Notices every file opened in a folder, and the folder itself.
+    """Reports every file opened in a folder, and the folder itself.
 
     Args:
-        folder: the folder; files in it, not below.
+        folder: the folder; its own files, not subfolders.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +23,7 @@ class Watch:
             raise OSError(ctypes.get_errno(), "inotify")
 
     def seen(self) -> list[str]:
-        """Names that were opened since the last call."""
+        """Names opened since the last call."""
         try:
             data = os.read(self._handle, 65536)
         except BlockingIOError:

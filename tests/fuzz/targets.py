@@ -1,4 +1,4 @@
-"""Every kind of file that a user may pass, with its reader: what is spoilt, and what must come of it."""
+"""Every kind of file that a user can pass, with its reader: what is corrupted, and the expected outcome."""
 
 import gzip
 import json
@@ -53,9 +53,9 @@ class Target:
 
     Args:
         name: for messages.
-        make: given an empty folder, writes what is sound and returns what spoils and reads it once. The attempt may
-            raise a `QkvError`, and nothing else.
-        share: how many attempts it gets, beside the others.
+        make: given an empty folder, writes a valid file and returns a function that corrupts and reads it once. That
+            function may raise a `QkvError` and nothing else.
+        share: its share of the attempts, relative to the others.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Target:
 
 
 class SilentError(AssertionError):
-    """Something spoilt was read as if it were sound."""
+    """Something corrupted was accepted."""
 
 
 def one_file(name: str, sound: Sequence[bytes], reader: Reader, share: int = 4) -> Target:
-    """A file whose bytes are spoilt; packed ones are spoilt before or after packing."""
+    """A file whose bytes are corrupted; compressed ones before or after compression."""
 
     def make(folder: Path) -> Attempt:
         path = folder / name
@@ -88,7 +88,7 @@ def one_file(name: str, sound: Sequence[bytes], reader: Reader, share: int = 4) 
 
 
 def plain_file(name: str, sound: Sequence[Any], reader: Reader, share: int = 4) -> Target:
-    """A JSON file whose structure is spoilt."""
+    """A JSON file whose structure is corrupted."""
 
     def make(folder: Path) -> Attempt:
         path = folder / name
@@ -103,7 +103,7 @@ def plain_file(name: str, sound: Sequence[Any], reader: Reader, share: int = 4) 
 
 
 def altered_checkpoint(folder: Path) -> Attempt:
-    """One file of a checkpoint is changed, cut, removed, or replaced by a link, a pipe or a folder: always noticed."""
+    """A checkpoint file changed, cut, removed, or replaced by a link, pipe or folder: always detected."""
     sound, spoilt = folder / "sound", folder / "spoilt"
     contents = small(1)
     save(sound, contents)
@@ -139,7 +139,7 @@ def _replace(path: Path, data: bytes, secret: Path, random: Random) -> None:
 
 
 def _secret(folder: Path) -> Path:
-    """A sound checkpoint beside the folder that nobody may open."""
+    """A valid checkpoint next to the folder that must not be opened."""
     secret = folder.parent / "outside"
     if not secret.exists():
         save(secret, small(1))
@@ -147,7 +147,7 @@ def _secret(folder: Path) -> Path:
 
 
 def forged_checkpoint(contents: Contents) -> Callable[[Path], Attempt]:
-    """A checkpoint whose config, tokenizer, figures, tensors or list of files lie, with sums that are right."""
+    """A checkpoint with wrong config, tokenizer, metrics, tensors or file list, but valid checksums."""
     files, manifest = pack_contents(contents)
 
     def make(folder: Path) -> Attempt:
@@ -184,7 +184,7 @@ def _write(home: Path, files: dict[str, bytes], tied: Any, random: Random | None
 
 
 def forged_trainer(folder: Path) -> Attempt:
-    """A run to be gone on with, whose trainer's state lies."""
+    """A run to resume, with wrong trainer state."""
     run = folder / "run"
     outcome = run_training(run)
     files = {path.name: path.read_bytes() for path in outcome.checkpoint.iterdir() if path.name != manifests.NAME}
@@ -245,7 +245,7 @@ def run_folder(folder: Path) -> Attempt:
 
 
 def read_settings(path: Path) -> object:
-    """A TOML file, as settings of every task in turn; the last complaint stands for all."""
+    """A TOML file, as settings of every task in turn; the last error stands for all."""
     tables = read_toml(path)
     for loader in (training.load_settings, language_training.load_settings):
         loader(tables)
@@ -265,7 +265,7 @@ def use_tokenizer(path: Path) -> object:
 
 
 def go_on_with(path: Path) -> object:
-    """The journal of a run that is gone on with."""
+    """The journal of a run that is resumed."""
     lines = read_journal(path)
     Journal(path.parent, 500, 500).close()
     return lines
@@ -276,7 +276,7 @@ def read_links(path: Path) -> object:
 
 
 def traces() -> tuple[bytes, Any, dict[str, torch.Tensor]]:
-    """A recorded trace: as bytes, and as the structure and the tensors in it."""
+    """A recorded trace: as bytes, and as the structure and tensors in it."""
     torch.manual_seed(0)
     model = MultiHeadAttention(8, 2, normalizer=Softmax())
     with record(model) as trace, torch.no_grad():
@@ -293,12 +293,12 @@ def traces() -> tuple[bytes, Any, dict[str, torch.Tensor]]:
 
 
 def spoilt_trace(folder: Path) -> Attempt:
-    """A trace whose bytes are spoilt."""
+    """A trace whose bytes are corrupted."""
     return one_file("trace.safetensors", [traces()[0]], read_trace).make(folder)
 
 
 def forged_trace(folder: Path) -> Attempt:
-    """A trace whose structure lies."""
+    """A trace whose structure is wrong."""
     _, plain, tensors = traces()
     path = folder / "trace.safetensors"
 
@@ -333,7 +333,7 @@ def corpora() -> list[Target]:
 
 
 def targets() -> list[Target]:
-    """All of them."""
+    """All targets."""
     tokenizers = [Tokenizer.learn(TEXT * 3, kind=kind, size=300).to_json() for kind in ("bpe", "word", "char")]
     plain_tokenizers = [json.loads(text) for text in tokenizers]
     packed = pack_contents(small(1))[0]["model.safetensors"]

@@ -1,4 +1,4 @@
-"""A short, fixed part of `make fuzz`: every kind of file, spoilt a few times, in this process."""
+"""A short, fixed part of `make fuzz`: every kind of file, corrupted a few times, in this process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""No file can choose code to run: the source has no call that would let it."""
+"""No file can choose code to run: the source contains no call that would allow it."""
 
 import ast
 from pathlib import Path
@@ -33,7 +33,7 @@ BY_NAME = {"_lazy.py": {"import_module"}}
 
 
 def found_in(tree: ast.AST) -> list[str]:
-    """What runs code of a file, with its line."""
+    """Calls that run code from a file, with their lines."""
     found = []
     for node in ast.walk(tree):
         match node:

@@ -1,4 +1,4 @@
-"""A Transformer that CTranslate2 reads gives the same ids there."""
+"""A Transformer exported to CTranslate2 predicts the same ids there."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def made(**options: Any) -> TransformerTranslator:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     with torch.no_grad():
-        # All go to the limit, so that there is something to compare.
+        # All run to the limit, so that there is something to compare.
         model.output.bias[[0, 1, 2]] = -1e4
     return model
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes of an exported model is what the model computes, and the ids are the same."""
+"""ONNX Runtime computes the same numbers and ids from an exported model as the model itself."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 SIZE, BOS, EOS, LIMIT = 19, 1, 2, 9
 SMALL = {"width": 16, "heads": 2, "feed_forward": 24}
 BATCHES = [[5, 3, 6, 6], [1], [7, 0, 30, 2, 11], [12, 12]]
-"""The lengths of the rows of some batches: alone, empty, longer and shorter than what was traced, not padded."""
+"""Row lengths of some batches: single, empty, longer and shorter than the traced example, not padded."""
 
 
 def drawn(model: Exportable) -> Exportable:

@@ -136,7 +136,7 @@ def test_gradients_reach_query_and_key_through_a_tile() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("score", ["additive", "bilinear", "cosine", "concat", "scaled_dot"])
 def test_a_state_of_its_own_is_taken_and_one_of_other_rows_is_not(score: str, dtype: torch.dtype) -> None:
-    """Scores of 30 and more: rounded to half they would be off by 0.1, and so would be sums of e^s."""
+    """Scores of 30 and more: rounding to half would change them, and sums of e^s, by 0.1."""
     g = torch.Generator().manual_seed(0)
     query, key = (10 * torch.randn(2, n, 8, generator=g) for n in (6, 40))
     query, key = query.to(dtype), key.to(dtype)
@@ -158,7 +158,7 @@ def test_a_state_of_its_own_is_taken_and_one_of_other_rows_is_not(score: str, dt
             except UnsupportedError:
                 continue
             amap = qkv.attention_map(query, key, **options, state=state)
-            # A score of 300 is off by some roundoffs of float32, its weight by as much of itself.
+            # A score of 300 is off by a few roundoffs of float32, its weight by the same relative error.
             torch.testing.assert_close(amap.dense(), expected, atol=2e-4, rtol=2e-3)
             amap.error()
             amap.statistics("received")
@@ -188,7 +188,7 @@ def test_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...], backend: st
 @pytest.mark.parametrize("normalizer", [*NORMALIZERS, "steep"])
 @pytest.mark.parametrize("score", ["scaled_dot", "cosine", "gaussian", "callable"])
 def test_an_empty_axis_has_a_map(score: str, normalizer: str, sizes: tuple[int, int, int]) -> None:
-    """No width makes all scores alike; no keys and no queries make no weights."""
+    """Width 0 makes all scores equal; no keys or no queries give no weights."""
     queries, keys, width = sizes
     made = S.Cosine() if score == "cosine" else SCORES[score]()
     rule = N.Entmax(5.0) if normalizer == "steep" else NORMALIZERS[normalizer]()

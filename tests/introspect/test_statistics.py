@@ -1,4 +1,4 @@
-"""Statistics of a map: those of the dense weights, for every mechanism, without the matrix."""
+"""Statistics of a map equal those of the dense weights, for every mechanism, without the matrix."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def mapped(call: Call) -> AttentionMap:
 
 
 def expect(amap: AttentionMap, w: Tensor, name: str) -> None:
-    """Everything that a pass gives against the dense weights, in float64."""
+    """Compare every statistic of one pass with the dense weights, in float64."""
     non_negative = bool((w >= 0).all())
     names = ("received", "peak", "total", *(("entropy",) if non_negative else ()))
     try:
@@ -200,11 +200,11 @@ def test_rollout_is_the_product_of_layers() -> None:
 
 
 def test_a_learned_sink_is_looked_at_without_a_warning() -> None:
-    """What the rows of a map promise is read as a number, which needs no gradient."""
+    """Row counts of a map are read as numbers, which need no gradient."""
     query, key = torch.randn(2, QUERIES, 4), torch.randn(2, KEYS, 4)
     amap = attention_map(query, key, normalizer=Softmax(torch.zeros(2, requires_grad=True)))
     before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else PyTorch warns once in a process
+    torch.set_warn_always(True)  # otherwise PyTorch warns once per process
     try:
         assert amap.peak().shape == (2, QUERIES)
     finally:

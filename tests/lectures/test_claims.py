@@ -1,4 +1,4 @@
-"""What the lectures claim, as properties that hold for any input; and the claims that do not hold."""
+"""What the lectures claim, as properties that hold for any input, and the claims that do not hold."""
 
 import math
 
@@ -31,7 +31,7 @@ def draw(seed: int, *sizes: tuple[int, ...]) -> list[Tensor]:
 @settings(max_examples=12, deadline=None)
 @given(seed=SEEDS, queries=SIZES, keys=SIZES, width=SIZES, which=st.sampled_from(CONVEX))
 def test_convex_combinations_stay_in_the_convex_hull(seed: int, queries: int, keys: int, width: int, which) -> None:  # type: ignore[no-untyped-def]
-    """In every direction the output reaches no further than the farthest value does."""
+    """In every direction the output extends no further than the farthest value."""
     query, key, value, directions = draw(seed, (queries, 3), (keys, 3), (keys, width), (50, width))
     output = qkv.attention(query, key, value, score=which[0], normalizer=which[1])
     assert bool((output @ directions.mT <= (value @ directions.mT).amax(0) + 1e-9).all())
@@ -70,7 +70,7 @@ def test_sinusoidal_positions_end_the_indifference_to_order() -> None:
 @settings(max_examples=8, deadline=None)
 @given(seed=SEEDS, queries=SIZES, keys=SIZES, width=SIZES, values=SIZES)
 def test_columns_and_rows_say_the_same(seed: int, queries: int, keys: int, width: int, values: int) -> None:
-    """Output = V·softmax(QᵀK)ᵀ in columns, d_v × n_q, the softmax over the keys of each query."""
+    """Output = V·softmax(QᵀK)ᵀ in columns, d_v × n_q, with the softmax over the keys of each query."""
     query, key, value = draw(seed, (width, queries), (width, keys), (values, keys))
     output = value @ torch.softmax(query.mT @ key, 1).mT
     rows = qkv.attention(query.mT, key.mT, value.mT, score=scores.Dot())
@@ -78,7 +78,7 @@ def test_columns_and_rows_say_the_same(seed: int, queries: int, keys: int, width
 
 
 def test_without_parameters_scores_are_symmetric() -> None:
-    """Q = K = X: whoever is looked at looks back, so no token can ask for what stands before it."""
+    """Q = K = X: scores are mutual, so no token can look for the one before it."""
     (x,) = draw(0, (6, 4))
     for score in (scores.Dot(), scores.ScaledDot(), scores.Cosine(), scores.SquaredDistance()):
         s = score(x, x)
@@ -86,7 +86,7 @@ def test_without_parameters_scores_are_symmetric() -> None:
 
 
 def test_the_gradient_of_a_softmax_vanishes() -> None:
-    """The second lecture says that it never does. Without 1/√d it is exactly zero at width 256."""
+    """The second lecture says that it never vanishes. Without 1/√d it is exactly zero at width 256."""
     torch.manual_seed(0)
     key, value = torch.randn(32, 256), torch.eye(32)
     for score, vanishes in ((scores.Dot(), True), (scores.ScaledDot(), False)):
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_softmax_vanishes() -> None:
 
 
 def test_a_larger_product_is_no_smaller_angle() -> None:
-    """The fifth lecture reads similarity off the product; that needs equal norms."""
+    """The fifth lecture reads similarity off the product, which requires equal norms."""
     query, near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1]]), torch.tensor([[5.0, 5.0]])
     dot, cosine = scores.Dot(), scores.Cosine()
     assert dot(query, far) > dot(query, near)

@@ -1,4 +1,4 @@
-"""The course runs, and the page of the lectures leads to names that exist."""
+"""The course runs, and the lectures page links to names that exist."""
 
 import ast
 import re

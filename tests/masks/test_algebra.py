@@ -1,4 +1,4 @@
-"""Masks combine as sets do: `&`, `|` and `~` against dense booleans, lowered exactly, asked whole or in tiles."""
+"""Masks combine like sets: `&`, `|` and `~` match dense booleans exactly, lowered whole or in tiles."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def grid_of(leading: Shape, queries: int, keys: int) -> Grid:
 
 
 def per_item(numbers: Tensor, leading: Shape) -> Tensor:
-    """Beside (..., Q, K)."""
+    """Reshaped to broadcast to (..., Q, K)."""
     return numbers.reshape(*numbers.shape, *(1,) * (len(leading) - numbers.ndim), 1, 1)
 
 
@@ -34,7 +34,7 @@ LEAVES = ("causal", "end", "lengths", "queries", "window", "documents", "two", "
 
 
 def leaf(draw: Random, leading: Shape, queries: int, keys: int, kind: str = "") -> Both:  # noqa: PLR0911
-    """A mask, and what it means, written out by its definition; of any kind, or of one."""
+    """A mask and its table, built from the definition; a random kind unless one is given."""
     i, j = torch.arange(queries)[:, None], torch.arange(keys)
     g = torch.Generator().manual_seed(draw.randrange(10_000))
     items = leading[: draw.randint(0, len(leading))]
@@ -130,13 +130,13 @@ def test_tiles_are_parts_of_the_whole(given_: tuple[Mask, Tensor, Grid], data: s
 @settings(max_examples=120)
 @given(compositions())
 def test_summaries_are_those_of_the_matrix(given_: tuple[Mask, Tensor, Grid]) -> None:
-    """Which rows see a key, which keys are seen, and how many a row sees: without the matrix where there are bounds."""
+    """Which rows see a key, which keys are seen, and how many keys a row sees: without the matrix if bounds exist."""
     mask, meaning, grid = given_
     lowered = lower(mask, grid)
     rows, keys = lowered.rows_with_keys(), lowered.keys_with_queries()
     seeing, seen = meaning.any(-1), meaning.any(-2)
     assert torch.equal(torch.ones_like(seeing) if rows is None else rows.expand(seeing.shape), seeing)
-    if grid.queries:  # where nothing asks, it does not matter what is seen
+    if grid.queries:  # without queries, no key is seen
         assert torch.equal(torch.ones_like(seen) if keys is None else keys.expand(seen.shape), seen)
     assert torch.equal(lowered.count().expand(seeing.shape), meaning.sum(-1))
 
@@ -226,7 +226,7 @@ def test_causal_counts_from_either_end(align: str, diagonal: int) -> None:
 
 
 def test_a_cache_passes_its_length_as_offset() -> None:
-    """The last rows of the whole triangle are what a step with a cache sees."""
+    """A step with a cache sees what the last rows of the full triangle see."""
     whole_ = matrix(causal(), 9, 9)
     assert torch.equal(matrix(causal(offset=6), 3, 9), whole_[6:])
     assert torch.equal(matrix(window(2, 0, offset=6), 3, 9), matrix(window(2, 0), 9, 9)[6:])
@@ -244,7 +244,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mask_is_lowered_to_the_cheapest_form_that_is_exact(kind: str) -> None:
-    """Backends take shortcuts by the kind: PyTorch's kernel has one for causal masks alone."""
+    """Backends have shortcuts for some kinds: PyTorch's kernel has one for causal masks only."""
     assert lower(KINDS[kind], grid_of((2,), 4, 5)).kind == kind
 
 
@@ -258,7 +258,7 @@ INTEGERS = (
     *(torch.uint16, torch.uint32, torch.uint64),
 )
 KEYS = 300
-"""More than 8 bits count."""
+"""More than 8 bits can count."""
 
 
 def extremes(dtype: torch.dtype) -> list[int]:
@@ -268,14 +268,14 @@ def extremes(dtype: torch.dtype) -> list[int]:
 
 
 def two_ways(mask: Mask, items: int, queries: int = 4, keys: int = KEYS) -> tuple[Tensor, Tensor]:
-    """A mask by its bounds, and as it answers for tiles."""
+    """A mask from its bounds, and from its answers for tiles."""
     grid = grid_of((items,), queries, keys)
     answered = mask.visible(grid, torch.arange(queries)[:, None], torch.arange(keys))
     return whole(lower(mask, grid).matrix(), grid), answered.expand(items, queries, keys)
 
 
 def defined(numbers: list[int], sees: Callable[[int, int, int], bool], keys: int = KEYS) -> Tensor:
-    """By Python's own integers, which have no end."""
+    """The table from Python's own unbounded integers."""
     return torch.tensor([[[sees(n, i, j) for j in range(keys)] for i in range(4)] for n in numbers])
 
 

@@ -1,4 +1,4 @@
-"""Alignment error rates are those of the definition, and those published for known aligners."""
+"""Alignment error rates match the definition and the values published for known aligners."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Edit distances are what the definition says, and rates divide them by the reference."""
+"""Edit distances match the definition, and rates divide them by the reference length."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Figures compare only with their like, and NaN never wins."""
+"""Metrics compare only with the same kind, and NaN never wins."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Perplexity and bits per character of distributions that are known."""
+"""Perplexity and bits per character of known distributions."""
 
 import math
 

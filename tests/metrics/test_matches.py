@@ -1,4 +1,4 @@
-"""Shares of right answers agree with scikit-learn."""
+"""Accuracy and related scores agree with scikit-learn."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Two directions made one."""
+"""Combining the alignments of two directions."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Copying: equations, padding, batches, greedy and beam; and names never seen before."""
+"""Copying: equations, padding, batches, greedy and beam search, and unknown names."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The language model: causal, the same with a cache as without, for every kind of position, score and head."""
+"""The language model: causal, equal with and without a cache, for every kind of position, score and head."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ KINDS: list[dict[str, Any]] = [
 def model_of(changes: dict[str, Any]) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(replace(SMALL, **changes)).eval()
-    for parameter in model.parameters():  # blocks begin as identities: nothing would be tested
+    for parameter in model.parameters():  # blocks start as identities: nothing would be tested
         torch.nn.init.normal_(parameter, std=0.3)
     return model
 
@@ -99,7 +99,7 @@ def test_rotary_positions_make_a_shifted_text_the_same() -> None:
 
 def test_every_parameter_learns() -> None:
     model = LanguageModel(replace(SMALL, positions="learned"))
-    for _ in range(2):  # behind zeros a gradient arrives with the second update
+    for _ in range(2):  # zero weights pass a gradient from the second update on
         model(TOKENS).logsumexp(-1).sum().backward()
         with torch.no_grad():
             for parameter in model.parameters():

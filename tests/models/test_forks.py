@@ -1,4 +1,4 @@
-"""Rows that share a source give what rows with a source of their own give."""
+"""Rows that share a source give the same results as rows with their own copy."""
 
 from typing import Any
 

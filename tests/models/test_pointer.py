@@ -1,4 +1,4 @@
-"""The pointer network: equations, masks, batches, and tasks it learns."""
+"""The pointer network: equations, masks, batches, and tasks that it learns."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_what_it_points_at_is_recorded() -> None:
 
 
 def _learn_to_sort(length: int, steps: int) -> float:
-    """Train on integers from 0 to 99; the share of right positions among 500 unseen lists."""
+    """Train on integers from 0 to 99; return the fraction of correct positions in 500 unseen lists."""
     torch.manual_seed(0)
     model = PointerNetwork(PointerConfig(1, "gru", hidden=32, attention=32))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)

@@ -1,4 +1,4 @@
-"""Models that read: padding, batches and equations."""
+"""Encoder models: padding, batches and equations."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A recurrent layer over padded rows: PyTorch's packed rows are the oracle."""
+"""A recurrent layer over padded rows, compared with PyTorch's packed sequences."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ LENGTHS = torch.tensor([5, 1, 3, 0, 5])
 
 
 def packed(layer: nn.RNNBase, x: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's own; it takes no rows of length 0, which count as 1."""
+    """PyTorch's own layer; it does not accept length 0, which counts as 1 here."""
     states, last = layer(pack_padded_sequence(x, LENGTHS.clamp(min=1), batch_first=True, enforce_sorted=False))
     final = last[0] if isinstance(last, tuple) else last
     padded = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
@@ -73,7 +73,7 @@ def test_half_precision_by_autocast(cell: str) -> None:
 @pytest.mark.parametrize("score", ["additive", "bilinear", "dot", "none"])
 @pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
 def test_a_translator_learns_in_half_precision(wiring: str, score: str) -> None:
-    """Enough rows that the memory's gradients are left to the end."""
+    """Enough rows that the memory's gradients are computed last."""
     torch.manual_seed(0)
     config = RecurrentConfig(size=20, embedding=16, hidden=32, attention=16, score=score, wiring=wiring)
     model = RecurrentTranslator(config).train()

@@ -1,4 +1,4 @@
-"""Nadaraya-Watson regression: scikit-learn's own checks, other libraries' figures, the bandwidth's choice."""
+"""Nadaraya-Watson regression: scikit-learn's own checks, other libraries' numbers, the choice of bandwidth."""
 
 import warnings
 
@@ -22,7 +22,7 @@ def test_scikit_learn_accepts_the_estimator(estimator: NadarayaWatson) -> None:
     from sklearn.utils.estimator_checks import check_estimator
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a check that is skipped for a missing library warns
+        warnings.simplefilter("ignore")  # a check that is skipped because a library is missing warns
         check_estimator(estimator)
 
 

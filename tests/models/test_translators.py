@@ -1,4 +1,4 @@
-"""What every translation model promises: the batch, padding, caching and the future change no answer."""
+"""Promises of every translation model: batching, padding, caching and later tokens change no answer."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def made(kind: tuple[str, dict[str, Any]], seed: int = 0, dtype: torch.dtype = t
     torch.manual_seed(seed)
     model = (recurrent if name == "rnn" else transformer)(**options)
     for parameter in model.parameters():
-        # Wider than a fresh model, so that states saturate and answers differ from row to row.
+        # Wider weights than a fresh model has, so that states saturate and answers differ between rows.
         nn.init.normal_(parameter, std=0.5)
     return model.to(dtype).eval()
 
@@ -105,7 +105,7 @@ def test_a_selection_of_rows_goes_on_as_those_rows(kind: tuple[str, dict[str, An
     expected, _ = model.step(tokens, state)
     chosen, _ = model.step(tokens[rows], model.select(state, rows))
     torch.testing.assert_close(chosen, expected[rows], rtol=1e-10, atol=1e-12)
-    # A state is a value: what was computed from it changed nothing in it.
+    # A state is a value: computing from it changed nothing in it.
     again, _ = model.step(tokens, state)
     assert torch.equal(again, expected)
 
@@ -122,7 +122,7 @@ def test_each_row_is_predicted_as_if_alone_and_unpadded(kind: tuple[str, dict[st
 
 
 def same_or_tied(model: Model, row: list[int], one: Hypothesis, other: Hypothesis, bound: float) -> bool:
-    """Whether two answers agree, or part where the two best scores differ by less than the bound."""
+    """True if two answers agree, or first differ where the two best scores are within the bound."""
     if one.ids == other.ids:
         return True
     pairs = zip((*one.ids, EOS), (*other.ids, EOS), strict=False)

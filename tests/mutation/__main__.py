@@ -1,12 +1,12 @@
-"""Spoils the source a little, again and again, and asks the tests of its room whether they notice.
+"""Make small changes to the source, one at a time, and check whether the tests of the changed package fail.
 
     python -m tests.mutation --count 154 --seed 0 --out mutants.json
 
-The fast tests of the rooms run once under coverage, without any change: they must pass, and it is seen which of them
-run which function. Then each mutant is made in a copy of the project, and judged by those of its room's tests that run
-its function; one of a compiled kernel first by the test that runs kernels as plain Python. It is killed where one
-fails, or takes several times as long. Survivors are printed with their line: each is either the same program in another
-form, or a test that is missing. With `--out` a run that was cut off goes on.
+The fast tests of each package run once under coverage, unchanged: they must pass, and the run records which test runs
+which function. Then each mutant is made in a copy of the project and judged by those of its package's tests that run
+its function; a mutant of a compiled kernel first by the test that runs kernels as plain Python. A mutant is killed if a
+test fails or takes several times as long. Survivors are printed with their line: each is either the same program in
+another form, or a missing test. With `--out`, an interrupted run can be resumed.
 """
 
 import argparse
@@ -19,22 +19,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutation.judge import enter, in_process, judge
-from tests.mutation.mutants import ROOMS, ROOT, Mutant, draw
+from tests.mutation.mutants import PACKAGES, ROOT, Mutant, draw
 from tests.mutation.reach import Reach, observe
 
 PARTS = ("src", "tests", "pyproject.toml", "README.md", "constraints.txt", "Makefile", "docs", "examples")
 
 
 def main(count: int, seed: int, only: str, out: Path | None) -> None:
-    chosen = [mutant for mutant in draw(count, seed) if only in mutant.room]
+    chosen = [mutant for mutant in draw(count, seed) if only in mutant.package]
     results = json.loads(out.read_text(encoding="utf-8")) if out is not None and out.exists() else []
     known = {result["name"]: result["fate"] for result in results}
     with TemporaryDirectory() as base:
         copy, kept = _copy(Path(base)), Path(base, "kept")
-        reach = _reach(sorted({mutant.room for mutant in chosen}), copy, kept, out)
+        reach = _reach(sorted({mutant.package for mutant in chosen}), copy, kept, out)
         for mutant in chosen:
             if mutant.name not in known:
-                known[mutant.name] = judge(mutant, ROOMS[mutant.room], reach, copy, kept)
+                known[mutant.name] = judge(mutant, PACKAGES[mutant.package], reach, copy, kept)
                 results.append(_result(mutant, known[mutant.name]))
                 _say(f"{known[mutant.name]:14} {mutant.name}")
             if out is not None:
@@ -53,12 +53,12 @@ def _copy(base: Path) -> Path:
     return copy
 
 
-def _reach(rooms: list[str], copy: Path, kept: Path, out: Path | None) -> Reach:
-    """What the tests reach; kept beside the results, since it takes minutes."""
+def _reach(packages: list[str], copy: Path, kept: Path, out: Path | None) -> Reach:
+    """What the tests reach; saved next to the results, since it takes minutes."""
     kept.mkdir()
     path = out.with_suffix(".reach.json") if out is not None else copy / "reach.json"
     if not path.exists():
-        tests = sorted({test for room in rooms for test in (*ROOMS[room], f"src/qkv/{room}")})
+        tests = sorted({test for package in packages for test in (*PACKAGES[package], f"src/qkv/{package}")})
 
         def look() -> int:
             enter(copy, kept)
@@ -87,7 +87,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=154)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="rooms with this in their name")
+    parser.add_argument("--only", default="", help="packages with this in their name")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     main(given.count, given.seed, given.only, given.out)

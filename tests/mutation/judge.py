@@ -1,4 +1,4 @@
-"""Whether the tests of a room notice a mutant: run in a forked process, those that run its function alone."""
+"""Whether the tests of a package detect a mutant: a forked process runs only those that run its function."""
 
 import ast
 import os
@@ -19,13 +19,13 @@ from tests.mutation.mutants import Mutant
 from tests.mutation.reach import COMPILED, OPTIONS, Reach
 
 PATIENCE = 900.0
-"""Seconds after which a mutant counts as killed by time, whatever its processor time is."""
+"""Seconds of wall time after which a mutant counts as killed by time."""
 PLAIN, PLAIN_SECONDS = "tests/compiled/test_plain.py", 120.0
-"""A test of the compiled kernels that runs them as plain Python too, without minutes of compiling; and its patience."""
+"""A test of the compiled kernels that runs them as plain Python, without compiling; and its time limit in seconds."""
 
 
 class Chosen:
-    """A plugin of pytest: of what was collected, these tests in this order."""
+    """A pytest plugin: of the collected tests, run these in this order."""
 
     def __init__(self, names: list[str]) -> None:
         self.place = {name: place for place, name in enumerate(names)}
@@ -36,23 +36,24 @@ class Chosen:
         )
 
 
-def judge(mutant: Mutant, room: tuple[str, ...], reach: Reach, copy: Path, kept: Path) -> str:
-    """What becomes of a mutant.
+def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path, kept: Path) -> str:
+    """Return the fate of a mutant.
 
     Args:
-        mutant: what is judged.
-        room: the tests of its room.
+        mutant: the mutant.
+        own_tests: the tests of its package.
         reach: which of them run what.
-        copy: of the project, where the change is made and taken back.
+        copy: a copy of the project, where the change is made and undone.
         kept: a folder of compiled kernels, which is not changed.
 
     Returns:
-        "killed", "killed by time", "survived", "not reached" where no test runs its function, or "no change" where the
-        program is the same, as `return None` is that returns None.
+        "killed", "killed by time", "survived", "not reached" if no test runs its function, or "no change" if the
+        program
+        is the same, e.g. `return None` changed to `return None`.
     """
     if mutant.text == ast.unparse(ast.parse((copy / mutant.path).read_text(encoding="utf-8"))) + "\n":
         return "no change"
-    tests = reach.of(mutant, room)
+    tests = reach.of(mutant, own_tests)
     if not tests:
         return "not reached"
     files = sorted({name.partition("::")[0] for name in tests})
@@ -74,7 +75,7 @@ def _compiled(mutant: Mutant) -> bool:
 
 
 def _run_plain(copy: Path, kept: Path) -> int:
-    """The kernels as plain Python: the same program, so that what fails here is noticed."""
+    """Run the kernels as plain Python: the same program, so the same failures."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     enter(copy, kept)
     return int(pytest.main([*OPTIONS, "-x", PLAIN]))
@@ -82,7 +83,7 @@ def _run_plain(copy: Path, kept: Path) -> int:
 
 def _run(files: list[str], tests: list[str], mutant: Mutant, copy: Path, kept: Path) -> int:
     own = kept
-    if _compiled(mutant):  # its machine code must not take the place of the sound one
+    if _compiled(mutant):  # its machine code must not replace the correct one
         own = copy / "machine-code"
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(kept, own)
@@ -91,7 +92,7 @@ def _run(files: list[str], tests: list[str], mutant: Mutant, copy: Path, kept: P
 
 
 def enter(copy: Path, kept: Path) -> None:
-    """Be a process whose project is the copy."""
+    """Make this process use the copy of the project."""
     os.chdir(copy)
     source = str(copy / "src")
     os.environ |= {"NUMBA_CACHE_DIR": str(kept), "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
@@ -103,7 +104,7 @@ def enter(copy: Path, kept: Path) -> None:
 
 
 def in_process(work: Callable[[], int], seconds: float, log: str = os.devnull) -> int | None:
-    """The exit code of some work in a forked process; None if it takes more processor time, or hangs."""
+    """The exit code of `work` in a forked process; None if it exceeds its processor time, or hangs."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)

@@ -1,4 +1,4 @@
-"""Small changes of the source, drawn at random: one operator, comparison, constant, condition or returned value."""
+"""Random small changes of the source: one operator, comparison, constant, condition or return value."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).parents[2]
-ROOMS = {
+PACKAGES = {
     "scores": (
         "tests/scores",
         "tests/test_biases.py",
@@ -20,7 +20,7 @@ ROOMS = {
     "decode": ("tests/decode",),
     "checkpoint": ("tests/checkpoint",),
 }
-"""For each room of the source the tests that are its own; its doctests run too."""
+"""The tests of each package of the source; its doctests run too."""
 _COMPARED = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -51,13 +51,13 @@ class Mutant:
     """One change.
 
     Args:
-        path: of the file, from the project's root.
-        line: where.
+        path: the file, relative to the project's root.
+        line: the changed line.
         what: the change.
-        first: line of the function that holds it,
-        last: and the last one.
-        text: the whole file with it.
-        room: whose tests judge it.
+        first: the first line of the enclosing function.
+        last: its last line.
+        text: the whole changed file.
+        package: the package whose tests judge it.
     """
 
     path: str
@@ -66,7 +66,7 @@ class Mutant:
     first: int
     last: int
     text: str
-    room: str
+    package: str
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class Mutant:
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
-    """Every change of one node: in words, and as a deed on a copy of it."""
+    """Every change of one node: a description, and a function that applies it to a copy of the node."""
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in _COMPARED:
             new = _COMPARED[type(operator)]
@@ -98,12 +98,12 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
 
 
 def places(path: Path) -> list[tuple[Path, int, int]]:
-    """Every change of a file, inside functions: the file, the place of the node, the number of its change."""
+    """Every change inside functions of a file: the file, the index of the node, the index of its change."""
     nodes = _nodes(ast.parse(path.read_text(encoding="utf-8")))
     return [(path, place, turn) for place, (_, node) in enumerate(nodes) for turn, _ in enumerate(changes(node))]
 
 
-def make(path: Path, place: int, turn: int, room: str) -> Mutant:
+def make(path: Path, place: int, turn: int, package: str) -> Mutant:
     """One mutant."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     function, node = _nodes(tree)[place]
@@ -111,7 +111,7 @@ def make(path: Path, place: int, turn: int, room: str) -> Mutant:
     line, first, last = getattr(node, "lineno", 0), function.body[0].lineno, function.end_lineno or 0
     deed(node)
     text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-    return Mutant(str(path.relative_to(ROOT)), line, what, first, last, text, room)
+    return Mutant(str(path.relative_to(ROOT)), line, what, first, last, text, package)
 
 
 def _nodes(tree: ast.AST) -> list[tuple[ast.FunctionDef, ast.AST]]:
@@ -120,13 +120,13 @@ def _nodes(tree: ast.AST) -> list[tuple[ast.FunctionDef, ast.AST]]:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """A random sample, as many of each room as near as may be."""
+    """A random sample, with equal numbers from each package, as far as possible."""
     random, chosen = Random(seed), []
-    for number, room in enumerate(ROOMS):
-        home = ROOT / "src" / "qkv" / room
+    for number, package in enumerate(PACKAGES):
+        home = ROOT / "src" / "qkv" / package
         files = [home] if home.is_file() else sorted(home.rglob("*.py"))
         every = [found for path in files for found in places(path)]
-        share = count // len(ROOMS) + (number < count % len(ROOMS))
-        chosen += [make(*found, room) for found in random.sample(every, min(share, len(every)))]
+        share = count // len(PACKAGES) + (number < count % len(PACKAGES))
+        chosen += [make(*found, package) for found in random.sample(every, min(share, len(every)))]
     random.shuffle(chosen)
     return chosen

@@ -1,4 +1,4 @@
-"""Which tests run which lines of a room, from one run of them under coverage."""
+"""Which tests run which lines of a package, from one run under coverage."""
 
 import json
 import time
@@ -12,27 +12,27 @@ import pytest
 from tests.mutation.mutants import Mutant
 
 COMPILED = "_kernel"
-"""In the names of files that Numba compiles: no line of theirs is seen to run, so that all tests of the room may."""
+"""Part of the names of files that Numba compiles: coverage cannot see their lines run, so any test might run them."""
 
-# What is imported before the processes are forked is not rewritten by pytest, which warns of it.
+# pytest warns that it cannot rewrite modules imported before the fork.
 OPTIONS = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a room's tests ran.
+    """What a package's tests ran.
 
     Args:
-        seconds: of processor time that each test took.
-        tests: of each file of the source and line, the tests that ran it.
+        seconds: processor time of each test.
+        tests: for each file and line of the source, the tests that ran it.
     """
 
     seconds: dict[str, float]
     tests: dict[str, dict[int, list[str]]]
 
-    def of(self, mutant: Mutant, room: tuple[str, ...]) -> dict[str, float]:
-        """The tests of a room that run a mutant's function, the fastest first, with their seconds."""
-        mine = {name: taken for name, taken in self.seconds.items() if name.startswith((*room, mutant.path))}
+    def of(self, mutant: Mutant, own_tests: tuple[str, ...]) -> dict[str, float]:
+        """The tests of a package that run a mutant's function, fastest first, with their seconds."""
+        mine = {name: taken for name, taken in self.seconds.items() if name.startswith((*own_tests, mutant.path))}
         if COMPILED not in mutant.path:
             lines = self.tests.get(mutant.path, {})
             reached = {name for line in range(mutant.first, mutant.last + 1) for name in lines.get(line, [])}
@@ -50,7 +50,7 @@ class Reach:
 
 
 class Observer:
-    """A plugin of pytest: tells coverage whose turn it is, and takes the time."""
+    """A pytest plugin: tells coverage which test is running, and times it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -74,7 +74,7 @@ class Observer:
 
 
 def observe(root: Path, tests: list[str], out: Path) -> int:
-    """Run tests under coverage, write what they reach, and give pytest's exit code."""
+    """Run tests under coverage, write what they reach, and return pytest's exit code."""
     observer = Observer(root)
     observer.coverage.start()
     code = pytest.main([*OPTIONS, *tests], plugins=[observer])

@@ -1,4 +1,4 @@
-"""The seam: what passes through it, and what a hook sees of it."""
+"""The seam: what passes through it, and what a hook sees."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Biases with parameters: equal to what they stand for, learned through attention, right with a cache."""
+"""Biases with parameters: equal to their definition, learned through attention, correct with a cache."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_what_learns_is_a_parameter_and_what_does_not_is_no_state() -> None:
 
 @pytest.mark.parametrize("module", [AlibiBias(1, learned=True), RelativeBias(2)])
 def test_learns_to_look_at_the_neighbor(module: BiasModule) -> None:
-    """Positions alone tell which value is wanted: the content is the same everywhere."""
+    """Only positions tell which value is wanted: the content is the same everywhere."""
     torch.manual_seed(0)
     query, value = torch.zeros(1, 12, 1), torch.randn(1, 12, 5)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.3)

@@ -1,4 +1,4 @@
-"""Transformer blocks: PyTorch's own, and the same step by step."""
+"""Transformer blocks equal PyTorch's own, also step by step."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Dropout with cheap bits: the law of PyTorch's own."""
+"""Dropout with cheap random bits: the same distribution as PyTorch's own."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Multi-head attention: PyTorch's layer where that exists, its own promises where not."""
+"""Multi-head attention equals PyTorch's layer where that applies, and keeps its own promises elsewhere."""
 
 from typing import Any
 

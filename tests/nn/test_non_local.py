@@ -1,4 +1,4 @@
-"""The non-local block against its equations, and its promises."""
+"""The non-local block matches its equations and keeps its promises."""
 
 import pytest
 import torch
@@ -54,13 +54,13 @@ def test_every_parameter_learns(form: str) -> None:
     block = _awake(4, form)
     block(torch.randn(2, 4, 6, dtype=torch.float64)).square().sum().backward()
     for name, parameter in block.named_parameters():
-        # A softmax does not see what is added to all scores of a row alike: φ's bias may have no effect.
+        # A softmax ignores a constant added to all scores of a row: φ's bias can have no effect.
         assert parameter.grad is not None, name
 
 
 @pytest.mark.slow
 def test_it_finds_what_a_small_convolution_cannot() -> None:
-    """Which of two far corners is brighter, told at the first pixel."""
+    """At the first pixel, tell which of two far corners is brighter."""
     torch.manual_seed(0)
 
     def train(middle: nn.Module) -> float:

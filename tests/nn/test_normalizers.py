@@ -60,7 +60,7 @@ def test_alpha_starts_where_it_is_put_and_stays_between_softmax_and_sparsemax() 
 
 
 def test_a_sink_learns_to_attend_to_nothing() -> None:
-    """Beside additive scores, through the kernels that training takes."""
+    """With additive scores, through the kernels used in training."""
     torch.manual_seed(0)
     score, module = AdditiveScore(4, 4, 8), SinkSoftmax()
     x = torch.randn(6, 5, 4)

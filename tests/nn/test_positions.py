@@ -1,4 +1,4 @@
-"""Positions: the papers' equations, at any place and length."""
+"""Positions match the papers' equations, at any offset and length."""
 
 import math
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Scores that own parameters: the projected form says the same as the raw one."""
+"""Scores that own parameters: the projected form gives the same scores as the raw one."""
 
 import pytest
 import torch

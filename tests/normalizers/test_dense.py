@@ -1,4 +1,4 @@
-"""Normalizers where there is nothing to normalize, and sinks without end."""
+"""Normalizers with nothing to normalize, and infinite sinks."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ def test_a_row_that_sees_nothing_has_no_weight_and_no_gradient(normalizer: Norma
 @pytest.mark.parametrize("sink", [None, 0.5])
 @pytest.mark.parametrize("empty", [False, True])
 def test_softmax_gives_the_same_bits_where_no_value_may_decide(sink: float | None, empty: bool) -> None:
-    """Under vmap a row that sees nothing cannot be looked for: every row then takes the longer way."""
+    """Under vmap an empty row cannot be detected: every row then takes the longer path."""
     scores = torch.randn(3, 4, 5, requires_grad=True)
     visible = torch.rand(3, 4, 5) < 0.6
     visible[..., 0] = True
@@ -63,7 +63,7 @@ SINKS = list(itertools.product(("reference", "blocked", "rowwise", "sdpa", "fuse
 @pytest.mark.parametrize("items", [2, 20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_sink_may_be_infinite(backend: str, name: str, mask: Mask | None, items: int, dtype: torch.dtype) -> None:
-    """The limits of the equation: +inf takes all weight, −inf none, and NaN shows; of one head alone."""
+    """The limits of the equation: +inf takes all weight, −inf none, and NaN shows, in one head only."""
     leaves = [torch.randn(items, 2, 20, 8).to(dtype).requires_grad_() for _ in range(3)]
     sink = torch.tensor([ENDLESS[name], 0.5], requires_grad=True)
     score = Additive(torch.ones(8, dtype=dtype)) if backend == "fused" else ScaledDot()

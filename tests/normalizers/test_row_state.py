@@ -1,4 +1,4 @@
-"""Row states and their merge are an algebra: associative, commutative where it is, the empty key set its identity."""
+"""Merging row states is associative, commutative where the normalizer is, with the empty key set as identity."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -63,7 +63,7 @@ def same(one: Part, other: Part) -> bool:
 @settings(max_examples=40)
 @given(seed=seeds, where=cuts)
 def test_merged_shards_are_the_whole(name: str, seed: int, where: list[int]) -> None:
-    """However the keys are cut, empty shards included."""
+    """However the keys are split, empty shards included."""
     assert same(merge(parts_of(name, seed, where)), part(name, draw(seed), slice(None)))
 
 
@@ -79,7 +79,7 @@ def test_merge_is_associative(name: str, seed: int, one: int, other: int) -> Non
 @settings(max_examples=25)
 @given(seed=seeds, where=st.integers(0, 12))
 def test_merge_is_commutative(name: str, seed: int, where: int) -> None:
-    """But for `hard` on ties, which go to the first key: there the order of the parts is the order of the keys."""
+    """Except for `hard` on ties, which go to the first key: there the order of parts is the order of keys."""
     a, b = parts_of(name, seed, [where])
     assert same(merge([a, b]), merge([b, a]))
 
@@ -150,7 +150,7 @@ def test_a_sink_belongs_in_one_part() -> None:
 
 
 def test_rows_that_see_nothing_merge() -> None:
-    """A row hidden in every part, in one part, in none."""
+    """A row that is empty in every part, in one part, in none."""
     query, key, value = draw(4)
     masks = (lengths(torch.tensor([3, 0])), lengths(torch.tensor([0, 0])))
     pieces = [

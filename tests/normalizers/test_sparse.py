@@ -1,4 +1,4 @@
-"""Sparsemax and entmax: against the entmax package, and brute force over every support."""
+"""Sparsemax and entmax agree with the entmax package and with brute force over every support."""
 
 from itertools import combinations
 
@@ -46,7 +46,7 @@ def test_entmax15_agrees_with_the_package(keys: int) -> None:
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_any_alpha_agrees_with_the_package(alpha: float) -> None:
-    """Theirs stops after a fixed number of bisections: the limit is its own."""
+    """The package stops after a fixed number of bisections: the tolerance is its own."""
     s = draw(40, 12)
     ours, gradient = with_gradient(Entmax(torch.tensor(alpha, dtype=torch.float64)), s)
     theirs, expected = with_gradient(lambda x: entmax.entmax_bisect(x, alpha, -1, n_iter=60), s)
@@ -71,7 +71,7 @@ def test_a_number_is_as_exact_as_a_tensor() -> None:
 
 
 def hard_rows(keys: int, dtype: torch.dtype) -> Tensor:
-    """Rows that need many steps: everything alike, a long tail, gaps of every size, one key far above."""
+    """Rows that need many iterations: all scores alike, a long tail, gaps of every size, one key far above."""
     at = torch.linspace(0, 1, keys, dtype=torch.float64)
     rows = [torch.randn(keys, dtype=torch.float64) * scale for scale in (0.003, 0.1, 1.0, 5.0)]
     rows += [-(10 ** (7 * at - 6)), -3 * at, -at.sqrt(), (at + 1e-9).log(), -(at > 0).double() / 2]
@@ -82,7 +82,7 @@ def hard_rows(keys: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("alpha", [1.001, 1.3, 1.5, 1.9, 1.9999, 2.0])
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_rows_sum_to_one_but_for_rounding(alpha: float, dtype: torch.dtype, as_tensor: bool) -> None:
-    """Each weight is t^p: a rounding of the threshold is one of p·t^(p−1) in each."""
+    """Each weight is t^p: rounding the threshold changes each weight by p·t^(p−1) roundoffs."""
     unit = torch.finfo(dtype).eps
     for keys in (1, 2, 40, 3000):
         z = hard_rows(keys, dtype)
@@ -93,7 +93,7 @@ def test_rows_sum_to_one_but_for_rounding(alpha: float, dtype: torch.dtype, as_t
 
 
 def test_above_two_the_largest_weights_are_those_of_the_halved_interval() -> None:
-    """There a weight's slope is infinite where it appears: sums may be off by the rounding of the scores."""
+    """For alpha above 2 a weight's slope is infinite at 0: sums can be off by the rounding of the scores."""
     for alpha in (2.2, 3.0):
         z = hard_rows(40, torch.float64)
         assert torch.allclose(Entmax(alpha)(z), entmax.entmax_bisect(z, alpha, -1, n_iter=100), atol=1e-7)
@@ -165,7 +165,7 @@ def test_hidden_keys_are_as_if_they_were_not_there(normalizer) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_long_rows_in_half_precision_still_sum_to_one(dtype: torch.dtype) -> None:
-    """4,000 keys: ranks and running sums need more digits than a half has."""
+    """With 4,000 keys, ranks and running sums need more digits than half precision has."""
     s = (torch.randn(3, 4000) / 100).to(dtype)
     for normalizer in (Sparsemax(), Entmax(), Entmax(1.3)):
         total = normalizer(s).double().sum(-1)

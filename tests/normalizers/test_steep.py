@@ -1,4 +1,4 @@
-"""Entmax with α near 1 and far above 2, against the equation in 60 digits and more."""
+"""Entmax with α near 1 and far above 2, against the equation in 60 or more digits."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ BY_ROW = ("reference", "blocked", "auto")
 
 
 def literal(z: Tensor, alpha: float) -> tuple[list[mpf], list[mpf]]:
-    """A row of weights by halving the interval of T = −τ of scores below their maximum, and their slopes w^(2−α)."""
+    """A row of weights by bisecting T = −τ of scores below their maximum, and their slopes w^(2−α)."""
     power, scores = mpf(alpha) - 1, [mpf(x) for x in (z - z.max()).tolist()]
 
     def of(level: mpf) -> list[mpf]:
         return [max(mpf(0), level + power * x) ** (1 / power) for x in scores]
 
     low, high = mpf(len(scores)) ** -power / 2, mpf(1)
-    # What is left of the interval is the smallest weight to the power α − 1, to twenty digits of that weight.
+    # Bisect until the interval is the smallest weight to the power α − 1, to twenty digits of that weight.
     for _ in range(int(120 + 20 * alpha)):
         middle = (low + high) / 2
         low, high = (low, middle) if sum(of(middle)) >= 1 else (middle, high)
@@ -34,7 +34,7 @@ def literal(z: Tensor, alpha: float) -> tuple[list[mpf], list[mpf]]:
 
 
 def rows(dtype: torch.dtype = torch.float64) -> Tensor:
-    """Rows in which some α gives every key a weight, and some one key all of it."""
+    """Rows where some α gives every key weight, and some α gives one key all of it."""
     z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (z * torch.tensor([[0.001], [0.01], [0.3], [3.0]], dtype=torch.float64)).to(dtype)
 
@@ -42,7 +42,7 @@ def rows(dtype: torch.dtype = torch.float64) -> Tensor:
 @by_alpha
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_weights_and_slopes_are_those_of_the_equation(alpha: float, as_tensor: bool) -> None:
-    """The error of log p is a roundoff, that of each power at most four, and their sum has six terms."""
+    """The error of log p is one roundoff, that of each power at most four, and their sum has six terms."""
     z, cotangent = rows().requires_grad_(), torch.linspace(-1, 2, 6, dtype=torch.float64)
     w = Entmax(torch.tensor(alpha, dtype=torch.float64) if as_tensor else alpha)(z)
     slope = torch.autograd.grad(w @ cotangent, z, torch.ones(4, dtype=torch.float64))[0]
@@ -54,13 +54,13 @@ def test_weights_and_slopes_are_those_of_the_equation(alpha: float, as_tensor: b
             expected = [float(a * (mpf(b) - level)) for a, b in zip(q, cotangent.tolist(), strict=True)]
         assert (found - torch.tensor([float(x) for x in weights], dtype=torch.float64)).abs().max() <= 32 * unit
         truth = torch.tensor(expected, dtype=torch.float64)
-        # A roundoff of a weight is one of |2 − α| of its slope.
+        # A relative error u of a weight is an error |2 − α|·u of its slope.
         assert (own - truth).abs().max() <= 64 * max(1.0, alpha) * unit * truth.abs().max()
 
 
 @by_alpha
 def test_derivatives_of_scores_and_alpha_to_second_order(alpha: float) -> None:
-    """Against differences, whose step must stay inside the support."""
+    """Against finite differences, whose step must stay inside the support."""
     z = rows()[:2].mul(0.1 / max(1.0, alpha)).requires_grad_()
     a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
     step = 1e-7 if alpha < 1.1 else 1e-6 / alpha**3
@@ -76,7 +76,7 @@ def test_derivatives_of_scores_and_alpha_to_second_order(alpha: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("alpha", [*ALPHAS, 1000.0])
 def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: torch.dtype) -> None:
-    """A weight is rounded once: a row's sum is off by half a unit of its largest at most for each key."""
+    """A weight is rounded once: a row's sum is off by at most half a unit per key."""
     g = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(2, n, 4, generator=g).mul(0.5).to(dtype) for n in (9, 12, 12))
     unit = torch.finfo(dtype).eps
@@ -86,8 +86,9 @@ def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: t
         for backend in BY_ROW:
             output, weights = attention_with_weights(query, key, value, **options, backend=backend)
             assert ((weights.double().sum(-1) - 1).abs() <= 12 * unit).all(), backend
-            # Scores of two orders of summation differ by a roundoff, and near the edge of the support weights by its
-            # root; at these numbers no key is there.
+            # Summing scores in two orders makes them differ by a roundoff; near the edge of the support weights differ
+            # by its root,
+            # but with these numbers no key is there.
             limit = 16 * unit * value.abs().max()
             assert ((weights.double() @ value.double() - output.double()).abs() <= limit).all(), backend
             state = attention_with_state(query, key, value, **options, backend=backend)[1]
@@ -103,7 +104,7 @@ def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: t
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @by_alpha
 def test_backends_have_the_gradients_of_the_reference(alpha: float, dtype: torch.dtype) -> None:
-    """A slope is large where a weight is small: limits are those of the largest gradient."""
+    """A slope is large where a weight is small: limits are relative to the largest gradient."""
     g = torch.Generator().manual_seed(2)
     draws = [torch.randn(2, n, 4, generator=g, dtype=torch.float64).mul(0.2) for n in (5, 7, 7)]
 
@@ -119,7 +120,7 @@ def test_backends_have_the_gradients_of_the_reference(alpha: float, dtype: torch
         found = gradients(backend, dtype)
         for one, other in zip(found, truth, strict=True):
             assert one.isfinite().all(), backend
-            # The scores of the two differ by few roundoffs, which (α−1)·w^(1−α) makes larger where w is small.
+            # The two scores differ by a few roundoffs, multiplied by (α−1)·w^(1−α), which is large where w is small.
             limit = 200 * max(1.0, alpha) ** 3 * torch.finfo(dtype).eps
             assert (one.double() - other).abs().max() <= max(limit, 1e-13) * truth[-1].abs().max().max(
                 other.abs().max()

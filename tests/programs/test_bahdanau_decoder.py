@@ -37,7 +37,7 @@ def test_bahdanau_decoder() -> None:
     assert logits.shape == (3, 5, 11)
 
     changed = memory.clone()
-    changed[1, 4:] = torch.nan  # padding may hold anything
+    changed[1, 4:] = torch.nan  # padding can hold anything
     assert torch.equal(model(changed, lengths, target), logits)
 
     nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()

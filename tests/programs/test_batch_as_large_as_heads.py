@@ -1,4 +1,4 @@
-"""Program 4: a ragged batch with (B,) lengths, where the batch is as large as the number of heads."""
+"""Program 4: a ragged batch with (B,) lengths, where the batch size equals the number of heads."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Program 10: a bool tensor as mask, as PyTorch takes it, and together with others."""
+"""Program 10: a bool tensor as mask, as in PyTorch, alone and combined with other masks."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_bool_tensor_as_mask() -> None:
 
     per_item = torch.ones(2, 6, 6, dtype=torch.bool)
     assert qkv.attention(query, key, value, mask=per_item[:, None]).shape == query.shape
-    with pytest.raises(qkv.QkvError, match=r"mask\[:, None\]"):  # forgotten: the message says so
+    with pytest.raises(qkv.QkvError, match=r"mask\[:, None\]"):  # [:, None] forgotten: the message says so
         qkv.attention(query, key, value, mask=per_item)
     with pytest.raises(qkv.QkvError, match="bias="):
         qkv.attention(query, key, value, mask=mask.float())

@@ -1,4 +1,4 @@
-"""Program 9: a training step under torch.compile, whole graph, with sizes that change."""
+"""Program 9: a training step under torch.compile, full graph, with varying sizes."""
 
 import pytest
 import torch

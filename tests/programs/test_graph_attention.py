@@ -1,4 +1,4 @@
-"""Program 2: one layer of graph attention (GAT) on an edge mask, against the equations written out."""
+"""Program 2: one layer of graph attention (GAT) on an edge mask, compared with its equations."""
 
 import torch
 from torch import nn

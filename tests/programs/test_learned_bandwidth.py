@@ -1,4 +1,4 @@
-"""Program 5: a bandwidth per head, learned, as softly as any parameter."""
+"""Program 5: a bandwidth per head, learned like any parameter."""
 
 import torch
 
@@ -11,7 +11,7 @@ def test_learned_bandwidth() -> None:
     y = torch.stack([torch.sin(x[0]), torch.sin(4 * x[1])])
     log_bandwidth = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.Adam([log_bandwidth], lr=0.1)
-    others = ~torch.eye(40, dtype=torch.bool)  # leave one out
+    others = ~torch.eye(40, dtype=torch.bool)  # leave-one-out
     losses = []
     for _ in range(40):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""A score, a normalizer, a mask and a bias of one's own: short and long, trained, looked at, never taken for ours."""
+"""User-defined score, normalizer, mask and bias: short and long, trained, inspected, never mistaken for built-ins."""
 
 import pytest
 import torch
@@ -12,11 +12,11 @@ from qkv.masks.base import Grid
 from qkv.nn import AdditiveScore, AlibiBias, Attention, LearnedEntmax, MultiHeadAttention
 from qkv.normalizers import Normalizer
 
-SHORT, LONG = 12, 530  # 530 × 530 pairs are more than `auto` holds at once
+SHORT, LONG = 12, 530  # 530 × 530 pairs are more than `auto` stores at once
 
 
 class Softmax(Normalizer):
-    """Squares in place of exponentials, under a name that is taken."""
+    """Squares instead of exponentials, under a name that is already in use."""
 
     def __init__(self, ease: Tensor | float = 1.0) -> None:
         self.ease = ease
@@ -35,7 +35,7 @@ class Checkered(Mask):
 
 
 class Blocks(Bias):
-    """A number that learns, for pairs in one block of five: no function of j − i."""
+    """A learned number for pairs in one block of five: not a function of j − i."""
 
     def __init__(self, bonus: Tensor) -> None:
         self.bonus = bonus

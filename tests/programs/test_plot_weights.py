@@ -1,4 +1,4 @@
-"""Program 6: dump the weights, and plot them."""
+"""Program 6: compute the weights and plot them."""
 
 from pathlib import Path
 

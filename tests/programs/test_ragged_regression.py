@@ -1,4 +1,4 @@
-"""Program 3: Nadaraya-Watson regression on ragged data: every data set has its own number of points."""
+"""Program 3: Nadaraya-Watson regression on ragged data: each data set has its own number of points."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Program 8: keys that lie on two machines: attend on each, send small states, merge."""
+"""Program 8: keys split over two machines: attend on each, send small states, merge."""
 
 import torch
 

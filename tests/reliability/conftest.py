@@ -1,4 +1,4 @@
-"""The files that every family learns from."""
+"""The files that every family trains on."""
 
 from pathlib import Path
 

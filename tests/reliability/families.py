@@ -1,4 +1,4 @@
-"""A small training of each family of models, from files to a run folder, in this process or by the real command."""
+"""A small training run of each model family, from files to run folder, in this process or by the real command."""
 
 import sys
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ class Family:
     """One family.
 
     Args:
-        task: the command of `qkv train`.
-        model: model sizes.
+        task: the subcommand of `qkv train`.
+        model: the model settings.
         tokenizer: its kind.
     """
 

@@ -1,10 +1,10 @@
-"""How many seconds a training takes from a signal to its end, everything saved; the real command, on a busy machine.
+"""Measure how long a training run takes from a signal until everything is saved: real command, busy machine.
 
     python -m tests.reliability.seconds [--burners N] [--repeats N] [--family NAME]
 
-Models of the default sizes, batches of the default size. The signal comes at a random moment of an update or of a
-validation, SIGTERM and SIGINT in turn, while other processes burn the processor. One line for each training, the
-longest of each kind last. What is asked: at most ten seconds.
+Models and batches have their default sizes. The signal arrives at a random moment of an update or of a validation,
+alternating SIGTERM and SIGINT, while other processes keep the processor busy. Prints one line per training run, the
+longest of each kind last. The requirement: at most ten seconds.
 """
 
 import argparse
@@ -39,13 +39,13 @@ LINES, WORDS = 3000, 6000
 
 @dataclass(frozen=True)
 class Stopped:
-    """How one training ended.
+    """How one training run ended.
 
     Args:
-        saved: seconds from the signal until it said that everything is saved.
-        ended: and to the end of the process.
+        saved: seconds from the signal until the message that everything is saved.
+        ended: seconds from the signal until the process ended.
         code: its exit code.
-        step: of the newest complete checkpoint.
+        step: the newest complete checkpoint.
         said: its last message.
     """
 
@@ -57,7 +57,7 @@ class Stopped:
 
 
 def write_files(folder: Path) -> None:
-    """Sentences of 5 to 25 words of a large vocabulary, so that default models are as large as in earnest."""
+    """Sentences of 5 to 25 words from a large vocabulary, so that default models have realistic sizes."""
     random = Random(0)
     words = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 9))) for _ in range(WORDS)]
     lines = [random.choices(words, k=random.randint(5, 25)) for _ in range(LINES)]
@@ -68,7 +68,7 @@ def write_files(folder: Path) -> None:
 
 
 def command(family: Family, folder: Path, out: Path, moment: str) -> list[str]:
-    """The training, which validates at once or never."""
+    """The training command, which validates after every step or never."""
     every = 1 if moment == "validation" else 10**6
     tables = family.tables(folder, steps=10**6, tokens=4096, validate_every=every, log_every=1, keep=3)
     tables["tokenizer"]["size"] = 8000
@@ -77,7 +77,7 @@ def command(family: Family, folder: Path, out: Path, moment: str) -> list[str]:
 
 
 def stop(arguments: list[str], out: Path, number: signal.Signals, delay: float) -> Stopped:
-    """Train until something was logged and so many seconds more, then send the signal."""
+    """Train until the first log entry and `delay` seconds more, then send the signal."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         arguments,
@@ -104,13 +104,13 @@ def stop(arguments: list[str], out: Path, number: signal.Signals, delay: float) 
 
 
 def hear() -> None:
-    """In the child: jobs in the background of a shell without job control start with SIGINT ignored."""
+    """In the child, restore SIGINT: background jobs of a shell without job control ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
 def burning(count: int) -> Iterator[None]:
-    """Other processes that want the processor, too."""
+    """Run other processes that compete for the processor."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -121,13 +121,13 @@ def burning(count: int) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Write a line at once."""
+    """Write a line and flush."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Measure all of them."""
+    """Measure all families."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--burners", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--repeats", type=int, default=4)

@@ -1,4 +1,4 @@
-"""Every backend gives the same bits however often it is asked, and by however many threads at once."""
+"""Every backend gives the same bits on every repeat, and from several threads at once."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ def bits(call: Call, backend: str) -> dict[str, Tensor]:
 
 
 def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
-    """Names of what is not the same bytes; a NaN must be the same NaN."""
+    """Names of tensors whose bytes differ; a NaN must be the same NaN."""
     return [name for name, x in one.items() if x.numpy().tobytes() != other[name].numpy().tobytes()]
 
 
@@ -52,7 +52,7 @@ def test_repeats_have_the_same_bits(backend: str, repeats: int) -> None:
 
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_eight_threads_at_once_get_the_same_bits(backend: str) -> None:
-    """Each thread computes every call, all in another order."""
+    """Each thread computes every call, in a different order."""
     served = calls(backend)[::4]
     first = [bits(call, backend) for call in served]
 

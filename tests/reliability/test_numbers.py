@@ -1,4 +1,4 @@
-"""Numbers that leave their range stop a real training, with step and lines; what was saved before stays."""
+"""Overflowing numbers stop a real training run, with step and lines; earlier checkpoints stay."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ ONE_FAST = [pytest.param(name, marks=[] if name == "classifier" else pytest.mark
 def test_a_training_that_diverges_stops_with_step_and_lines_and_keeps_what_was_good(
     name: str, data: Path, tmp_path: Path
 ) -> None:
-    """A learning rate that no weight survives, after five sound updates."""
+    """A learning rate that no weight survives, after five good updates."""
     sound = {"schedule": "constant", "optimizer": "adamw", "warmup": 1, "clip": 0.0}
     FAMILIES[name].train(data, tmp_path, steps=5, **sound)
     kept = {folder: verify(folder).digest for folder in present(tmp_path)}
@@ -36,7 +36,7 @@ def test_a_training_that_diverges_stops_with_step_and_lines_and_keeps_what_was_g
 
 
 def test_float16_which_would_need_scaled_gradients_is_no_choice() -> None:
-    """bfloat16 has the range of float32: nothing overflows in it that would not overflow anyway."""
+    """bfloat16 has the range of float32: it overflows only where float32 does."""
     assert torch.finfo(torch.bfloat16).max > 0.99 * torch.finfo(torch.float32).max
     with pytest.raises(ConfigError, match='precision: expected one of float32, bfloat16, auto; got "float16"'):
         Settings(precision="float16")  # type: ignore[arg-type]

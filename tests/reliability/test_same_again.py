@@ -1,4 +1,4 @@
-"""The same command, seed and threads give the same bits, interrupted or not, for each family of models."""
+"""The same command, seed and threads give the same bits, interrupted or not, for each model family."""
 
 import os
 import signal
@@ -24,13 +24,13 @@ ONE_FAST = [pytest.param(name, marks=[] if name == "tagger" else pytest.mark.slo
 
 
 def digests(run: Path) -> dict[str, str]:
-    """What stands for every byte of every checkpoint."""
+    """A digest per checkpoint, over all of its bytes."""
     return {folder.name: verify(folder).digest for folder in present(run)}
 
 
 @contextmanager
 def signal_after(updates: int, number: signal.Signals) -> Iterator[None]:
-    """Send this process a signal at the end of the n-th update from here."""
+    """Send this process a signal after the n-th update from now."""
     done = 0
 
     def count(*_: object) -> None:
@@ -62,8 +62,10 @@ def test_every_checkpoint_has_the_same_bits_again(name: str, data: Path, tmp_pat
 def test_a_run_stopped_at_any_of_these_updates_ends_with_the_same_bits(
     name: str, points: list[int], data: Path, tmp_path: Path
 ) -> None:
-    """One run, stopped at each point and gone on with: the last checkpoint holds weights, moments, schedule, generators
-    and the place in the data."""
+    """One run, stopped at each point and resumed: the last checkpoint includes weights, moments, schedule, generators
+    and the
+    place in the data.
+    """
     whole = FAMILIES[name].train(data, tmp_path / "whole")
     before = 0
     for place, point in enumerate(points):
@@ -78,7 +80,7 @@ def test_a_run_stopped_at_any_of_these_updates_ends_with_the_same_bits(
 
 @contextmanager
 def at_each_module(do: Callable[..., None]) -> Iterator[None]:
-    """Do this before any module computes."""
+    """Call `do` before any module computes."""
     handle = register_module_forward_pre_hook(do)
     try:
         yield
@@ -88,11 +90,11 @@ def at_each_module(do: Callable[..., None]) -> Iterator[None]:
 
 @contextmanager
 def at_each_gradient(do: Callable[..., None]) -> Iterator[None]:
-    """Do this when the gradient of any module's weight has been computed."""
+    """Call `do` whenever the gradient of any module's weight has been computed."""
     hooked: dict[int, RemovableHandle] = {}
 
     def hook(module: nn.Module, _: object) -> None:
-        # Those of modules within too: a recurrent layer may be read without being called.
+        # Include the parameters of submodules: a recurrent layer can be used without being called.
         for weight in module.parameters():
             if id(weight) not in hooked:
                 hooked[id(weight)] = weight.register_hook(do)
@@ -110,7 +112,7 @@ WAYS = {"forward": at_each_module, "backward": at_each_gradient}
 
 @contextmanager
 def signal_within(way: str, place: int, number: signal.Signals) -> Iterator[None]:
-    """Send this process a signal when the n-th module from here is about to compute, or at the n-th gradient."""
+    """Send this process a signal when the n-th module from now is about to compute, or at the n-th gradient."""
     done = 0
 
     def count(*_: object) -> None:
@@ -131,7 +133,7 @@ def signal_within(way: str, place: int, number: signal.Signals) -> Iterator[None
 def test_a_run_stopped_within_an_update_or_a_validation_ends_with_the_same_bits(
     name: str, way: str, points: list[int], data: Path, tmp_path: Path
 ) -> None:
-    """What the signal came into leaves nothing behind: no gradient, no draw, no batch that is passed over."""
+    """The interrupted update or validation leaves no trace: no gradient, no random draw, no skipped batch."""
     whole = FAMILIES[name].train(data, tmp_path / "whole")
     for place, point in enumerate(points):
         number = (signal.SIGTERM, signal.SIGINT)[place % 2]
@@ -167,7 +169,9 @@ def test_nothing_that_takes_seconds_is_imported_once_signals_wait(data: Path, tm
 
 
 def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[int, str, float]:
-    """Start the real command, send a signal once it has logged; its exit code, messages, and seconds to its end."""
+    """Start the real command, send a signal after its first log entry; return exit code, messages and seconds to
+    the end.
+    """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     log, deadline = out / "metrics.jsonl", time.monotonic() + 300
@@ -185,7 +189,7 @@ def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[in
 def test_the_real_command_saves_and_ends_with_the_code_of_its_signal(
     name: str, number: signal.Signals, data: Path, tmp_path: Path
 ) -> None:
-    """Gone on with by another process, it has the bits of a run that never stopped."""
+    """Resumed by another process, it has the bits of a run that never stopped."""
     out = tmp_path / "run"
     command = FAMILIES[name].command(data, out, steps=100_000, schedule="constant")
     code, messages, _ = interrupt(command, out, number)

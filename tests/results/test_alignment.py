@@ -1,4 +1,4 @@
-"""The row of word alignment: what is chosen, joined and scored."""
+"""The word alignment row: choosing, symmetrizing and scoring."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _READING = Reading("decoder.0")
 
 
 class _Fixed:
-    """Attends to the same words whatever it is asked."""
+    """A model that attends to the same words for any input."""
 
     def __init__(self, weights: list[list[float]]) -> None:
         self.fixed = torch.tensor(weights)
@@ -48,7 +48,7 @@ def test_links_of_the_other_direction_are_turned_before_they_are_joined() -> Non
 
 
 def test_the_way_to_join_is_the_one_with_the_least_error_on_other_sentences() -> None:
-    """Weights of both directions know what neither knows by its likeliest words."""
+    """Weights of both directions carry information that neither direction's best words do."""
     there = [[0.6, 0.0, 0.4], [0.5, 0.1, 0.4], [0.0, 0.9, 0.1]]
     back = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.4, 0.6]]
     chosen = choose(*_models(there, back), Gold(_PAIRS, [parse_links("0-0 1-2 2-1")]))

@@ -1,4 +1,4 @@
-"""Models of both directions: what each proposes is judged by both."""
+"""Models of both directions: candidates of each are scored by both."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_several_models_are_joined_by_the_mean_of_their_log_probabilities_up_to_
     both, one = _translator(1, models=2), ["a b"]
     alone = [Translator(model, both.tokenizer) for model in both.models]
     mean = sum(log_probabilities(each, _LINES[:1], one)[0] for each in alone) / 2
-    # A geometric mean of distributions sums to less than one: to be one again it is made larger.
+    # A geometric mean of distributions sums to less than one and must be renormalized.
     assert log_probabilities(both, _LINES[:1], one)[0] >= mean
 
 

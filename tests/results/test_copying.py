@@ -1,4 +1,4 @@
-"""The row of copying: from its settings to the page."""
+"""The copying row: from its settings to the page."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of labeled texts: what is scored, what the page says."""
+"""Labeled text rows: what is scored and what the page says."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from results import labels
 
 
 class _Stubborn:
-    """Gives every text the same label."""
+    """A model that gives every text the same label."""
 
     def __init__(self, label: str) -> None:
         self.label = label

@@ -1,4 +1,4 @@
-"""Rows of pointer networks: what is right, what is measured, and what the page says."""
+"""Pointer network rows: what counts as correct, what is measured and what the page says."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The row of kernel regression: what it measures, and what the page says of it."""
+"""The kernel regression row: what it measures, and what the page says."""
 
 import json
 from pathlib import Path

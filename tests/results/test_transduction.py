@@ -1,4 +1,4 @@
-"""Rows of short texts: what they are scored by, what they are trained on, what the page says of them."""
+"""Short text rows: their scores, their training data, and what the page says."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_text_is_right_as_a_whole_or_wrong() -> None:
 
 def test_symbols_count_at_their_places_and_by_edits() -> None:
     figures = judge([_found("ab"), _found("xabcd")], _pairs("abcd", "abcd"))
-    assert figures["symbols_in_place"] == 25  # "ab" of the first; all of the second are one place too late
+    assert figures["symbols_in_place"] == 25  # "ab" of the first; the second is one place too late throughout
     assert figures["symbol_errors"] == 100 * 3 / 8
 
 

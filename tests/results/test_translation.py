@@ -1,4 +1,4 @@
-"""Rows of translation: whose words are counted, what is decoded, what the page says."""
+"""Translation rows: which tokens are counted, what is decoded, what the page says."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from results import rows, table
 
 
 class _Parrot:
-    """Writes what it reads; with a beam it adds a word."""
+    """A model that copies its input; with a beam it adds a word."""
 
     def translate(self, lines: Sequence[str], how: Decoding) -> list[str]:
         return [line if how.beam == 1 else f"{line} again" for line in lines]

@@ -1,4 +1,4 @@
-"""What a command took: added up where it is gone on with, and not that of other commands."""
+"""What a command used: summed over resumptions, without other commands."""
 
 import json
 import sys

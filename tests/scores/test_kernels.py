@@ -1,4 +1,4 @@
-"""Kernels of distances: what becomes of their bandwidth on its way to the backends."""
+"""Distance kernels: how their bandwidth reaches the backends."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ KERNELS = [SquaredDistance, Gaussian, Boxcar, Epanechnikov, lambda h: Epanechnik
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_a_bandwidth_in_half_precision_is_its_number(backend: str, dtype: torch.dtype, autocast: bool) -> None:
-    """Bandwidths, in whatever type they come, are computed with in float32 at least: the same bits as in float32."""
+    """Bandwidths of any type are used in at least float32: the same bits as in float32."""
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 40, 6).unbind()
     h = torch.tensor([1.7, 2.9]).to(dtype)
@@ -39,7 +39,7 @@ def test_the_scale_of_a_half_bandwidth_stays_in_range(score: Score) -> None:
 
 @pytest.mark.parametrize("bandwidth", [1e-200, 1e-20, 1e-15, 1.0, 1e15, 1e30, 1e200])
 def test_squared_distances_are_those_of_quotients(bandwidth: float) -> None:
-    """h² would overflow, or vanish, long before ‖q−k‖/h does."""
+    """h² would overflow or underflow long before ‖q−k‖/h does."""
     query = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
     key = torch.tensor([[3.0, 4.0], [0.0, 0.5]], dtype=torch.float64) * bandwidth
     expected = torch.tensor([[25.0, 0.25]], dtype=torch.float64)

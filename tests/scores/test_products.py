@@ -1,4 +1,4 @@
-"""Products of vectors at the edges of width and magnitude."""
+"""Products of vectors of extreme width and magnitude."""
 
 import math
 

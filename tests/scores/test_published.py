@@ -31,7 +31,7 @@ def test_additive_of_allennlp() -> None:
 
 
 def test_bilinear_of_allennlp() -> None:
-    """AllenNLP, tests/modules/attention/bilinear_attention_test.py; it adds a number of 0.1 to every score."""
+    """AllenNLP, tests/modules/attention/bilinear_attention_test.py; it adds 0.1 to every score."""
     score = Bilinear(torch.tensor([[-0.3, 0.5], [2.0, -1.0]]))
     result = score(torch.tensor([[1.0, 1.0]]), torch.eye(2)) + 0.1
     assert torch.allclose(result, torch.tensor([[1.8, -0.4]]), atol=1e-6)
@@ -46,7 +46,7 @@ def test_cosine_of_allennlp() -> None:
 
 
 def regression_data() -> tuple[Tensor, Tensor, Tensor]:
-    """y = 2 sin x + x^0.8 and noise: the data of the lecture on attention pooling."""
+    """y = 2 sin x + x^0.8 plus noise: the data of the lecture on attention pooling."""
     g = torch.Generator().manual_seed(0)
     x = torch.sort(torch.rand(50, generator=g, dtype=torch.float64) * 5).values
     y = 2 * torch.sin(x) + x**0.8 + 0.5 * torch.randn(50, generator=g, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_squared_distance_survives_where_the_gaussian_underflows() -> None:
 
 
 def test_unit_vectors_make_distance_a_dot_product() -> None:
-    """‖q−k‖² = 2 − 2q·k for vectors of length one: the same softmax."""
+    """‖q−k‖² = 2 − 2q·k for unit vectors: the same softmax."""
     query, key = (torch.nn.functional.normalize(draw(n, 6), dim=-1) for n in (5, 7))
     value = draw(7, 2)
     assert near(attention(query, key, value, score=SquaredDistance()), attention(query, key, value, score=Dot()))
@@ -150,7 +150,7 @@ def test_concat_is_a_vector_over_the_concatenation() -> None:
 
 
 def test_scaled_dots_have_unit_variance() -> None:
-    """Vaswani et al. 2017, footnote 4: the variance of q·k is D, which 1/√D undoes."""
+    """Vaswani et al. 2017, footnote 4: the variance of q·k is D, which 1/√D cancels."""
     for width in (4, 64, 1024):
         scores = ScaledDot()(torch.randn(400, width), torch.randn(400, width))
         assert scores.var().item() == pytest.approx(1.0, abs=0.1)
@@ -163,7 +163,7 @@ def test_softcap_bounds_and_leaves_small_scores() -> None:
 
 
 def test_zeroing_values_is_not_masking() -> None:
-    """The weights of padding are lost to the rest of the row."""
+    """The weights given to padding are lost to the rest of the row."""
     query, key, value = draw(2, 3, 4), draw(2, 5, 4), torch.ones(2, 5, 1, dtype=torch.float64)
     seen = lengths(torch.tensor([5, 2]))
     zeroed = value.clone()

@@ -1,4 +1,4 @@
-"""Alignments read from a model that learned to write each word of its source in another alphabet, reversed or not."""
+"""Alignments read from a model that rewrites each source word in another alphabet, reversed or not."""
 
 from pathlib import Path
 from random import Random
@@ -77,7 +77,7 @@ def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
 
 
 def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
-    # The mirror's alphabet is another one: the same model serves as its own reverse only in form.
+    # The mirror uses a different alphabet: the model is its own reverse only in form.
     files = _write(tmp_path, _mirrored(5, 3))
     found = align_files(run, run, files, files, _NOT_CHOSEN, "intersection", "cpu")
     assert len(found.links) == 5

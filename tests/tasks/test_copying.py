@@ -1,4 +1,4 @@
-"""Copying through the whole of it: files, training, beam, names never seen, and where each word came from."""
+"""Copying end to end: files, training, beam search, unknown names, and the source of each word."""
 
 from pathlib import Path
 

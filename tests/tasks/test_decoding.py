@@ -1,4 +1,4 @@
-"""Translators of random weights: every way to decode gives the same answer alone, in any batch and in any order."""
+"""Translators with random weights: every decoding method gives the same answer alone, in any batch and any order."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def model(kind: str, seed: int) -> Any:
         sizes = {"width": 8, "heads": 2, "feed_forward": 12, "encoder_layers": 1, "decoder_layers": 2}
         made = TransformerTranslator(TransformerConfig(TOKENIZER.size, **sizes))
     for parameter in made.parameters():
-        # Wider than a fresh model, so that answers differ from line to line.
+        # Wider weights than a fresh model has, so that answers differ between lines.
         nn.init.normal_(parameter, std=0.5)
     return made
 
@@ -52,7 +52,7 @@ WAYS = {
 
 
 def _one_number_of_models_each() -> list[object]:
-    """Every way with one of the kinds, alone or with a second model in turn; all of them in the whole suite."""
+    """Every method with one kind of model, alternating single models and pairs; all kinds in the whole suite."""
     turns = [(("rnn", "transformer")[place % 2], 1 + place // 2 % 2) for place in range(len(WAYS))]
     return [
         pytest.param(kind, models, way, marks=[] if turn == (kind, models) else pytest.mark.slow)
@@ -70,7 +70,7 @@ def test_a_line_is_translated_alike_alone_in_a_batch_and_in_any_order(kind: str,
     for line, found, other in zip(LINES, together, backwards, strict=True):
         alone = ours.translate_best([line], how)[0]
         for others in (other, alone):
-            # A line that comes twice draws twice: only the first is drawn as if alone.
+            # A repeated line is sampled twice: only the first sample equals that of the line alone.
             if how.sampling is not None and LINES.count(line) > 1:
                 continue
             same = [one.target_tokens for one in found] == [one.target_tokens for one in others]
@@ -149,7 +149,7 @@ def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:
 
 
 def hungry(kind: str) -> Any:
-    """A model that gives the marks which no text has nearly all probability at every step."""
+    """A model that gives special tokens, which no text contains, almost all probability at every step."""
     made = model("rnn" if kind == "copy" else kind, 0)
     if kind == "copy":
         config = RecurrentConfig(TOKENIZER.size, embedding=6, hidden=5, attention=4, copy="mixture")

@@ -1,4 +1,4 @@
-"""Texts and words that are labeled, from files to answers."""
+"""Labeling texts and words, from files to answers."""
 
 from pathlib import Path
 from random import Random
@@ -33,7 +33,7 @@ def _films(path: Path, count: int = 120, seed: int = 0) -> Path:
 
 
 def _numbers(path: Path, count: int = 80, seed: int = 0) -> Path:
-    """Digits are NUM, what follows one is AFTER, the rest O: the tag depends on the neighbor."""
+    """Digits are NUM, the word after one is AFTER, the rest O: the tag depends on the neighbor."""
     random = Random(seed)
     sentences = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""From a text file to a language model that goes on with it: learning, judging, generating, fine-tuning."""
+"""From a text file to a language model that continues it: training, evaluation, generation, fine-tuning."""
 
 import json
 import math

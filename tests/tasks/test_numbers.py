@@ -1,4 +1,4 @@
-"""Models whose weights are no numbers: every task says so, and nothing is made up."""
+"""Models with NaN or infinite weights: every task says so, and none invents an answer."""
 
 from collections.abc import Callable
 from dataclasses import replace

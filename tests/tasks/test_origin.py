@@ -1,4 +1,4 @@
-"""Fine-tuning of translators and of models that label: the start's weights, its tokenizer, its labels."""
+"""Fine-tuning translators and labeling models: the initial run's weights, tokenizer and labels."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A checkpoint whose configuration and weights disagree is refused before memory is taken for it."""
+"""A checkpoint whose configuration and weights disagree is refused before memory is allocated for it."""
 
 from dataclasses import replace
 from pathlib import Path

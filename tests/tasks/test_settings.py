@@ -1,4 +1,4 @@
-"""Settings from a file: every name and type is checked, and a message tells where."""
+"""Settings from a file: every name and type is checked, and messages say where."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""From text files to a translator: the whole of it on a task that a tiny model learns."""
+"""From text files to a translator: end to end on a task that a tiny model learns."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_transformer_learns_the_task_too(files: Files, tmp_path: Path) -> None
 
 def assert_learned(run: Path) -> None:
     translator = load(run)
-    unseen = WORDS[11::16]  # as the validation words, but others
+    unseen = WORDS[11::16]  # like the validation words, but different ones
     right = sum(text == word.upper()[::-1] for word, text in zip(unseen, translator.translate(unseen), strict=True))
     assert right >= len(unseen) / 2, "chance is one in five hundred"
 

@@ -1,4 +1,4 @@
-"""Words that a model does not know, written as the source's words they go back to."""
+"""Unknown words, output as the source words they came from."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def _translator(kind: str = "word") -> Translator:
-    """An untrained model whose output layer always prefers the unknown word."""
+    """An untrained model whose output layer always prefers the unknown token."""
     torch.manual_seed(0)
     tokenizer = Tokenizer.learn(["my name is , hello"] * 9, kind=kind, size=300)
     model = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8, tied=False))
@@ -50,7 +50,7 @@ def test_an_empty_line_stays_empty() -> None:
 
 
 def familiar(pairs: list[Pair], pool: int = 100) -> list[Pair]:
-    """Nine pairs in ten with names out of a small pool: where every name is unknown, none is worth attending to."""
+    """Nine of ten pairs with names from a small pool: if every name is unknown, none is worth attending to."""
     names = list(dict.fromkeys(word for pair in pairs for word in pair.source.split() if is_name(word)))
     known = {name: names[place % pool] for place, name in enumerate(names)}
 

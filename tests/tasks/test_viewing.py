@@ -1,4 +1,4 @@
-"""From a trained model and a text to a scene: tokens, layers, and what is refused."""
+"""From a trained model and a text to a scene: tokens, layers and refusals."""
 
 from pathlib import Path
 

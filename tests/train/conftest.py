@@ -1,4 +1,4 @@
-"""The folders in memory of the checkpoints' tests."""
+"""The in-memory folders of the checkpoint tests."""
 
 from tests.checkpoint.conftest import shared_path, tmp_path
 

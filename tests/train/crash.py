@@ -1,6 +1,6 @@
-"""Kills trainings at random moments, again and again, until each has ended; in one warm process that forks.
+"""Kill training runs at random moments, repeatedly, until each has ended, in one warm process that forks.
 
-Arguments: a folder to work in, how many kills. Prints one line of JSON.
+Arguments: a scratch folder, and the number of kills. Prints one line of JSON.
 """
 
 import json
@@ -24,14 +24,14 @@ KILLED, ENDED = -signal.SIGKILL, 0
 
 @dataclass
 class Found:
-    """What came of all attempts.
+    """The outcome of all attempts.
 
     Args:
-        codes: how often each exit code came.
-        kills: after how many updates' checkpoints the kills came, and how often; 0 where there was none yet.
-        digests: of the last checkpoint of each training, the first of one that was never killed.
-        said: by whoever looked for a checkpoint.
-        lost: how often a later checkpoint was there before.
+        codes: how often each exit code occurred.
+        kills: how often a kill came after the checkpoint of each update; 0 means before the first checkpoint.
+        digests: the last checkpoint of each training run; the first run was never killed.
+        said: messages while looking for a checkpoint.
+        lost: how often an earlier look had found a later checkpoint.
     """
 
     codes: Counter[int] = field(default_factory=Counter)
@@ -42,12 +42,12 @@ class Found:
 
 
 def train(run: Path) -> None:
-    """The whole training, or the rest of it."""
+    """Run the whole training, or the rest of it."""
     run_training(run, replace(SETTINGS, steps=42, validate_every=3), task=fresh())
 
 
 def attempt(run: Path, delay: float | None) -> int:
-    """Train in a child, killed after a delay; give its exit code."""
+    """Train in a child process, killed after a delay; return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -69,7 +69,7 @@ def reached(run: Path, found: Found) -> int:
 
 
 def train_to_the_end(run: Path, random: Random, duration: float, kills: int, found: Found) -> None:
-    """Kill a training until it ends, or as often as is left; then let it end."""
+    """Kill a training run until it ends or no kills are left; then let it end."""
     before, code = 0, KILLED
     while code == KILLED:
         left = kills - found.codes[KILLED]
@@ -85,7 +85,7 @@ def train_to_the_end(run: Path, random: Random, duration: float, kills: int, fou
 
 def main(folder: Path, kills: int) -> None:
     found, random = Found(), Random(kills)
-    train(folder / "first")  # in this process, so that its children need not import again what a training imports
+    train(folder / "first")  # in this process, so that its children have all modules imported
     start = time.monotonic()
     train_to_the_end(folder / "whole", random, 0.0, 0, found)
     duration = time.monotonic() - start

@@ -1,4 +1,4 @@
-"""A small real task: learn to copy and shift tokens, with an embedding, a linear layer, dropout, and a tied output."""
+"""A small real task: learn to copy and shift tokens, with an embedding, a linear layer, dropout and tied output."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ CONFIG = {"task": "shift", "model": {"width": 8}}
 
 
 class Shift(nn.Module):
-    """Tied on purpose: its two names for one tensor must survive a checkpoint."""
+    """Tied on purpose: two names for one tensor must survive a checkpoint."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Shift(nn.Module):
 
 
 class ShiftTask:
-    """Implements the Protocol of `qkv.train` in full, with no shortcut for the tests' sake."""
+    """Implements the whole Protocol of `qkv.train`, without shortcuts for tests."""
 
     unit = "tokens"
 
@@ -73,7 +73,7 @@ class ShiftTask:
 
 
 class Quiet:
-    """A stream that keeps what was written; not a terminal."""
+    """A stream that stores what was written; not a terminal."""
 
     def __init__(self) -> None:
         self.text = ""

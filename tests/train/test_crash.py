@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_trainings_killed_at_random_moments_end_with_the_same_bits(tmp_path, kills):
-    """Every kill hits a training that has not ended."""
+    """Every kill hits a training run that has not ended."""
     command = [sys.executable, "-m", "tests.train.crash", str(tmp_path), str(kills)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

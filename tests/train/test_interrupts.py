@@ -9,7 +9,7 @@ from qkv.train.interrupts import Interrupted, Interrupts
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_remembered_and_handlers_are_put_back(number):
-    # Whoever starts the tests may ignore one, as nohup does.
+    # The parent process may ignore a signal, as nohup does.
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with Interrupts() as ours:

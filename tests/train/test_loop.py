@@ -15,7 +15,7 @@ from qkv.train.journal import read_journal
 
 
 class Stopping(ShiftTask):
-    """Receives a real signal while it makes the batch of some update, or while it validates for the n-th time."""
+    """Receives a real signal while it builds the batch of some update, or in its n-th validation."""
 
     def __init__(self, model: Shift, at: int, number: int = signal.SIGINT, in_validation: bool = False) -> None:
         super().__init__(model)
@@ -92,7 +92,7 @@ def test_saving_and_judging_more_often_changes_no_weight(whole, tmp_path):
 @pytest.mark.parametrize("at", [1, 5, 6, 10, 11, 19, 20])
 def test_stopped_and_gone_on_with_is_as_never_stopped(whole, tmp_path, at):
     outcome = run_training(tmp_path, task=stopping(at))
-    # The update that the signal came into is broken off, and made again.
+    # The interrupted update is abandoned and repeated.
     assert (outcome.reason, outcome.exit_code, outcome.step) == ("interrupted", 130, at - 1)
     outcome = run_training(tmp_path)
     assert (outcome.reason, outcome.step) == ("finished", 20)
@@ -112,7 +112,7 @@ def compare_journals(first, second):
 
 @pytest.mark.parametrize(("accumulate", "at"), [(1, 2), (3, 4), (3, 5), (3, 6)])
 def test_stopped_in_every_update_is_as_never_stopped(tmp_path, accumulate, at):
-    """In any of the batches that it is made of."""
+    """In any of the batches of an accumulated update."""
     settings = replace(SETTINGS, steps=8, accumulate=accumulate)
     expected = run_training(tmp_path / "whole", settings)
     for step in range(1, 8):
@@ -242,7 +242,7 @@ def test_the_pointer_to_the_best_is_mended_when_going_on(tmp_path, content):
 
 
 def test_accumulating_gives_the_gradient_of_the_larger_batch(tmp_path):
-    """Without dropout, k small batches and one that holds them all give the same update, weighted by tokens."""
+    """Without dropout, k small batches and one batch of all give the same update, weighted by tokens."""
 
     class Grouped(ShiftTask):
         def batches(self, *, tokens, seed, epoch):
@@ -297,7 +297,7 @@ def test_without_figures_the_newest_is_the_best(tmp_path):
 
 
 class Exploding(ShiftTask):
-    """One example, or all, turn the loss or the gradient into something that is no number."""
+    """One example, or all, make the loss or the gradient NaN or infinite."""
 
     def __init__(self, model: Shift, guilty: set[int], after: int, where: str) -> None:
         super().__init__(model)
@@ -358,7 +358,7 @@ def test_a_batch_with_nothing_to_learn_is_said_with_its_lines(tmp_path):
         run_training(tmp_path, task=task)
 
 
-def test_no_room_for_a_batch_says_what_to_lower(tmp_path):
+def test_a_batch_too_large_for_memory_says_what_to_lower(tmp_path):
     class Huge(ShiftTask):
         def objective(self, batch):
             torch.empty(1 << 60)

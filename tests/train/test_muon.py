@@ -1,4 +1,4 @@
-"""Muon: what it does to matrices, and that the rest moves as with AdamW."""
+"""Muon: its effect on matrices; the other parameters move as with AdamW."""
 
 import pytest
 import torch

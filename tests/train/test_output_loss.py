@@ -1,4 +1,4 @@
-"""The loss over an output layer is the loss of its scores, with the same gradients."""
+"""The loss fused with an output layer equals the loss of its logits, with the same gradients."""
 
 import pytest
 import torch

@@ -9,7 +9,7 @@ from qkv.train.precision import choose, computing
 
 
 class Sleeper(ShiftTask):
-    """Takes its time in one precision, as a machine without support for it does."""
+    """Slow in one precision, like a machine without support for it."""
 
     def __init__(self, model: nn.Module, slow: bool) -> None:
         super().__init__(model)

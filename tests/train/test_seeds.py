@@ -9,7 +9,7 @@ from qkv.train.seeds import generators, seed_everything, set_generators, undistu
 
 
 def draw() -> tuple:
-    # The Gaussian generators of Python and NumPy keep a second value back: it must come back too.
+    # The Gaussian generators of Python and NumPy hold a second value back: it must be restored too.
     python = (random.random(), random.gauss(0, 1))
     return *python, float(np.random.rand()), float(np.random.randn()), torch.rand(3).tolist(), torch.randn(3).tolist()
 
@@ -61,7 +61,7 @@ def test_a_missing_or_damaged_state_is_a_typed_error(name):
 
 
 def test_a_state_of_another_version_is_not_repeated_in_full():
-    """Python's own message holds all 626 numbers of the state."""
+    """Python's own message contains all 626 numbers of the state."""
     kept = generators()
     state = kept["random.python"].clone()
     state[0] = 99

@@ -96,7 +96,7 @@ def date():
 
 @pytest.fixture(scope="session")
 def browser():
-    """Debian's chromium, or another; skipped where there is none."""
+    """Debian's Chromium or another; skips if there is none."""
     playwright = pytest.importorskip("playwright.sync_api")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:

@@ -1,4 +1,4 @@
-"""The page in a real browser; skipped where there is none."""
+"""The page in a real browser; skipped if there is none."""
 
 import json
 from itertools import pairwise
@@ -14,7 +14,7 @@ from qkv.view.tokens import label
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """Open alignments from disk, offline; at the end nothing may have complained or gone to the network."""
+    """Open alignments from disk, offline; at the end no error or network request may have occurred."""
     troubles, contexts = [], []
 
     def open_(*alignments, at="", **options):
@@ -85,7 +85,7 @@ def test_the_keyboard_alone_reaches_the_sentences_and_the_map(opened, words, dat
             break
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    # The address changes at once, what is drawn by the event that tells of it.
+    # The address changes at once, the drawing only with the event.
     page.wait_for_function("count => document.querySelectorAll('.targets li').length === count", arg=len(date.target))
     assert page.locator(".targets").inner_text().split() == [*date.target]
     page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""A scene as one page: what it carries, what it says of the rest, and that no token becomes more than text."""
+"""A scene as one page: what it contains, what it says about the rest, and that tokens stay text."""
 
 import json
 import re

@@ -13,7 +13,7 @@ from qkv.view.tokens import label
 
 
 class Parsed(HTMLParser):
-    """The page as a browser's tokenizer sees it: scripts and styles whole, and every attribute."""
+    """The page as a browser tokenizes it: whole scripts and styles, and every attribute."""
 
     def __init__(self, page):
         super().__init__()

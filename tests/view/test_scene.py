@@ -1,4 +1,4 @@
-"""A scene says what does not fit, with the name of the argument."""
+"""Errors of a scene name the argument that does not fit."""
 
 import re
 

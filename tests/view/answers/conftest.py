@@ -10,7 +10,7 @@ HEADS, QUERIES, KEYS, WIDTH, VALUES, MODEL = 2, 6, 9, 4, 3, 5
 
 @pytest.fixture
 def made():
-    """From options to a scene of one layer with an output projection, and what `qkv.attention` says of it."""
+    """Build a scene of one layer with an output projection, with the weights and output of `qkv.attention`."""
 
     def make(options, seed=0):
         generator = torch.Generator().manual_seed(seed)
@@ -31,7 +31,7 @@ def made():
 
 @pytest.fixture(scope="session")
 def grid():
-    """An answer of numbers as a tensor."""
+    """Read a numeric answer as a tensor."""
 
     def read(answer):
         return torch.frombuffer(bytearray(answer.content), dtype=torch.float32).view(answer.rows, answer.columns)

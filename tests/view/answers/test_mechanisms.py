@@ -1,4 +1,4 @@
-"""Every mechanism as the viewer shows it: the numbers of each step lead to the layer's own."""
+"""Every mechanism in the viewer: the numbers of each step lead to the layer's own output."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The map from afar: levels, statistics, samples that become exact, work that can be stopped."""
+"""The downsampled map: levels, statistics, samples that become exact, work that can be canceled."""
 
 import threading
 

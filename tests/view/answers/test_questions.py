@@ -1,4 +1,4 @@
-"""What is asked of one row, one column or one track, and what is said of questions that have no answer."""
+"""Questions about one row, one column or one track, and the answer to questions that have none."""
 
 import pytest
 import torch

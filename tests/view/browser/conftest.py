@@ -11,7 +11,7 @@ _SOURCE = ("Der", "kleine", "Hund", "rennt", "zu", "Xaver", ".")
 
 @pytest.fixture
 def opened(browser):
-    """Open an address with all but this machine blocked; at the end nothing may have complained or gone elsewhere."""
+    """Open an address with all other machines blocked; at the end no error or outside request may have occurred."""
     troubles, contexts = [], []
 
     def open_(url, **options):
@@ -34,7 +34,7 @@ def opened(browser):
 
 
 def _judged(route, origin, troubles):
-    """Let through what stays on this machine: the server's own address, or a file."""
+    """Allow requests that stay on this machine: to the server's own address, or a file."""
     url = route.request.url
     local = url.startswith(("file:", "data:")) or url.split("/", 3)[2] == origin
     if not local:
@@ -44,7 +44,7 @@ def _judged(route, origin, troubles):
 
 @pytest.fixture(scope="session")
 def served():
-    """Serve scenes; each once."""
+    """Serve scenes, one server each."""
     from qkv.view.server.serve import Serving
 
     running = {}
@@ -61,7 +61,7 @@ def served():
 
 @pytest.fixture(scope="session")
 def scene():
-    """Three layers of two heads: two that look back at their own text, one that looks at its source."""
+    """Three layers of two heads: two with self-attention, one with cross-attention to a source."""
     return small(_WORDS, _SOURCE, {"source": ("",) * 5 + ("unknown", "")})
 
 

@@ -15,7 +15,7 @@ _PIXELS = """places => {
 
 
 def drawn(page, state="exact"):
-    """Wait for the map, and say where it lies: left, top, x, y, scale, level, low, high."""
+    """Wait for the map, and return where it is: left, top, x, y, scale, level, low, high."""
     page.wait_for_selector(f".field-of-view canvas[data-state={state}]")
     page.wait_for_timeout(100)
     data = json.loads(page.evaluate("JSON.stringify(document.querySelector('.field-of-view canvas').dataset)"))
@@ -23,7 +23,7 @@ def drawn(page, state="exact"):
 
 
 def pixels(page, at, cells):
-    """The colors in the middle of cells (row, column) of the level that is shown."""
+    """The colors at the centers of cells (row, column) of the level shown."""
     side = at["scale"] * 2 ** at["level"]
     places = [
         (at["left"] + (c + 0.5) * side - at["x"] * at["scale"], at["top"] + (r + 0.5) * side - at["y"] * at["scale"])

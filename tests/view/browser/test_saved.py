@@ -47,6 +47,8 @@ def test_hostile_tokens_run_nothing_in_a_saved_page(opened, hostile_scene, tmp_p
     path.write_text(saved(hostile_scene).text, encoding="utf-8")
     for view, ready in _READY.items():
         page = opened(f"{path.as_uri()}#view={view}&layer=2", offline=True)
-        page.wait_for_selector(f"{ready}, .home .trouble:not(:empty)")  # so many tokens: steps are not carried
+        page.wait_for_selector(
+            f"{ready}, .home .trouble:not(:empty)"
+        )  # with this many tokens the page carries no steps
         assert page.evaluate("typeof pwned") == "undefined"
         assert page.evaluate("document.querySelectorAll('script, style, img, iframe, base, object').length") == 3

@@ -11,7 +11,7 @@ LENGTH = 900
 
 @pytest.fixture(scope="session")
 def scene(hostile):
-    """A self-attention over every hostile token, and one long enough to have levels."""
+    """Self-attention over every hostile token, and a layer long enough to have levels."""
     generator = torch.Generator().manual_seed(2)
     few = torch.randn(3, 2, len(hostile), 8, generator=generator)
     many = torch.randn(3, 2, LENGTH, 8, generator=generator)
@@ -32,6 +32,6 @@ def serving(scene):
 
 @pytest.fixture(scope="session")
 def client(serving):
-    """A browser's requests, token included."""
+    """A browser's HTTP client, with the token."""
     with httpx.Client(base_url=serving.url, timeout=60) as http:
         yield http

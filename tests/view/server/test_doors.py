@@ -1,4 +1,4 @@
-"""Who is let in: real requests over real sockets, of browsers and of those that are none."""
+"""Access control: real requests over real sockets, from browsers and from other clients."""
 
 import http.client
 import json
@@ -14,12 +14,12 @@ from qkv.view.server import guard, serve
 from qkv.view.server.guard import HEADERS, LARGEST_BODY, LONGEST_TARGET, new_token
 from qkv.view.server.serve import Serving
 
-# One for all: making a client takes longer than a request.
+# One client for all: creating one takes longer than a request.
 _ANYONE = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def raw(port, text, patience=5.0):
-    """Whatever comes back for bytes, be they HTTP or not."""
+    """The raw response to some bytes, valid HTTP or not."""
     with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
         connection.sendall(text)
         found = b""

@@ -1,4 +1,4 @@
-"""Many clients at a time: every answer right, memory flat."""
+"""Many clients at once: every answer correct, memory flat."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def looked_at():
 
 @pytest.fixture(scope="module")
 def zoomed():
-    """A scene of a few levels, and every level of its exact matrix."""
+    """A scene with a few levels, and every level of its exact matrix."""
     scene = looked_at()
     weights = scene.layers[0].map().dense()[0]
     levels = []
@@ -41,7 +41,7 @@ def zoomed():
 
 
 def zoom(url, levels, seconds, seed, wrong):
-    """One client that looks here and there, and compares what it is shown."""
+    """One client that requests random tiles and compares them with the exact levels."""
     draw = random.Random(seed)
     try:
         with httpx.Client(base_url=url, timeout=60) as client:
@@ -86,7 +86,7 @@ def test_a_few_clients_get_right_answers(zoomed):
 @pytest.mark.slow
 def test_thirty_two_clients_zoom_for_a_minute_and_memory_stays_flat(zoomed):
     _, levels = zoomed
-    # A process of its own: what is measured is the server, not its clients.
+    # A separate process, to measure the server without its clients.
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:

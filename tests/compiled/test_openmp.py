@@ -1,4 +1,4 @@
-"""PyTorch's own threads: every thing once, the same bits as alone, and the pool where there are none."""
+"""PyTorch's own threads: every item once, the same bits as with one thread, and the pool if there are none."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_team
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_asks_nothing_of_its_parents_threads() -> None:
-    """In a process of its own: a child that hangs must not take this one with it."""
+    """In a separate process: a child that hangs must not block this one."""
     program = """
 import os, numpy as np, torch
 torch.set_num_threads(2)

@@ -1,4 +1,4 @@
-"""Every kernel on a few numbers: few enough to run as plain Python too, where `make coverage` sees their lines."""
+"""Every kernel on few enough numbers to run as plain Python too, where `make coverage` sees its lines."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from qkv.masks import causal, lengths
 from qkv.normalizers import Entmax, Identity, Mean, Sigmoid, Softmax, Sparsemax
 from qkv.scores import Additive, Boxcar, Concat, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
 
-# The counters of dropout are multiplied modulo 2^32 on purpose, and NaN has no exponent; Numba does it without a word,
-# NumPy warns.
+# Dropout multiplies counters modulo 2^32 on purpose, and NaN has no exponent; Numba computes both silently, NumPy
+# warns.
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 32, 34, 3, 2
 MANY = 70
-"""Keys of more than one pass over 64 of them."""
+"""More keys than one pass over 64."""
 DENSE = torch.arange(QUERIES * KEYS).view(QUERIES, KEYS) % 3 > 0
 BIAS = torch.linspace(-2, 2, QUERIES * KEYS, dtype=torch.float64).view(QUERIES, KEYS)
 VECTOR = torch.linspace(-1, 1.5, WIDTH, dtype=torch.float64)
@@ -56,7 +56,7 @@ DISTANCES: dict[str, dict[str, Any]] = {
 
 
 def answers(backend: str, leaves: list[Tensor], learned: Any = None, **given: Any) -> list[Tensor]:
-    """The output and the gradients; also of a parameter, which is given with what makes a mechanism of it."""
+    """The output and the gradients, also of a parameter if a function that builds a mechanism from it is given."""
     fresh = [x.clone().requires_grad_() for x in leaves]
     seed = torch.Generator().manual_seed(3)
     if learned is not None:
@@ -90,7 +90,7 @@ def test_additive_scores(name: str) -> None:
 
 @pytest.mark.parametrize("scale", [1e-3, 5.0, 60.0])
 def test_additive_scores_of_any_size(scale: float) -> None:
-    """Each size takes another way to compute a tanh."""
+    """Each size selects another way to compute a tanh."""
     assert_served("fused", inputs(scale=scale), score=Additive(VECTOR))
 
 
@@ -141,7 +141,7 @@ def test_passes_over_products(name: str) -> None:
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("name", DISTANCES)
 def test_passes_over_distances(name: str, scale: float) -> None:
-    """Near ones and far ones take another type of products."""
+    """Near points and far points use different types for products."""
     assert_served("rowwise", [x.float() for x in inputs(scale=scale)], **DISTANCES[name])
 
 

@@ -1,4 +1,4 @@
-"""Kernels are compiled for the processor that Numba is told, not for the one at hand: no register is wider than its."""
+"""Kernels are compiled for the processor that Numba is told, not for the one running: no wider registers are used."""
 
 import json
 import os
@@ -47,12 +47,12 @@ QUICK = (
     "squared_norms_kernel.square",
     "few_queries_kernel.append",
 )
-"""Of those with registers that are written down, and with loops that ask for wide ones, the quickest to compile."""
+"""The fastest to compile, among kernels with explicit registers and kernels with loops that request wide ones."""
 
 
 def run(arguments: list[str], kept: Path, settings: dict[str, str]) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    # Without this one Numba goes on using the registers of the processor at hand.
+    # Without this setting Numba uses the registers of the processor it runs on.
     told = {
         "NUMBA_CPU_FEATURES": "",
         "NUMBA_CACHE_DIR": str(kept),
@@ -107,9 +107,9 @@ PRODUCT = textwrap.dedent(
 @x86
 @pytest.mark.slow
 def test_processors_that_share_a_folder_of_kernels_never_share_a_kernel(tmp_path: Path) -> None:
-    """A panel is as wide as two registers: code for another processor would read past it.
+    """A panel is as wide as two registers: code for another processor would read beyond it.
 
-    Numba keeps machine code by the processor and its features, and the width follows from these alone.
+    Numba caches machine code by processor and features, and the width depends on these only.
     """
     kept = []
     for settings in (GENERIC, HASWELL, GENERIC):

@@ -1,4 +1,4 @@
-"""The pool: every chunk once, errors reach the caller, concurrent callers and forked children are safe."""
+"""The thread pool: every chunk runs once, errors reach the caller, concurrent callers and forked children are safe."""
 
 import multiprocessing
 import os
@@ -94,7 +94,7 @@ def test_eight_python_threads_give_the_same_bits(two_threads):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_forked_child_has_its_own_workers():
-    """In a process of its own: a child hangs in PyTorch's operators where tests before used its threads."""
+    """In a separate process: if earlier tests used PyTorch's threads, a forked child hangs in its operators."""
     program = "from tests.compiled.test_thread_pool import fork_a_child; fork_a_child()"
     path = os.pathsep.join((str(Path(qkv.__file__).parent.parent), str(Path(__file__).parent.parent.parent)))
     command, environment = [sys.executable, "-W", "ignore", "-c", program], {**os.environ, "PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""Scripted models whose every probability is known, and batches for them."""
+"""Scripted models with known probabilities, and batches for them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ BOS, EOS, SIZE = 1, 2, 11
 
 @dataclass(frozen=True)
 class Script:
-    """The next token's scores are a fixed function of the source, of the last token and of the step."""
+    """The next token's scores are a fixed function of the source, the last token and the step."""
 
     seed: int
     seen: list[int]

@@ -1,4 +1,4 @@
-"""Beam search over scripted models whose every probability is known, beside searches written in plain Python."""
+"""Beam search over scripted models with known probabilities, compared with searches in plain Python."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ def log_probabilities(model: Script, total: int, before: int, time: int) -> list
 
 
 def by_hand(model: Script, total: int, limit: int, search: Beam, never: Collection[int] = ()) -> list[Found]:
-    """The definition, one source, no early stopping: every step of every beginning up to the limit."""
+    """The definition, for one source, without early stopping: every step of every hypothesis up to the limit."""
     ranking, beginnings, ended = search.ranking, [((), 0.0)], []
     for time in range(limit):
         options: list[tuple[tuple[int, ...], float]] = []
@@ -105,7 +105,7 @@ def test_a_beam_of_one_that_stops_when_filled_is_greedy(rows: list[list[int]], s
 
 @dataclass(frozen=True)
 class Table(Script):
-    """The next token's probabilities by what came before; tokens are BOS = 1, EOS = 2 and words from 3 on."""
+    """The next token's probabilities given the prefix; tokens are BOS = 1, EOS = 2 and words from 3 on."""
 
     chances: dict[tuple[int, ...], list[float]]
 
@@ -127,7 +127,7 @@ def search_table(chances: dict[tuple[int, ...], list[float]], limit: int = 6, **
     return found
 
 
-GARDEN = {  # greedy takes 3 (0.6), whose ends are poor; 4 (0.4) ends surely
+GARDEN = {  # greedy takes 3 (0.6), whose continuations are poor; 4 (0.4) surely ends
     (): [0.0, 0.0, 0.0, 0.6, 0.4],
     (3,): [0.0, 0.0, 0.4, 0.35, 0.25],
 }
@@ -149,7 +149,7 @@ def test_n_best_come_in_order_with_exact_scores() -> None:
 
 
 def test_the_search_goes_on_until_as_many_as_asked_for_cannot_be_beaten() -> None:
-    # After two steps the best has ended for good, and a second one; (3, 3) can still become better than that.
+    # After two steps the best has ended for good, and so has a second one; (3, 3) can still surpass that one.
     chances = {
         (): [0.0, 0.0, 0.5, 0.3, 0.2],
         (3,): [0.0, 0.0, 0.2, 0.8, 0.0],
@@ -161,7 +161,7 @@ def test_the_search_goes_on_until_as_many_as_asked_for_cannot_be_beaten() -> Non
 
 
 def test_equal_hypotheses_keep_the_order_in_which_they_finished() -> None:
-    # 0.5 at once; 0.5 after one word that is sure to end.
+    # 0.5 at once; 0.5 after one word that surely ends.
     found = search_table({(): [0.0, 0.0, 0.5, 0.5, 0.0]}, width=2, n_best=2, ranking=PLAIN)
     assert [one.ids for one in found] == [(), (3,)]
 
@@ -171,7 +171,7 @@ def test_an_empty_hypothesis_is_one_like_any_other() -> None:
     (found,) = search_table(chances, width=3)
     assert (found.ids, found.finished, len(found.log_probabilities)) == ((), True, 1)
     assert found.ranked == found.score == pytest.approx(math.log(0.7))
-    # Its mean per token is worse than that of (3,), the end token counted: log 0.27 / 2.
+    # Its mean per token is worse than that of (3,), counting the end token: log 0.27 / 2.
     chances[()] = [0.0, 0.0, 0.4, 0.6, 0.0]
     assert search_table(chances, width=3, ranking=Ranking(1.0))[0].ids == (3,)
     assert search_table(chances, width=3, ranking=Ranking(0.0))[0].ids == (3,)
@@ -197,12 +197,12 @@ def test_what_cannot_be_is_never_chosen() -> None:
 
 
 def test_it_stops_once_nothing_better_can_come_and_not_before() -> None:
-    # (4,) has 0.4 after two steps. What runs has 0.36, then 0.21 at most: under α = 0 no extension can win.
+    # (4,) has 0.4 after two steps. Running hypotheses have 0.36, then at most 0.21: with α = 0 no extension can win.
     model = Table(0, [], GARDEN | {(3, 3): [0.0, 0.0, 0.1, 0.9, 0.0]})
     options: dict[str, Any] = {"bos": BOS, "eos": EOS, "limit": 30}
     beam(model, *batch([[3]]), search=Beam(2, ranking=PLAIN), **options)
     assert len(model.seen) == 2
-    # Under means a long, likely extension could win: 30 tokens from 0.21 on.
+    # With means a long, likely extension could win: 30 tokens from 0.21 on.
     model = Table(0, [], GARDEN | {(3, *[3] * n): [0.0, 0.0, 0.0, 1.0, 0.0] for n in range(1, 28)})
     (found,) = beam(model, *batch([[3]]), search=Beam(2, ranking=Ranking(1.0)), **options)
     assert len(found[0].ids) == 29
@@ -219,7 +219,7 @@ def test_filled_may_stop_sooner_and_is_never_better(seed: int, ranking: Ranking)
         (found,) = beam(model, *batch([[3]]), search=Beam(3, ranking=ranking, stop=stop), **options)
         steps.append(len(model.seen))
         best.append(found[0].ranked)
-    # Fewer than W ends within the limit: both go on to it.
+    # Fewer than W end within the limit: both continue up to it.
     assert best[0] <= best[1] + 1e-12
 
 
@@ -257,7 +257,7 @@ def test_sources_that_are_done_leave_the_batch() -> None:
         one = Script(3, [])
         beam(one, *batch([row]), **options)
         alone.append(len(one.seen))
-    # The first step has one beginning for each source, the others two.
+    # The first step has one hypothesis per source, the others two.
     expected = [sum(count > time for count in alone) * (2 if time else 1) for time in range(max(alone))]
     assert model.seen == expected
     assert len(set(alone)) > 1
@@ -265,7 +265,7 @@ def test_sources_that_are_done_leave_the_batch() -> None:
 
 @dataclass(frozen=True)
 class Attending(Script):
-    """Attends to source position i at every step with a share that follows from the newest token."""
+    """Attends to source position i at every step, with a weight that depends on the newest token."""
 
     def start(self, source: Tensor, lengths: Tensor) -> Any:
         return *super().start(source, lengths), torch.zeros_like(source, dtype=torch.float64), lengths
@@ -296,7 +296,7 @@ def test_the_coverage_penalty_is_the_printed_formula(rows: list[list[int]], seed
     found = beam(Attending(seed, []), *batch(rows), **options)
     for row, ours in zip(rows, found, strict=True):
         for one in ours:
-            # What was cut off never attended with its last token.
+            # A hypothesis that was cut off never attended with its last token.
             read = one.ids if one.finished else one.ids[:-1]
             expected = search.ranking.score(one.score, len(one.ids) + one.finished, covered(row, read))
             assert one.ranked == pytest.approx(expected, abs=1e-9)

@@ -1,4 +1,4 @@
-"""What has ended is never given to the model again, and a row of −inf ends what led to it, and nothing else."""
+"""Ended hypotheses are never passed to the model again, and a row of −inf ends only the hypothesis it belongs to."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ PLAIN = Ranking(0.0)
 
 @dataclass(frozen=True)
 class Strict(Script):
-    """Refuses the end token, and gives few tokens any probability; where the sum is 5, nothing follows two tokens."""
+    """Refuses the end token, and gives few tokens any probability; nothing follows two tokens whose sum is 5."""
 
     def step(self, tokens: Tensor, state: Any) -> Any:
         assert EOS not in tokens.tolist(), "a finished hypothesis is given to the model"
@@ -53,7 +53,7 @@ def searching(search: Beam) -> Callable[..., list[Hypothesis]]:
 
 def drawing(sampling: Sampling) -> Callable[..., list[Hypothesis]]:
     def draw(model: Any, source: Tensor, lengths: Tensor, **options: Any) -> list[Hypothesis]:
-        # The first ids alone: padding differs between a batch and a row of it.
+        # Compare the first ids only: padding differs between a batch and one of its rows.
         keys = torch.tensor(row_keys([row[:1] for row in source.tolist()]))
         return sample(model, source, lengths, sampling=sampling, keys=keys, **options)
 
@@ -84,7 +84,7 @@ def test_the_model_never_sees_what_has_ended(way: str, rows: list[list[int]], se
 
 
 def test_a_model_that_breaks_on_what_cannot_be_is_not_asked_for_it() -> None:
-    """One of three rows of this beam has no beginning after the first step, and a token that is impossible in it."""
+    """One of three rows of this beam has no hypothesis after the first step, and contains an impossible token."""
     impossible = [(token,) for token in (0, 1, 2)] + [(first, token) for first in (3, 4) for token in (0, 1, 2)]
     model = Table(0, [], GARDEN | dict.fromkeys(impossible, [math.nan] * 5))
     found = beam(model, *batch([[3]]), bos=BOS, eos=EOS, limit=6, search=Beam(3, 3, PLAIN))[0]
@@ -102,7 +102,7 @@ def test_a_row_of_minus_infinity_ends_that_row_alone(way: str) -> None:
         assert found.log_probabilities == pytest.approx(alone.log_probabilities, abs=1e-12)
         assert math.isfinite(found.score)
     dead = together[1]
-    # Two tokens at most: what ended before them is whole, what met the row of −inf is not.
+    # At most two tokens: hypotheses that ended earlier are complete; the one with the row of −inf is not.
     assert len(dead.log_probabilities) <= 2
     assert dead.finished == (len(dead.log_probabilities) == len(dead.ids) + 1)
     assert any(len(one.log_probabilities) > 2 for one in together)

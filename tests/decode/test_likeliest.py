@@ -1,4 +1,4 @@
-"""The likeliest tokens by blocks are those of a plain sort."""
+"""The blockwise search for the most likely tokens agrees with a plain sort."""
 
 import math
 
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from qkv.decode import likeliest as room
 from qkv.decode.likeliest import likeliest
 
-# inf − inf on purpose: Numba computes it without a word, NumPy warns.
+# inf − inf on purpose: Numba computes it silently, NumPy warns.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 
 @pytest.fixture(params=["compiled", "PyTorch"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Either of the two ways to search."""
+    """Either of the two searches."""
     monkeypatch.setattr(room, "_MANY", 0 if request.param == "compiled" else 1 << 62)
     return str(request.param)
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_has_no_probability(way: str) -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 700), st.integers(1, 6), st.integers(1, 70), st.sets(st.integers(0, 99)), st.integers(0, 99))
 def test_the_compiled_pass_finds_what_a_sort_does(size: int, count: int, rows: int, never: set[int], seed: int) -> None:
-    """On a coarse grid, with many equal scores and some of −∞; of equal ones the lowest id is first."""
+    """On a coarse grid, with many equal scores and some of −∞; of equal scores the lowest id comes first."""
     scores = torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)).mul(2).round()
     scores[:, 1::7] = -math.inf
     search = room._compiled()

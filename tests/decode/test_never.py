@@ -1,4 +1,4 @@
-"""Ids that are never to be written are not, whatever the model gives them, and the scores stay the model's."""
+"""Excluded ids are never written, whatever the model's scores, and the scores stay the model's."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ WAYS: dict[str, Callable[..., list[Hypothesis]]] = {
 
 @dataclass(frozen=True)
 class Greedy(Script):
-    """A model that wants nothing but marks: they have all but a ten-thousandth of the probability, or all of it."""
+    """A model that prefers special tokens: they have all but a ten-thousandth of the probability, or all of it."""
 
     other: float = -10.0
 
@@ -81,7 +81,7 @@ def test_a_model_that_wants_only_marks_writes_none(way: str, other: float) -> No
 
 @pytest.mark.parametrize("way", WAYS)
 def test_scores_are_those_that_the_model_gives_what_was_chosen(way: str) -> None:
-    """Nothing is divided anew among what is left."""
+    """Remaining probabilities are not renormalized."""
     rows = [[3], [4, 5], [6, 7, 8]]
     model, never = Greedy(1, [], -10.0), (PAD, BOS, 5)
     source, lengths = batch(rows)

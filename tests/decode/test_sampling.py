@@ -1,4 +1,4 @@
-"""Drawing tokens: the right frequencies, the right filters, and no row that knows of another."""
+"""Sampling tokens: correct frequencies, correct filters, and independent rows."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from qkv.errors import ConfigError, QkvError, ShapeError
 
 
 def splitmix(word: int) -> int:
-    """The finalizer as it is printed, in unbounded integers."""
+    """The finalizer as published, in unbounded integers."""
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
     return word ^ (word >> 31)
@@ -39,7 +39,7 @@ def test_uniform_numbers_spread_evenly_over_keys_steps_and_seeds() -> None:
     for numbers in many:
         ordered = numbers.sort().values
         even = (torch.arange(len(ordered)) + 0.5) / len(ordered)
-        # Kolmogorov and Smirnov: beyond 1.95 with probability 0.001.
+        # Kolmogorov-Smirnov: above 1.95 with probability 0.001.
         assert float((ordered - even).abs().max()) * math.sqrt(len(ordered)) < 1.95
         assert 0 <= float(ordered[0]) <= float(ordered[-1]) < 1
 

@@ -1,4 +1,4 @@
-"""Decoding over scripted models whose every probability is known."""
+"""Decoding over scripted models with known probabilities."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Memory that calls use one after another is lent to one at a time, and bounded."""
+"""Reusable buffers are lent to one caller at a time, and their size is bounded."""
 
 import threading
 

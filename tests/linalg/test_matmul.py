@@ -1,4 +1,4 @@
-"""Products by oneDNN are PyTorch's own up to rounding, with their gradients; what it cannot serve never reaches it."""
+"""Products by oneDNN equal PyTorch's own up to rounding, with gradients; unsupported inputs never reach it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    """What a test finds out of its processor is forgotten with it."""
+    """What a test learns about its processor is forgotten after it."""
     asked, vendors = matmul._favored, matmul._vendors
     yield
     asked.cache_clear()
@@ -27,7 +27,7 @@ def asked_anew() -> Iterator[None]:
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor that MKL was not made for."""
+    """As on a processor that MKL is not optimized for."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_favored", lambda: True)
@@ -204,7 +204,7 @@ def test_products_of_batches_are_pytorchs(
 
 
 def _laid_out(x: Tensor, gaps: bool, turned: bool) -> Tensor:
-    """The same numbers, column by column or with a gap behind each row or column."""
+    """The same numbers, column by column or with a gap after each row or column."""
     x = x.mT.contiguous() if turned else x
     x = torch.cat([x, torch.full_like(x, torch.nan)], -1)[..., : x.shape[-1]] if gaps else x
     return x.mT if turned else x
@@ -328,7 +328,7 @@ def test_a_session_does_not_touch_gradients(packed: list[bool]) -> None:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("lies", ["every other", "repeated", "one for all", "negated"])
 def test_a_bias_may_lie_as_it_likes(lies: str, grad: bool) -> None:
-    """The private operator reads numbers beside each other, and what lies there if the bias does not."""
+    """The private operator reads contiguous numbers, and reads beyond the bias if it is not contiguous."""
     x, weight, _ = drawn((64, 256), 512)
     bias = {
         "every other": torch.randn(1024)[::2],
@@ -350,7 +350,7 @@ def test_rows_of_a_weight_may_overlap() -> None:
 
 @pytest.mark.usefixtures("onednn")
 def test_what_does_not_fit_gets_pytorchs_message() -> None:
-    """The private operator says that it could not create a primitive descriptor."""
+    """The private operator reports that it could not create a primitive descriptor."""
     x, weight, bias = (each.detach() for each in drawn((512, 256), 512))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         linear(x[:, 1:], weight)
@@ -364,7 +364,7 @@ def test_what_does_not_fit_gets_pytorchs_message() -> None:
 
 @pytest.mark.usefixtures("onednn")
 def test_no_product_adds_up_more_terms_than_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of n terms makes √(n/256) times the error of MKL's blocks: 1.5, the contract's limit, at 576."""
+    """A chain of n terms has √(n/256) times the error of MKL's blocks: 1.5, the contract's limit, at 576."""
     met, times = [], matmul._product
 
     def spied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products by panels: the float64 product up to rounding, whatever the sizes, whoever multiplies which panel."""
+"""Products by panels: the float64 product up to rounding, for all sizes and any thread per panel."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_a_product_is_that_of_float64_up_to_rounding(rows: int, terms: int, colu
     x, weight, bias = drawn(rows, terms, columns)
     found = PackedWeight(weight).times(x, bias if biased else None)
     exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
-    # Each product is rounded at most as often as there are terms in a part, and parts.
+    # Each product is rounded at most once per term in a part, plus once per part.
     bound = (x.abs().double() @ weight.abs().double().T + bias.abs().double()) * 2**-24 * (min(terms, 256) + 6)
     assert (found.double() - exact).abs().le(bound).all()
 

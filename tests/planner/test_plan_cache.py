@@ -1,4 +1,4 @@
-"""A call that looks like an earlier one gives what it would give alone, and errors stay what they are."""
+"""A cached plan gives a call the same result as a new one, and errors do not change."""
 
 from typing import Any
 

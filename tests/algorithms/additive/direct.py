@@ -1,4 +1,4 @@
-"""The equation of additive attention in PyTorch, the judge of the kernels: the full (N, Q, K, A) tensor."""
+"""The equation of additive attention in PyTorch, to judge the kernels: it builds the full (N, Q, K, A) tensor."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from qkv.engine.dropout import keep_mask
 from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
 
 ENOUGH = 4096
-"""Numbers that the criterion asks for."""
+"""The fewest numbers that the criterion needs."""
 MOST_COTANGENTS = 32
 Errors = tuple[Tensor, Tensor, float]
-"""Of the kernels and of the equation in float32, and the scale of what they are errors of."""
+"""Errors of the kernels and of the equation in float32, and the scale they are relative to."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def case(seed: int, items=2, queries=24, keys=60, width=20, columns=7, *, heads=
 
 
 def visible(c: Case) -> Tensor:
-    """What each row may see, (N, Q, K)."""
+    """True where a row sees a key, (N, Q, K)."""
     owner, keys = c.sight.owner, torch.arange(c.key.shape[1])
     first, last = (torch.from_numpy(x)[owner[:, 1]][..., None] for x in (c.sight.first, c.sight.last))
     seen = (keys >= first) & (keys < last)
@@ -68,7 +68,7 @@ def visible(c: Case) -> Tensor:
 
 
 def equation(c: Case, a: Tensor, b: Tensor, vector: Tensor, value: Tensor, bias: Tensor, shift: Tensor | None):
-    """Output and lse (of any rule) by the full tensor."""
+    """Output and lse (with any rule) from the full tensor."""
     owner = torch.from_numpy(c.sight.owner)
     seen = visible(c)
     s = (torch.tanh(a[:, :, None] + b[:, None]) @ vector[owner[:, 0]][:, None, :, None]).squeeze(-1)
@@ -111,7 +111,7 @@ def judged(c: Case, dtype: torch.dtype, grad: np.ndarray, grad_lse: np.ndarray |
 
 
 def ours(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> dict[str, Tensor]:
-    """The same by the kernels."""
+    """Output and gradients from the kernels."""
     rows, gradients = run(c, grad, grad_lse)
     with np.errstate(divide="ignore"):
         lse = rows.top + np.log(rows.total)
@@ -124,7 +124,7 @@ def ours(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> dict[
 
 
 def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[Rows, Gradients]:
-    """Forward and backward by the kernels."""
+    """Run the kernels forward and backward."""
     factors = factor(c.query, c.key, c.vector, c.sight)
     rows = forward(factors, c.value, c.sight, c.rule, c.shift, c.drop)
     gradients = backward(
@@ -135,15 +135,17 @@ def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[
 
 
 def assert_as_exact(c: Case, seed: int = 0, ulps: float = 2.0, grad_lse: bool = False) -> None:
-    """The criterion of exactness: errors against float64 compared with those of the equation in the tested type.
+    """The criterion of exactness: errors against float64, relative to those of the equation in the tested type.
 
-    Nothing judges float64: the errors of the equation in float32, scaled down, stand for those in float64, and twice as
-    much is allowed, because the judge errs too.
+    Nothing judges float64: the errors of the equation in float32, scaled down, stand for those in float64, with twice
+    the
+    limit, because the judge errs too.
 
-    The criterion is one for at least 4,096 numbers: a small case is differentiated by several cotangents, and what has
-    fewer numbers even so, such as the gradient of the vector, has the wider limit of the contract's judge. Of fewer,
-    the quotient of two errors says which processor the equation ran on: a row's error is one of all its gradients, so
-    that 40 rows are 40 draws, whatever their width.
+    The criterion needs at least 4,096 numbers: a small case is differentiated with several cotangents, and results that
+    still have fewer numbers, such as the gradient of the vector, get the wider limit of the contract's judge. With
+    fewer,
+    the quotient of two errors depends on the processor that computed the equation: a row's error is shared by all its
+    gradients, so that 40 rows are 40 samples, whatever their width.
     """
     random = np.random.default_rng(seed)
     least = min((x.size for x in (c.query, c.key, c.value) if x.size), default=ENOUGH)

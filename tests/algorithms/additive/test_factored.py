@@ -1,4 +1,4 @@
-"""Additive attention's kernels: as exact as the equation, at every range, under every mask, forward and backward."""
+"""Additive attention's kernels: as exact as the equation, at every range, with every mask, forward and backward."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def causal(queries: int) -> np.ndarray:
 
 
 def ways(c: Case) -> set[int]:
-    """Which of the four ways to compute a tanh the features of a case take."""
+    """Which of the four ways to compute a tanh the features of a case select."""
     count = factor(c.query, c.key, c.vector, c.sight).count
     return {way for way in range(4) if count[:, way].any()}
 
@@ -73,7 +73,7 @@ def test_each_range_takes_its_way():
 @by_dtype
 @pytest.mark.parametrize("wide", ["query", "key"])
 def test_opposite_activations_of_ten_thousand(dtype, wide):
-    """Each side has a range of its own that cancels against the other: the shift N must be right."""
+    """Queries and keys have ranges of their own that cancel: the shift N must be right."""
     c = case(2, queries=40, scale=2.0)
     c.query[:] += 1e4
     c.key[:] -= 1e4
@@ -103,7 +103,7 @@ def test_no_step_at_the_limits_of_the_factored_form(dtype, edge):
 @by_dtype
 @pytest.mark.parametrize("magnitude", [2.0**29, 2.0**31, 1e38])
 def test_a_vector_of_any_size(dtype, magnitude):
-    """Four denominators and a weight are multiplied: beyond 2^30 each tanh is taken by itself."""
+    """Four denominators and a weight are multiplied: beyond 2^30 each tanh is computed on its own."""
     c = case(11, queries=24, width=8, rule="identity")
     c.vector[:, ::2] *= np.float32(magnitude / 64)
     assert_as_exact(c.cast(dtype))
@@ -218,7 +218,7 @@ def test_any_sizes_and_bounds(seed, items, queries, keys, width, columns, scale)
     last = random.integers(0, keys + 1, (items, queries)).astype(np.int32)
     c = case(seed, items, queries, keys, width, columns, scale=scale, first=first, last=last)
     grad = random.normal(size=(items, queries, columns)).astype(np.float32)
-    # Too few numbers for statistics, and gradients that are small differences of products this large:
+    # Too few numbers for statistics, and gradients that are small differences of large products:
     product = np.abs(grad).max() * np.abs(c.value).max() * max(1.0, np.abs(c.vector).max()) * columns
     found, exact = ours(c, grad), judged(c, torch.float64, grad)
     for name, r in ((name, r) for name, r in exact.items() if r.numel()):
@@ -255,7 +255,7 @@ def test_same_bits_again_and_whatever_the_threads(two_threads):
 
 
 def test_one_item_cut_among_threads(two_threads):
-    """With fewer items than threads each cut of the queries sums gradients of keys for itself."""
+    """With fewer items than threads, each slice of the queries sums its own gradients of keys."""
     assert_as_exact(case(16, items=1, queries=150, keys=80, width=32, columns=16, bias=np.ones((1, 1, 80), np.float32)))
 
 
@@ -306,7 +306,7 @@ def test_rows_do_not_depend_on_other_rows():
     made = factor(c.query, c.key, c.vector, c.sight)
     whole = forward(made, c.value, c.sight)
     sight = replace(c.sight, first=c.sight.first.copy(), last=c.sight.last.copy())
-    # Of most groups of four, some rows.
+    # In most groups of four, a few rows.
     changed = np.arange(130) % 3 == 0
     sight.last[0, changed] = 7
     part = forward(made, c.value, sight)
@@ -327,7 +327,7 @@ def test_a_gradient_of_a_row_that_sees_nothing_may_be_anything():
 @by_dtype
 @pytest.mark.parametrize(("columns", "keys"), [(8, 512), (64, 512), (64, 1500)])
 def test_values_that_are_not_centered(dtype, columns, keys):
-    """A long sum of numbers of one sign: its error goes into the gradient of every score of its row."""
+    """A long sum of numbers of one sign: its error enters the gradient of every score of its row."""
     c = case(20, queries=128, keys=keys, width=64, columns=columns)
     assert_as_exact(replace(c, value=(0.3 * c.value + 1).astype(np.float32)).cast(dtype))
 
@@ -350,9 +350,10 @@ def test_owner_of_shared_data():
 @pytest.mark.parametrize("queries", [1, 24])
 @pytest.mark.parametrize("width", [1, 15, 16, 20, 70, 128])
 def test_scores_of_the_backward_pass_are_those_of_the_forward_pass_to_the_bit(dtype, queries, width):
-    """Weights are made again as exp(s − top)/total: where s is rounded otherwise they do not sum to 1."""
+    """Weights are recomputed as exp(s − top)/total: if s is rounded differently they do not sum to 1."""
     c = case(23, queries=queries, width=width, columns=60, rule="identity").cast(dtype)
-    # Values of one each make the output the scores; with a gradient of ones in one row, so is that of the values.
+    # With values of one, the output is the scores; with a gradient of ones in one row, so is the gradient of the
+    # values.
     c = replace(c, value=np.broadcast_to(np.eye(60, dtype=dtype), (2, 60, 60)).copy())
     row = queries // 2
     grad = np.zeros((2, queries, 60), dtype)
@@ -362,10 +363,12 @@ def test_scores_of_the_backward_pass_are_those_of_the_forward_pass_to_the_bit(dt
 
 
 def test_an_output_is_a_short_sum():
-    """64 weights of one and 64 equal values: sixteen fours, each sum rounded by at most u of what it has come to.
+    """64 weights of one and 64 equal values: sixteen groups of four, each sum rounded by at most u of its current
+    value.
 
-    Two roundings within a four, Σ_{n=2}^{16} n/16 = 8.44 of sums of fours, one of the division: 11.44u. Key after key
-    it would be Σ_{n=2}^{64} n/64 + 1 = 33.5u, and some of these values come to more than 11.44u of it.
+    Two roundings within a group, Σ_{n=2}^{16} n/16 = 8.44 for sums of groups, one for the division: 11.44u. One key at
+    a
+    time it would be Σ_{n=2}^{64} n/64 + 1 = 33.5u, and for some of these values the error exceeds 11.44u.
     """
     c = case(24, queries=24, keys=64, columns=512)
     column = 1 + np.arange(512, dtype=np.float32) * np.float32(2.0**-12 + 2.0**-23)

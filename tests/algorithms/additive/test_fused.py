@@ -1,4 +1,4 @@
-"""Backend `fused` against `reference`: what is composed around the kernels, and what reaches them."""
+"""Backend `fused` against `reference`: the code around the kernels, and the inputs that reach them."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def inputs() -> list[Tensor]:
 
 
 def same(leaves: list[Tensor], *more: Tensor, **given: object) -> None:
-    """Output, row state and gradients are those of `reference`."""
+    """Output, row state and gradients equal those of `reference`."""
     query, key, value, vector = leaves
     answers = []
     for backend in ("reference", "fused"):
@@ -119,9 +119,9 @@ def test_where_the_kernels_cannot_run_another_backend_serves(monkeypatch: pytest
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_gradient_of_a_small_sink_does_not_cancel(dtype: torch.dtype) -> None:
-    """−w_sink (g·out) of each row: w_sink = e^(sink − lse') is small, and 1 − σ would leave few of its digits.
+    """−w_sink (g·out) of each row: w_sink = e^(sink − lse') is small, and 1 − σ would lose most of its digits.
 
-    Beside it stand roundings of lse, which change w_sink by u|lse|, and of the sum over rows.
+    Other errors: roundings of lse, which change w_sink by u|lse|, and of the sum over rows.
     """
     torch.manual_seed(0)
     leaves = [torch.randn(shape, dtype=dtype) for shape in ((2, 40, 16), (2, 50, 16), (2, 50, 8), (16,))]

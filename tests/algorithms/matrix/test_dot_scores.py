@@ -1,4 +1,4 @@
-"""Scores in one operation with their scale: as finite as the equation's."""
+"""Scores and their scale in one operation: finite wherever the equation is."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Squared distances as dot products of PyTorch's fused kernel: the same weights, where the guard lets it serve."""
+"""Squared distances as dot products in PyTorch's fused kernel: the same weights, wherever the guard allows it."""
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_a_key_far_from_all_others_leaves_them_to_products(score: type, far: flo
     with torch.no_grad():
         leaves[1][..., 5, :] = far
     assert PRODUCTS in told(*leaves, score=score(4.0))
-    assert PRODUCTS not in told(*leaves, score=score(4.0), mask=causal())  # the first row sees one key alone
+    assert PRODUCTS not in told(*leaves, score=score(4.0), mask=causal())  # the first row sees one key only
     answers = []
     for backend, dtype in (("reference", torch.float64), ("rowwise.augmented_dot", torch.float32)):
         tensors = [x.detach().to(dtype).requires_grad_() for x in leaves]

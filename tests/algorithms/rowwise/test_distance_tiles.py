@@ -22,7 +22,7 @@ def inputs(queries: int, keys: int, width: int, wide: int) -> list[Tensor]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry for each pass of the compiled tiles: whether it was the transposed one over bits."""
+    """One entry per pass of the compiled tiles: True for the transposed pass over bits."""
     calls: list[bool] = []
     sums, turned = distance_tiles._sums, distance_tiles._turned
     monkeypatch.setattr(distance_tiles, "_sums", lambda *x, **y: (calls.append(False), sums(*x, **y))[1])
@@ -56,7 +56,7 @@ def test_gradients_are_those_of_the_equation(size: tuple[int, ...], counted: lis
 
 
 def test_both_passes_see_the_same_neighbors() -> None:
-    """The output is linear in the values: its sum is their gradient's, also where a row's one key lies at the edge."""
+    """The output is linear in the values: its sum is their gradient's, even if a row's only key is at the edge."""
     torch.manual_seed(0)
     query, key = torch.randn(50, 2000, 16) * 0.05, torch.randn(50, 1, 16) * 0.05
     query = key + torch.nn.functional.normalize(query - key, dim=-1)
@@ -67,7 +67,7 @@ def test_both_passes_see_the_same_neighbors() -> None:
         torch.testing.assert_close(output.detach().sum((1, 2)), gradient[:, 0, 0])
 
 
-# PyTorch's kernel, which takes Gaussians of large values, divides at the end too.
+# PyTorch's kernel, which computes Gaussians of large values, also divides at the end.
 @pytest.mark.parametrize(("score", "size"), [*((score, 1e-33) for score in SCORES), *((x, 1e37) for x in SCORES[2:])])
 def test_values_may_be_of_any_size(score: Score, size: float) -> None:
     query, key, value = (x.detach() for x in inputs(20, 100, 4, 3))
@@ -98,7 +98,7 @@ def test_a_boxcar_pulls_by_bits_where_these_are_few(narrow: bool, counted: list[
 
 
 def test_both_ways_back_agree_about_the_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points of a lattice, many of whose distances are the bandwidth itself but for rounding."""
+    """Lattice points; many of their distances equal the bandwidth up to rounding."""
     torch.manual_seed(0)
     query, key = (torch.randint(0, 4, (1, 300, 3)) * 0.1 for _ in range(2))
     value = torch.randn(1, 300, 16, requires_grad=True)

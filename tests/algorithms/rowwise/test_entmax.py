@@ -1,4 +1,4 @@
-"""Sparsemax and entmax rows: the weights of the equation, exact, whatever the row holds, and their derivatives."""
+"""Sparsemax and entmax rows: the equation's weights, exact for any contents, and their derivatives."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from qkv.algorithms.rowwise.entmax import project, project_back
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
 EQUATION = {1.1: Entmax(1.1), 1.3: Entmax(1.3), 1.5: Entmax(), 2.0: Sparsemax(), 2.7: Entmax(2.7)}
-# The equation in float64 judges both; it sorts and subtracts running sums, which costs it some digits of its own.
+# The equation in float64 judges both; it sorts and subtracts running sums, which costs it a few digits.
 ATOL = {np.float32: 5e-7, np.float64: 1e-13}
 by_alpha = pytest.mark.parametrize("alpha", EQUATION)
 by_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
@@ -23,7 +23,7 @@ def weights(scores: np.ndarray, alpha: float) -> np.ndarray:
 
 
 def threshold(scores: np.ndarray, alpha: float) -> np.ndarray:
-    """Weights in place of scores; gives τ."""
+    """Replaces scores by weights; returns τ."""
     return project(scores[None], np.array([alpha]))[0]
 
 

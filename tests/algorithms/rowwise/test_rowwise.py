@@ -1,4 +1,4 @@
-"""Backend `rowwise` against `reference` in float64, with tiles so small that every kind of edge comes up."""
+"""Backend `rowwise` against `reference` in float64, with tiles so small that every kind of edge occurs."""
 
 from functools import partial
 
@@ -45,7 +45,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(params=["single", "double"])
 def _products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to take distances as products."""
+    """Both ways to compute distances as products."""
     for name in ("NEAR", "NEAR_EDGES"):
         monkeypatch.setattr(distances, name, 0.0 if request.param == "double" else 1e9)
 
@@ -58,7 +58,7 @@ def inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
 def same(
     leaves: list[Tensor], *more: Tensor, tolerance: float = 1e-10, backend: str = "rowwise", **given: object
 ) -> None:
-    """Output, row state and gradients are those of `reference` in float64."""
+    """Output, row state and gradients equal those of `reference` in float64."""
     answers = []
     for judged in ("reference", backend):
         tensors = [x.double() if judged == "reference" else x for x in leaves]
@@ -212,7 +212,7 @@ def test_gradients_of_a_cluster_aside_are_exact(score: type, far: bool) -> None:
     for right, plain, ours in zip(*answers, strict=True):
         error, usual = ours.double() - right, plain.double() - right
         slack = 2.0**-23 * float(right.detach().abs().max())
-        # Twice the limit, as the contract states it for gradients of PyTorch's own kernel.
+        # Twice the limit, as the contract states for gradients of PyTorch's own kernel.
         assert error.square().mean().sqrt() <= 2 * (1.5 * usual.square().mean().sqrt() + slack)
         assert error.abs().max() <= 2 * (3 * usual.abs().max() + slack)
 

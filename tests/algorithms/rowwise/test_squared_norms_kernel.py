@@ -1,4 +1,4 @@
-"""Rows widened in one pass: their products are squared distances."""
+"""Rows extended in one pass: their products are squared distances."""
 
 import numpy as np
 import pytest

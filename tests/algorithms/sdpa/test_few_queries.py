@@ -1,4 +1,4 @@
-"""The pass over the keys of few queries: exact, blind to what is hidden, and taken only where it serves."""
+"""The kernel for few queries: exact, independent of masked contents, and used only where it is supported."""
 
 import math
 from typing import Any
@@ -96,7 +96,7 @@ def test_any_number_of_keys_and_any_strides(keys: int) -> None:
 
 
 def test_signs_to_be_turned() -> None:
-    """Views of conjugates carry a sign that NumPy does not know."""
+    """Views of conjugates have a sign bit that NumPy does not know."""
     tensors = drawn()
     turned = [torch._neg_view(-x) for x in tensors]
     assert served(*turned)

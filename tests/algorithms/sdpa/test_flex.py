@@ -1,4 +1,4 @@
-"""Backend `flex`: refuses with its reason where it would be slow, and is imported only where it is used."""
+"""Backend `flex`: refuses with a reason where it would be slow, and is imported only where it is used."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The pass over short sequences: exact with its gradients, blind to what is hidden, and taken only where it serves."""
+"""The kernel for short sequences: exact with its gradients, independent of masked contents, used where supported."""
 
 import math
 from typing import Any
@@ -79,7 +79,7 @@ def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
 
 
 def test_signs_to_be_turned_and_broadcast_numbers() -> None:
-    """Views of conjugates carry a sign that NumPy does not know; a sum gives each output one number as its gradient."""
+    """Views of conjugates have a sign bit that NumPy does not know; the gradient of a sum is one expanded number."""
     tensors = drawn()
     leaves = [torch._neg_view(-x).requires_grad_() for x in tensors[:3]]
     assert served(*leaves)
@@ -91,7 +91,7 @@ def test_signs_to_be_turned_and_broadcast_numbers() -> None:
 
 
 class _Own(Mask):
-    """Bounds of the caller's own, whose numbers lie as the caller laid them."""
+    """User-defined bounds, in the caller's memory layout."""
 
     def __init__(self, first: Tensor, last: Tensor) -> None:
         self.ends = Bounds(first, last)
@@ -104,7 +104,7 @@ class _Own(Mask):
 
 
 def test_bounds_of_any_strides() -> None:
-    """The first and the last keys of rows lie alike when the kernel reads them, however the caller's numbers lie."""
+    """The kernel reads the first and last keys of rows in one layout, whatever the caller's layout is."""
     tensors = drawn()
     first = torch.randint(0, 9, (ITEMS, 1, QUERIES), dtype=torch.int32)
     last = torch.randint(9, KEYS, (ITEMS, 1, QUERIES), dtype=torch.int32)

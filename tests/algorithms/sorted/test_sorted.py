@@ -1,4 +1,4 @@
-"""Backend `sorted` against `reference`, by compiled walks and by prefix sums."""
+"""Backend `sorted` against `reference`, with compiled walks and with prefix sums."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_smaller_types(way: str, name: str, normalizer: Normalizer, dtype: torch
 
 @by_case
 def test_ties_and_edges(way: str, name: str, normalizer: Normalizer) -> None:
-    """Numbers of a coarse grid: many equal ones, and many that lie on the bend or on the edge of a support."""
+    """Numbers on a coarse grid: many are equal, and many are exactly on the bend or the edge of a support."""
     query, key, value = inputs(name, (2,))
     leaves = [query.mul(2).round(), key.mul(2).round(), value]
     learnt = [torch.ones(3, dtype=torch.float64)] * 2 if name in SIDES else [torch.tensor(2.0, dtype=torch.float64)]
@@ -115,7 +115,7 @@ def test_ties_and_edges(way: str, name: str, normalizer: Normalizer) -> None:
 
 @by_case
 def test_far_from_the_origin(way: str, name: str, normalizer: Normalizer) -> None:
-    """Two clusters at ±1,000: running sums of one must leave nothing in the other."""
+    """Two clusters at ±1,000: running sums over one must leave nothing in the other."""
     query, key, value = inputs(name, ())
     sign = (torch.arange(KEYS) % 2 * 2 - 1.0)[:, None]
     if name in SUPPORTS:
@@ -142,7 +142,7 @@ def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normaliz
     for others in each[1:]:
         for place, (first, other) in enumerate(zip(each[0], others, strict=True)):
             if name in SIDES and place >= 5:
-                # Gradients of the vectors are PyTorch's products, whose order of adding up its threads decide.
+                # Gradients of the vectors are PyTorch's matrix products, whose summation order depends on its threads.
                 torch.testing.assert_close(first, other, rtol=1e-12, atol=1e-12)
             else:
                 assert torch.equal(first, other)
@@ -214,7 +214,7 @@ def test_what_no_one_sees_may_hold_anything() -> None:
 
 
 def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may come back with anything in it."""
+    """Returned buffers can contain anything."""
     monkeypatch.setattr(np, "empty", lambda shape, dtype=np.float64: np.full(shape, 7, dtype))
     query, key, value = inputs("a triangle", (2,))
     numbers = [query[..., 0], key[..., 0]]

@@ -1,4 +1,4 @@
-"""Backend `blocked` against `reference`, with tiles so small that every kind of edge comes up."""
+"""Backend `blocked` against `reference`, with tiles so small that every kind of edge occurs."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tens
 
 
 def same(call: Callable[[str], tuple[Tensor, ...] | Tensor], *leaves: Tensor, tolerance: float = 1e-12) -> None:
-    """Results and gradients of `blocked` are those of `reference`."""
+    """Results and gradients of `blocked` equal those of `reference`."""
     answers = []
     for backend in ("reference", "blocked"):
         torch.manual_seed(1)

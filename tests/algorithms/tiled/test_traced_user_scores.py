@@ -137,7 +137,7 @@ def test_dropout_drops_the_same_weights() -> None:
 
 
 def test_a_gradient_that_would_keep_every_tile_is_refused() -> None:
-    """Under torch.func nothing can be made again, so that memory would grow with Q·K behind the caller's back."""
+    """Under torch.func nothing can be recomputed, so memory would silently grow with Q·K."""
     side = int(QUADRATIC_LIMIT**0.5) + 1
     large = tuple(x[:1, :1] for x in tensors(side, side))
     with pytest.raises(UnsupportedError, match="are not recomputed"):

@@ -1,4 +1,4 @@
-"""Kept keys and values are values: nothing done with them changes them."""
+"""Cached keys and values are values: nothing done with them changes them."""
 
 import torch
 

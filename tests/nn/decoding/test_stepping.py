@@ -1,4 +1,4 @@
-"""A step by few calls is the block's own step, and gives way to it wherever anyone could tell."""
+"""A step by the fast path equals the block's own step, and is replaced by it wherever a caller could tell."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ BATCH, SOURCE, WIDTH, HEADS = 32, 9, 64, 4
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor that MKL was not made for, with products that small."""
+    """As on a processor that MKL is not optimized for, with products small enough."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     if available.why_unavailable() is not None:
@@ -50,7 +50,7 @@ def step() -> Iterator[Step]:
 
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each step so far took few calls."""
+    """For each step so far, True if it took the fast path."""
     taken: list[bool] = []
     true = stepping._packed
 

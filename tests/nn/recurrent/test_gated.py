@@ -9,7 +9,7 @@ from qkv.nn.recurrent import gated as module
 from qkv.nn.recurrent.gated import gated
 
 ROWS, WIDTH = 33, 130
-"""Enough numbers for the compiled pass, in rows that fill no registers."""
+"""Enough numbers for the compiled pass, in rows that do not fill registers."""
 
 
 def drawn(dtype: torch.dtype, rows: int = ROWS) -> list[Tensor]:
@@ -37,7 +37,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_it_is_pytorchs_with_its_gradients(dtype: torch.dtype, limit: float, together: bool, passes: list[int]) -> None:
     given = drawn(dtype)
     if not together:
-        # As steps of rows that lie one after another: (B, T, 3M) taken at one t.
+        # Like steps of consecutive rows: (B, T, 3M) at one t.
         given[0] = torch.stack([given[0], given[0]], 1)[:, 1]
     wide = [x.detach().double().requires_grad_() for x in given]
     grad = torch.randn(ROWS, WIDTH, dtype=dtype)
@@ -87,7 +87,7 @@ def test_what_stays_pytorchs(passes: list[int]) -> None:
 def test_gradients_of_gradients_through_several_steps(
     monkeypatch: pytest.MonkeyPatch, passes: list[int], learned: tuple[bool, ...]
 ) -> None:
-    """Operands hang together there: the products of a step are of the state of the step before."""
+    """Operands depend on each other there: the products of a step use the state of the previous step."""
     monkeypatch.setattr(module, "LEAST", 0)
     torch.manual_seed(0)
     shapes = (2, 9), (9, 3), (2, 3)

@@ -1,4 +1,4 @@
-"""All steps of a gated unit at once: states and gradients are those of PyTorch's operations, step by step."""
+"""All steps of a gated unit at once: states and gradients equal those of PyTorch's operations, step by step."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from qkv.nn.recurrent import gated
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 
 WIDTH = 424
-"""Three of it by one are so many numbers that the weight is laid out by panels."""
+"""A weight (3·WIDTH, WIDTH) is large enough to be packed in panels."""
 
 
 def given(steps: int, rows: int, dtype: torch.dtype, *, bias: bool = True) -> list[Tensor | None]:

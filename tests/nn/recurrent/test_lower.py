@@ -1,4 +1,4 @@
-"""A recurrent layer over an attention to the layer below: equation, causality, split states."""
+"""A recurrent layer on top of an attention to the layer below: equation, causality, split states."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A product in every step of a loop: its gradients are those of PyTorch, whichever steps a pass goes through."""
+"""A product in every step of a loop: its gradients equal PyTorch's, for any subset of steps in a backward pass."""
 
 import gc
 import weakref
@@ -42,7 +42,7 @@ def given(width: int = 3, dtype: torch.dtype = torch.float64, *, bias: bool = Tr
 @pytest.mark.parametrize("rows", [(2,), (2, 1), (1, 2)])
 @pytest.mark.parametrize("width", [3, 1024])
 def test_gradients_are_those_of_pytorchs_products(width: int, rows: tuple[int, ...], bias: bool) -> None:
-    """Width 1024 in float32 is a product by oneDNN where that serves."""
+    """Width 1024 in float32 is a oneDNN product where that is available."""
     leaves = given(width, torch.float64 if width == 3 else torch.float32, bias=bias)
     x, weight = leaves[0].view(*rows, width), leaves[1]
     other = leaves[2] if bias else None
@@ -59,7 +59,9 @@ def test_first_and_second_derivatives_by_differences() -> None:
 
 
 def test_a_pass_takes_nothing_of_the_passes_before() -> None:
-    """The first pass asks for the input alone, so that what its steps leave is never taken; the second begins early."""
+    """The first pass differentiates the input only and never uses what its steps store; the second starts at an
+    early step.
+    """
     leaves = given()
     ours, theirs = repeated(*leaves), plain(*leaves)
     torch.autograd.grad(ours[-1].sum(), leaves[0], retain_graph=True)
@@ -133,7 +135,7 @@ def looped(times: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("rows", [(16,), (1, 9), (200,), (3,)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_many_steps_of_few_rows_by_panels(panels: list[int], rows: tuple[int, ...], bias: bool) -> None:
-    """A weight so large is laid out for the steps; 200 rows, and 3, are PyTorch's."""
+    """A weight this large is packed for the steps; 200 rows, and 3, use PyTorch."""
     x, weight, other = large(rows, bias=bias)
     leaves = [leaf for leaf in (x, weight, other) if leaf is not None]
     found = []
@@ -161,7 +163,7 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
 
 
 def test_a_laid_out_weight_is_that_of_the_pass(panels: list[int]) -> None:
-    """Changed between the passes, it is an error of PyTorch's; and what does not fit it says too."""
+    """Changed between the passes, it raises PyTorch's error; and a wrong shape is reported."""
     x, weight, bias = large((16,))
     found = Repeated(weight, bias, STEPS_BY_PANELS)(x).sum()
     assert panels == [16]

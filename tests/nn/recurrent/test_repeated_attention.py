@@ -1,4 +1,4 @@
-"""Attention in every step of a loop: its gradients are those of each step by itself, whichever steps a pass takes."""
+"""Attention in every step of a loop: gradients equal those of separate steps, for any subset in a backward pass."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from qkv.scores import Additive, Gaussian, ScaledDot
 from qkv.scores.base import Score
 
 STEPS, ROWS, KEYS, WIDTH = 4, 64, 33, 32
-"""Enough keys and values that their gradients are left to the end."""
+"""Enough keys and values that their gradients are computed last."""
 Attend = Callable[[Tensor], Tensor]
 
 
@@ -29,7 +29,7 @@ def given(dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 def looks(attend: Attend, query: Tensor) -> list[Tensor]:
-    """Each step asks with what the one before found."""
+    """Each step's query is the previous step's result."""
     found = []
     for _ in range(STEPS):
         query = torch.tanh(query + attend(query))

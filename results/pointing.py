@@ -212,7 +212,7 @@ def _round(points: Sequence[Sequence[float]], corners: Sequence[int]) -> tuple[l
 
 _HEAD = """## Pointer networks
 
-`qkv.models.PointerNetwork`, trained on elements generated anew at every step, scored on 2,000 unseen sets. Integers
+`qkv.models.PointerNetwork`, trained on new random elements at every step, scored on 2,000 unseen sets. Integers
 are from 0 to 99. A hull is exact if all its corners are right and in order, whatever the starting corner.
 
 | task | target or published | ours | parameters | processor time |

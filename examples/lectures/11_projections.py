@@ -1,9 +1,8 @@
 """Q = K = V = X is not enough: without W_q and W_k a token attends to similar tokens, and attention is symmetric.
 
 The task: copy the previous token. Inputs contain sinusoidal positions; a rotation as W_q solves the task exactly,
-because
-PE(p−1) is a rotation of PE(p). Without parameters the scores are symmetric, and no token can attend only to the
-previous.
+because PE(p−1) is a rotation of PE(p). Without parameters the scores are symmetric, and no token can attend only to
+the previous one.
 """
 
 import sys

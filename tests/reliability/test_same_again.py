@@ -169,9 +169,7 @@ def test_nothing_that_takes_seconds_is_imported_once_signals_wait(data: Path, tm
 
 
 def interrupt(command: list[str], out: Path, number: signal.Signals) -> tuple[int, str, float]:
-    """Start the real command, send a signal after its first log entry; return exit code, messages and seconds to
-    the end.
-    """
+    """Start the real command, send a signal after its first log entry; return exit code, messages and delay."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     log, deadline = out / "metrics.jsonl", time.monotonic() + 300

@@ -59,9 +59,7 @@ def test_first_and_second_derivatives_by_differences() -> None:
 
 
 def test_a_pass_takes_nothing_of_the_passes_before() -> None:
-    """The first pass differentiates the input only and never uses what its steps store; the second starts at an
-    early step.
-    """
+    """The first pass needs only the gradient of the input, and leaves results unused; the second starts early."""
     leaves = given()
     ours, theirs = repeated(*leaves), plain(*leaves)
     torch.autograd.grad(ours[-1].sum(), leaves[0], retain_graph=True)

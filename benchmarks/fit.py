@@ -128,7 +128,10 @@ _PLAIN = tuple(name for name in MECHANISMS if name != "causal")
 VARIANTS = (
     *(Variant(name) for name in _PLAIN),
     *(Variant(name, mask) for name in ("scaled_dot", "projected", "gaussian", "sink") for mask in list(MASKS)[1:]),
-    *(Variant(name, "causal") for name in ("dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity")),
+    *(
+        Variant(name, "causal")
+        for name in ("alibi", "dropout", "softcap", "boxcar", "entmax", "concat_leaky", "identity")
+    ),
     *(Variant(name, "lengths") for name in ("dropout", "sparsemax", "epanechnikov", "concat", "mean", "sigmoid")),
     *(Variant(name, "all", torch.float64) for name in ("scaled_dot", "additive", "entmax", "gaussian")),
     *(Variant(name, "all", torch.bfloat16) for name in ("scaled_dot", "softcap", "gaussian")),

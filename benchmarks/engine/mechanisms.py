@@ -73,6 +73,11 @@ def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return torch.softmax(products(q, k) + bias, -1) @ v
 
 
+def alibi(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    distance = (torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])).abs()
+    return torch.softmax(products(q, k) - 0.1 * distance, -1) @ v
+
+
 def softcapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(10 * torch.tanh(products(q, k) / 10), -1) @ v
 
@@ -220,6 +225,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "causal": Mechanism(causal, lambda hidden: {"mask": qkv.masks.causal()}, _hidden_keys),
     "dropout": Mechanism(scaled_dot, dropout=0.1),
     "learned_bias": Mechanism(biased, lambda bias: {"bias": bias}, _bias),
+    "alibi": Mechanism(alibi, lambda: {"bias": qkv.biases.alibi(0.1)}),
     "softcap": Mechanism(softcapped, lambda: {"score": _s.ScaledDot(softcap=10.0)}),
     "sink": Mechanism(sink, lambda sink: {"normalizer": _n.Softmax(sink)}, _sink),
     "cosine": Mechanism(cosine, lambda: {"score": _s.Cosine(8.0)}),

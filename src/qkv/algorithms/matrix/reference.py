@@ -43,6 +43,8 @@ def work(problem: Problem) -> Work:
         f"pairs of {problem.normalizer}": pairs,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
+        "positions": pairs if problem.positional else 0,
+        "calls with positions": 1 if problem.positional else 0,
         "sinks": 1 if problem.sink else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,

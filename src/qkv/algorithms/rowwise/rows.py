@@ -72,6 +72,7 @@ def work(problem: Problem) -> Work:
         "masked pairs": pairs if is_hidden(problem) else 0,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
+        "calls with positions": 1 if problem.positional else 0,
         "features of pairs near each other": pairs * problem.width if rooted(problem.pointwise) else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
         f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,

@@ -85,6 +85,7 @@ def work(problem: Problem) -> Work:
         "pairs": pairs,
         "mask or bias": pairs if added else 0,
         "positions": pairs if problem.positional else 0,
+        "calls with positions": 1 if problem.positional else 0,
         "items": problem.rows,
         "items in half precision": problem.rows if problem.dtype.itemsize == 2 else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,

@@ -86,6 +86,7 @@ def work(problem: Problem) -> Work:
         f"calls of {problem.normalizer}": 1,
         "calls with dropout": 1 if problem.dropout else 0,
         "calls with a bias": 1 if problem.bias != "none" else 0,
+        "positions": pairs if problem.positional else 0,
         "masked pairs": pairs if is_hidden(problem) else 0,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,

@@ -66,6 +66,8 @@ def work(problem: Problem) -> Work:
     counts = {
         "operations": product_operations(problem),
         f"pairs of {problem.core}": pairs,
+        f"rows of {problem.core}": problem.rows * problem.queries,
+        "items": problem.rows,
         f"pairs of {problem.normalizer}": pairs,
         f"calls of {problem.normalizer}": 1,
         "calls with dropout": 1 if problem.dropout else 0,
@@ -76,7 +78,7 @@ def work(problem: Problem) -> Work:
         "features of pairs near each other": pairs * problem.width if rooted(problem.pointwise) else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
         f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
-        "calls with hidden pairs": 1 if is_hidden(problem) else 0,
+        f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
         **memory_traffic(problem),
     }
     return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)

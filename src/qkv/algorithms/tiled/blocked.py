@@ -76,24 +76,25 @@ def _refuses_traced_user_scores(problem: Problem) -> str | None:
 
 def work(problem: Problem) -> Work:
     """Count the work of the full matrix, whose tiles stay in the cache; the backward pass computes each tile again."""
-    pairs, few = pairs_of(problem), problem.queries < FEW_QUERIES
+    pairs, few = pairs_of(problem), " for few queries" if problem.queries < FEW_QUERIES else ""
     counts = {
         "operations": product_operations(problem),
         f"pairs of {problem.core}": pairs,
-        f"features of {problem.core}{' for few queries' if few else ''}": pairs * problem.width,
-        f"calls of {problem.core}": 1,
+        "items": problem.rows,
+        f"features of {problem.core}{few}": pairs * problem.width,
+        f"calls of {problem.core}{few}": 1,
         f"pairs of {problem.normalizer}": pairs,
         f"calls of {problem.normalizer}": 1,
         "calls with dropout": 1 if problem.dropout else 0,
         "calls with a bias": 1 if problem.bias != "none" else 0,
         "positions": pairs if problem.positional else 0,
-        "masked pairs": pairs if is_hidden(problem) else 0,
+        f"masked pairs of {problem.core}": pairs if is_hidden(problem) else 0,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
         f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
-        "calls with hidden pairs": 1 if is_hidden(problem) else 0,
+        f"calls of {problem.core} with hidden pairs": 1 if is_hidden(problem) else 0,
         **memory_traffic(problem),
     }
     return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)

@@ -60,7 +60,7 @@ def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]
     said = str(raised.value)
     assert said.startswith("memory: expected room for one attention; got DefaultCPUAllocator: can't allocate memory: ")
     assert "(backend 'auto', dot under softmax, mask all, 1125899906842624 queries × 3 keys, " in said
-    assert ". explain chooses sdpa, with " in said
+    assert ". explain chooses " in said
     assert "a smaller batch ([training] tokens in --config)" in said
     assert isinstance(raised.value.__cause__, RuntimeError)
 
@@ -68,7 +68,7 @@ def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]
 def test_a_backend_that_takes_more_than_auto_is_named() -> None:
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
     with pytest.raises(
-        OutOfMemoryError, match=r'backend \'reference\', .*backend="auto" takes less: explain chooses sdpa'
+        OutOfMemoryError, match=r'backend \'reference\', .*backend="auto" takes less: explain chooses \w+'
     ):
         qkv.attention(query, key, key, backend="reference")
 

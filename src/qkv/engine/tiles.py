@@ -112,7 +112,8 @@ class TileWalk:
         self.bounds = Bounds(*(None if x is None else full_rank(x, self.rank + 1) for x in bounds))
         self.dense = None if visibility.dense is None else full_rank(visibility.dense, self.rank + 2)
         height = _height(queries, keys, _widest(visibility, keys), pairs, size.tall)
-        self.rows = _cut(queries, height)
+        # No list of slices: the rows of a problem that no memory holds must not fill it before the output is refused.
+        self.starts, self.queries = range(0, queries, height), queries
         count = items if size.whole else max(1, pairs // max(1, height * keys))
         self.parts = _lead_parts(leading, max(1, count))
         self.lead = list(product(*self.parts))
@@ -122,7 +123,8 @@ class TileWalk:
 
     def spans(self) -> Iterator[Span]:
         """The tiles with their bounds as they are."""
-        for rows in self.rows:
+        for start in self.starts:
+            rows = slice(start, min(start + self.starts.step, self.queries))
             whole = self._predicate(rows)
             for lead in self.lead:
                 if whole is not None:

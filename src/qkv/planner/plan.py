@@ -22,6 +22,9 @@ QUADRATIC_LIMIT = 1 << 18
 Measured on two cores with 8 heads: from there on tiles are as fast, so a higher limit gains nothing.
 """
 
+QUADRATIC_BYTES = 1 << 28
+"""The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
+
 CLEARLY = 1.2
 """How many times as fast an algorithm must be predicted, on every processor measured, to replace a preferred one."""
 
@@ -185,7 +188,14 @@ def _planned(problem: Problem, backend: str) -> Plan:
     serving = [algorithm for algorithm in among if refusal(algorithm, problem, backend) is None]
     if not serving:
         raise _unsupported(problem, backend, _reasons(among, problem, backend))
+    if backend == AUTO and problem.mode != "compiled":
+        serving = [each for each in serving if not (each.quadratic and _heavy(each, problem))] or serving
     return Plan(problem, backend, tuple(_best_first(serving, problem)))
+
+
+def _heavy(algorithm: Algorithm, problem: Problem) -> bool:
+    """Return whether a full matrix over all heads and hidden features takes more memory than `auto` may."""
+    return algorithm.work(problem).bytes > QUADRATIC_BYTES
 
 
 def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:

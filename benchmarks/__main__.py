@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     files = [*HERE.glob("*.py"), *(path.parent for path in HERE.glob("*/__main__.py"))]
-    names = sorted(path.stem for path in files if not path.stem.startswith("_"))
+    names = sorted(path.stem for path in files if not path.stem.startswith("_") and path.stem != "versus")
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], help=f"some of {', '.join(names)}; default: all")
     for name in parser.parse_args().names or names:

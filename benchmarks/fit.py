@@ -3,10 +3,10 @@
     python -m benchmarks.fit measure            time every algorithm that serves; keep the times
     python -m benchmarks.fit fit                write src/qkv/planner/coefficients/NAME.json from the times kept
     python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture
-    python -m benchmarks.fit scale              write intel-avx512.json: this table times a factor per backend
+    python -m benchmarks.fit scale              write intel-avx512.json: Zen 5's table times a factor per backend
 
 Of an Intel Xeon only the times of whole backends were kept (`results/choices.json`, one thread). `scale` gives each
-algorithm of a backend one factor in each direction: the median ratio of those times to what this table predicts.
+algorithm of a backend one factor in each direction: the median ratio of those times to what Zen 5's table predicts.
 
 Times are those of one and of two threads, on a machine on which nothing else runs. A coefficient is microseconds of one
 thread per unit of work; none is negative, and the sum of squared relative errors is least.
@@ -45,6 +45,8 @@ MOST_NUMBERS = 1 << 26
 """A full matrix of more numbers than this is not tried."""
 PATIENCE = 0.015
 """Seconds that a faster algorithm is timed."""
+ROUNDS = 10
+"""How often least squares are weighted anew by the predictions."""
 SLOW = 12.0
 """An algorithm that takes so many times as long as the best one is not timed further, nor at larger sizes."""
 
@@ -66,7 +68,7 @@ def _heads(n: int, width: int = 64, value: int = 64) -> Size:
 
 
 FITTED = Grid(
-    (_heads(16), _heads(64), _heads(256), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
+    (_heads(16), _heads(64), _heads(256), _heads(512), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
     (
         Size((16, 8), 24, 24, 64, 64),
         Size((1, 2), 2048, 2048, 64, 64),
@@ -87,6 +89,8 @@ HELD_OUT = Grid(
         Size((1,), 600, 600, 16, 16),
     ),
 )
+SCALED = "amd-zen5-avx512"
+"""The table that Intel's is scaled from."""
 ON_A_LINE = ("boxcar_line", "epanechnikov_line")
 
 
@@ -277,7 +281,7 @@ def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _work(name: str, problem: qkv.engine.problem.Problem) -> Mapping[str, float]:
-    return algorithms_of(name)[0].work(problem).counts
+    return costs.counts_of(problem, algorithms_of(name)[0])
 
 
 def _worth_timing(algorithm: Algorithm, problem: qkv.engine.problem.Problem) -> bool:
@@ -304,10 +308,15 @@ def _least_squares(rows: list[dict[str, Any]]) -> dict[str, float]:
     kinds = sorted({kind for row in rows for kind in row["counts"]})
     matrix = np.array([[1.0, *(row["counts"].get(kind, 0) / row["parallel"] for kind in kinds)] for row in rows])
     times = np.array([row["us"] for row in rows])
-    weighted: NDArray[np.float64] = matrix / times[:, None]
-    largest = np.abs(weighted).max(0)
-    solution, _ = nnls(weighted / largest, np.ones(len(rows)), maxiter=10_000)
-    values = solution / largest
+    predictions = times
+    for _ in range(ROUNDS):
+        # Errors relative to the geometric mean of both: half and twice the time count alike.
+        scale = np.sqrt(times * np.maximum(predictions, times / 100))
+        weighted: NDArray[np.float64] = matrix / scale[:, None]
+        largest = np.abs(weighted).max(0)
+        solution, _ = nnls(weighted / largest, times / scale, maxiter=10_000)
+        values = solution / largest
+        predictions = matrix @ values
     return {kind: float(f"{value:.4g}") for kind, value in zip((costs.START, *kinds), values, strict=True) if value}
 
 
@@ -459,20 +468,22 @@ def keep(path: Path, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure, fit, check or scale."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "fit", "check", "scale"))
+    parser.add_argument("what", nargs="?", default="check", choices=("measure", "fit", "check", "scale"))
     parser.add_argument("--only", default="", help="measure problems whose name holds this text")
+    parser.add_argument("--of", default=name_of_this(), help="fit the times kept of another processor")
     given = parser.parse_args()
-    name = name_of_this()
+    name = given.of
     fitted, held = RESULTS / f"fit-{name}.json", RESULTS / f"fit-{name}-held-out.json"
     match given.what:
         case "measure":
             keep(fitted, measure(FITTED, given.only))
         case "fit":
             rows = counted(kept(fitted))
-            write(fit(rows), name, costs.this_processor())
+            known = [table.processor for table in costs.all_tables() if table.name == name]
+            write(fit(rows), name, *(known or [costs.this_processor()]))
             report(rows, fit(rows))
         case "scale":
-            table = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
+            table = json.loads((TABLES / f"{SCALED}.json").read_text(encoding="utf-8"))["algorithms"]
             rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
             write(scaled(table, rows), "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"))
         case _:

@@ -1,13 +1,16 @@
-"""The overhead of a call: `qkv.attention` against the bare PyTorch operations at n = 16.
+"""Small calls: every mechanism at 16 keys against the same lines in eager PyTorch, where overhead is what counts.
 
 Contenders alternate in one process, so that changes of the machine's speed affect all of them; figures are medians over
-rounds, with their quartiles.
+rounds, and the quartiles of their ratios.
 
-    python -m benchmarks.overhead
+    python -m benchmarks.overhead                  every mechanism, with the algorithm that `auto` takes
+    python -m benchmarks.overhead --only gaussian  some of them; others keep what was measured
+    python -m benchmarks.overhead --every          also every other algorithm that serves; printed, not kept
 
-Results go to benchmarks/results/overhead.json.
+Results go to benchmarks/results/overhead.json, by processor.
 """
 
+import argparse
 import json
 import statistics
 import time
@@ -16,79 +19,104 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from benchmarks.engine.mechanisms import MECHANISMS, Mechanism, Size
+from benchmarks.fit import name_of_this
+from torch.nn import functional as F
 
 import qkv
+from qkv.planner.registry import ALGORITHMS
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-ROUNDS, CALLS = 60, 60
-LIMIT_US = {"forward": 30.0, "forward + backward": 60.0}
+SIZE = Size((2, 8), 16, 16, 64, 64)
+ROUNDS, SECONDS = 40, 0.002
+DIRECTIONS = ("forward", "with backward")
 
 
-def bare(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, -1) @ value
+def _lengths(size: Size) -> tuple[torch.Tensor, ...]:
+    return (torch.tensor([16, 11]),)
 
 
-CONTENDERS: dict[str, Callable[..., Tensor]] = {
-    "bare composition": bare,
-    "qkv": qkv.attention,
-    "qkv, reference": lambda *tensors: qkv.attention(*tensors, backend="reference"),
+ROWS: dict[str, Mechanism] = {
+    "SDPA": Mechanism(F.scaled_dot_product_attention),
+    "SDPA, lengths": Mechanism(
+        F.scaled_dot_product_attention, lambda lengths: {"mask": qkv.masks.lengths(lengths)}, _lengths
+    ),
+    **{name: row for name, row in MECHANISMS.items() if not name.endswith("_line")},
 }
 
 
-def _time(call: Callable[[], object]) -> float:
-    """Return the processor time of one call in microseconds, averaged over a round; other processes do not count."""
-    start = time.process_time()
-    for _ in range(CALLS):
+def _contenders(name: str, gradient: bool, every: bool) -> dict[str, Callable[[], object]]:
+    """Return the lines in eager PyTorch, what `auto` takes, and the other algorithms where they are wanted."""
+    torch.manual_seed(0)
+    row, shape = ROWS[name], (*SIZE.leading, SIZE.queries, SIZE.width)
+    tensors = tuple(torch.randn(shape) for _ in range(3))
+    drawn = row.parameters(SIZE)
+    leaves = [x.requires_grad_() for x in (*tensors, *drawn) if x.is_floating_point()] if gradient else []
+    drawn = drawn if gradient else tuple(x.detach() for x in drawn)
+    upstream = torch.randn(shape)
+    options = {"dropout": row.dropout, **row.given(*drawn)}
+
+    def with_backward(attend: Callable[[], torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(attend(), leaves, upstream, allow_unused=True) if leaves else attend()
+
+    def lines() -> torch.Tensor:
+        if name == "SDPA, lengths":
+            return F.scaled_dot_product_attention(*tensors, attn_mask=seen)
+        return row.full(*tensors, *drawn, **({"dropout": row.dropout} if row.dropout else {}))
+
+    seen = torch.arange(SIZE.keys) < drawn[0][:, None, None, None] if name == "SDPA, lengths" else None
+    found = {"eager": with_backward(lines), "auto": with_backward(lambda: qkv.attention(*tensors, **options))}
+    problem = qkv.explain(*tensors, **options).problem
+    for algorithm in ALGORITHMS if every else ():
+        if algorithm.refuses(problem) is None:
+            found[algorithm.name] = with_backward(
+                lambda own=algorithm.name: qkv.attention(*tensors, backend=own, **options)  # type: ignore[misc]
+            )
+    found["auto"]()
+    return found
+
+
+def _time(call: Callable[[], object], count: int) -> float:
+    """Return the microseconds of one call, averaged over a round."""
+    start = time.perf_counter()
+    for _ in range(count):
         call()
-    return (time.process_time() - start) / CALLS * 1e6
+    return (time.perf_counter() - start) / count * 1e6
 
 
-def measure(gradient: bool) -> dict[str, Any]:
-    """Return medians and quartiles of every contender, and the differences from the first."""
-    query, key, value = (torch.randn(2, 8, 16, 64, requires_grad=gradient) for _ in range(3))
-    g = torch.ones(2, 8, 16, 64)
-
-    def call(attend: Callable[..., Tensor]) -> Callable[[], object]:
-        if gradient:
-            return lambda: torch.autograd.grad(attend(query, key, value), (query, key, value), g)
-        return lambda: attend(query, key, value)
-
-    calls = {name: call(attend) for name, attend in CONTENDERS.items()}
-    for run in calls.values():
-        _time(run)
-    times: dict[str, list[float]] = {name: [] for name in calls}
+def measure(name: str, gradient: bool, every: bool) -> dict[str, Any]:
+    """Return each contender's median, and its ratio to the eager lines with quartiles."""
+    calls = _contenders(name, gradient, every)
+    counts = {own: max(4, int(SECONDS * 1e6 / min(_time(run, 3) for _ in range(3)))) for own, run in calls.items()}
+    times: dict[str, list[float]] = {own: [] for own in calls}
     for _ in range(ROUNDS):
-        for name, run in calls.items():
-            times[name].append(_time(run))
-    first = next(iter(times))
-    return {name: _summary(own, times[first]) for name, own in times.items()}
-
-
-def _summary(own: list[float], first: list[float]) -> dict[str, Any]:
-    beyond = [mine - theirs for mine, theirs in zip(own, first, strict=True)]
-    low, middle, high = statistics.quantiles(beyond, n=4)
-    return {
-        "us": round(statistics.median(own), 1),
-        "beyond_bare_us": round(middle, 1),
-        "quartiles_us": [round(low, 1), round(high, 1)],
-        "ratio": round(statistics.median(own) / statistics.median(first), 2),
-    }
+        for own, run in calls.items():
+            times[own].append(_time(run, counts[own]))
+    eager = times["eager"]
+    report = {}
+    for own, row in times.items():
+        low, middle, high = statistics.quantiles([mine / theirs for mine, theirs in zip(row, eager, strict=True)], n=4)
+        report[own] = {"us": round(statistics.median(row), 1), "ratio": [round(x, 2) for x in (low, middle, high)]}
+    return report
 
 
 def main() -> None:
     """Measure, print, write JSON."""
-    torch.manual_seed(0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mechanisms whose name holds this text")
+    parser.add_argument("--every", action="store_true", help="time every algorithm that serves")
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    report: dict[str, Any] = {"torch": torch.__version__, "threads": 1, "n": 16, "batch x heads": [2, 8], "width": 64}
-    for what, gradient in (("forward", False), ("forward + backward", True)):
-        report[what] = measure(gradient)
-        for name, row in report[what].items():
-            low, high = row["quartiles_us"]
-            line = f"{row['us']:8.1f} µs, {row['beyond_bare_us']:6.1f} [{low}, {high}] µs more than the bare operations"
-            print(f"{what:20} {name:18} {line} (limit {LIMIT_US[what]:.0f})")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    rows = kept.setdefault(name_of_this(), {})
+    for name in [each for each in ROWS if given.only in each]:
+        for direction in DIRECTIONS:
+            report = measure(name, direction == DIRECTIONS[1], given.every)
+            line = "   ".join(f"{own} {row['us']:.0f} us ({row['ratio'][1]:.2f})" for own, row in report.items())
+            print(f"{name}, {direction}: {line}", flush=True)
+            rows[f"{name}, {direction}"] = {own: report[own] for own in ("eager", "auto")}
+    if not given.every:
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from tests.contract.calls import MECHANISMS, Call, near, refused, same_bits
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
-from qkv.engine.dropout import keep_mask, mix
+from qkv.engine.dropout import keep_mask, keep_matrix, mix
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, lengths
@@ -137,6 +137,7 @@ def test_bits_of_a_part_are_a_part_of_the_bits() -> None:
     rows, keys = torch.arange(30), torch.arange(40)
     whole = keep_mask(seed, rows, keys, 0.3)
     assert torch.equal(keep_mask(seed, rows[7:19], keys[11:], 0.3), whole[7:19, 11:])
+    assert torch.equal(keep_matrix(seed, (2, 3), 5, 40, 0.3).view(30, 40), whole)
 
 
 def test_rows_and_keys_are_uncorrelated() -> None:

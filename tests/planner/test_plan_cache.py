@@ -22,6 +22,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "sigmoid": {"normalizer": qkv.normalizers.Sigmoid()},
     "bias": {"bias": torch.linspace(-1, 1, Q * Q).view(Q, Q)},
     "bilinear": {"score": qkv.scores.Bilinear(torch.eye(D))},
+    "alibi": {"bias": qkv.biases.alibi(0.5)},
+    "relative": {"bias": qkv.biases.relative(torch.linspace(-1, 1, 7))},
+    "lengths": {"mask": qkv.masks.lengths(torch.tensor([7]))},
+    "window": {"mask": qkv.masks.window(2, 3)},
 }
 
 
@@ -69,6 +73,28 @@ def test_what_inference_mode_made_serves_later_training() -> None:
     leaves = [x.requires_grad_() for x in inputs()]
     qkv.attention(*leaves, mask=qkv.masks.causal(), normalizer=qkv.normalizers.Sigmoid()).sum().backward()
     assert leaves[0].grad is not None
+
+
+LENGTHS = ([12, 12], [12, 5], [0, 12], [0, 0])
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "rowwise", "blocked", "reference"])
+def test_a_mask_that_is_used_again_and_changed_in_place_gives_what_a_new_one_gives(backend: str) -> None:
+    query, key, value = (x.expand(2, *x.shape[1:]).contiguous() for x in inputs())
+    keys = torch.tensor(LENGTHS[0])
+    mask = qkv.masks.lengths(keys)
+    with torch.inference_mode():
+        qkv.attention(query, key, value, mask=mask, backend=backend)
+    for lengths in LENGTHS:
+        keys.copy_(torch.tensor(lengths))
+        hidden = torch.arange(Q) >= keys[:, None, None, None]
+        dirty = torch.where(hidden.mT, torch.nan, key).requires_grad_()
+        expected = qkv.attention(query, key, value, mask=~hidden, backend="reference")
+        for _ in range(2):
+            found = qkv.attention(query, dirty, value, mask=mask, backend=backend)
+            assert torch.allclose(found, expected, atol=1e-5)
+            found.sum().backward()
+            assert dirty.grad is not None and dirty.grad.isfinite().all()
 
 
 def test_nothing_of_a_call_is_held() -> None:

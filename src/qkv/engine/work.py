@@ -2,6 +2,9 @@
 
 from qkv.engine.problem import Problem
 
+IN_CACHE = 1 << 21
+"""How many numbers of queries, keys and values stay in the cache from one operation to the next: 8 MiB in float32."""
+
 
 def pairs_of(problem: Problem) -> int:
     """Return the number of (query, key) pairs over all leading dimensions."""
@@ -19,12 +22,25 @@ def passes(problem: Problem) -> float:
 
 
 def memory_traffic(problem: Problem) -> dict[str, float]:
-    """Return the numbers read from queries and from keys and values."""
-    width = problem.width + problem.value_width
+    """Return the numbers read from queries and from keys and values, by whether they stay in the cache."""
+    width, where = problem.width + problem.value_width, _where(problem)
     return {
-        "numbers of queries": problem.rows * problem.queries * width,
-        "numbers of keys": problem.rows * problem.keys * width,
+        f"numbers of queries {where}": problem.rows * problem.queries * width,
+        f"numbers of keys {where}": problem.rows * problem.keys * width,
     }
+
+
+def zeroing(problem: Problem) -> dict[str, float]:
+    """Return the numbers of keys and values that are written anew, to zero those that no query may see."""
+    if problem.mask == "all" or (problem.mask == "causal" and problem.keys <= problem.queries):
+        return {}
+    numbers = problem.rows * problem.keys * (problem.width + problem.value_width)
+    return {"calls that zero keys": 1, f"numbers of keys zeroed {_where(problem)}": numbers}
+
+
+def _where(problem: Problem) -> str:
+    numbers = problem.rows * (problem.queries + problem.keys) * (problem.width + problem.value_width)
+    return "in memory" if numbers > IN_CACHE else "in cache"
 
 
 def is_hidden(problem: Problem) -> bool:

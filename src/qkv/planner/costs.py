@@ -15,6 +15,7 @@ import torch
 
 from qkv.engine.algorithm import Algorithm
 from qkv.engine.problem import Problem
+from qkv.engine.work import zeroing
 
 START = "call"
 """The kind of work that every call does once."""
@@ -61,10 +62,16 @@ def times(problem: Problem, algorithm: Algorithm, everywhere: bool = False) -> t
         algorithm: which one.
         everywhere: whether to return one number per table of the package instead.
     """
-    counts = algorithm.work(problem).counts
+    counts = counts_of(problem, algorithm)
     # Sizes may be symbols under tracing, and then PyTorch's number of threads is not known either.
     parallel = 1 if problem.threads == 1 else max(1, min(problem.threads, problem.rows * problem.queries))
     return tuple(_time(own, counts, parallel) for own in _coefficients(algorithm.name, problem.gradient, everywhere))
+
+
+def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
+    """Return how often an algorithm does each kind of work, with what is done to its inputs before."""
+    counts = algorithm.work(problem).counts
+    return {**counts, **zeroing(problem)} if algorithm.reads_hidden_keys else counts
 
 
 def _time(own: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:

@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from qkv.biases import Alibi, Bias, Relative
 from qkv.engine.describe import Arguments, bias_type, describe, draw_seed
+from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
 from qkv.masks.base import Grid, Mask
@@ -39,7 +41,7 @@ _SCORES = (
     *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, Uniform),
     *(SquaredDistance, Gaussian, Boxcar, Epanechnikov),
 )
-_OURS = frozenset({*_SCORES, *KINDS, type(None)})
+_OURS = frozenset({*_SCORES, *KINDS, Alibi, Relative, type(None)})
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
@@ -105,11 +107,13 @@ def _call(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, known: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is known."""
-    bias = given.bias
-    if isinstance(bias, Tensor) and bias.dtype != query.dtype:
-        bias = bias.to(bias_type(query.dtype, bias.dtype))
     normalizer = given.normalizer or known.normalizer
     seen = known.visibility or visibility
+    bias: Tensor | Bias | PositionBias | None = given.bias
+    if isinstance(bias, Tensor) and bias.dtype != query.dtype:
+        bias = bias.to(bias_type(query.dtype, bias.dtype))
+    elif isinstance(bias, Bias):
+        bias = position_bias(bias, seen.grid, query.dtype)  # type: ignore[union-attr]
     seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
     return Call(query, key, value, given.score, normalizer, seen, bias, given.dropout, seed)  # type: ignore[arg-type]
 
@@ -168,7 +172,7 @@ def cache_key(
         *(shape, other, value.shape, query.dtype, key.dtype, value.dtype),
         *(query.requires_grad, key.requires_grad, value.requires_grad, type(dropout), dropout != 0),
     ]
-    alike = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_tensor(parts, bias))
+    alike = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
     return tuple(parts) if alike else None
 
 
@@ -177,7 +181,7 @@ def _plain_causal(mask: object) -> bool:
 
 
 def _add(parts: list[Any], mechanism: object) -> bool:
-    """Add a score or a normalizer: its kind, its numbers, and what its tensors look like."""
+    """Add a score, a normalizer or a bias: its kind, its numbers, and what its tensors look like."""
     kind: Any = type(mechanism)
     if kind not in _OURS:
         return False
@@ -191,6 +195,10 @@ def _add(parts: list[Any], mechanism: object) -> bool:
         elif not (any(name == each[0] for each in kind.parameters) and _add_tensor(parts, x)):
             return False
     return True
+
+
+def _add_bias(parts: list[Any], bias: Any) -> bool:
+    return _add(parts, bias) if isinstance(bias, Bias) else _add_tensor(parts, bias)
 
 
 def _add_tensor(parts: list[Any], x: Any) -> bool:
@@ -233,6 +241,7 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Visibil
     visibility = lower(mask, Grid(leading, queries, keys, query.device))
     # Other kinds hold the mask itself, which would then never be freed.
     if visibility.kind in ("all", "keys", "bounds"):
+        visibility = visibility.shared()
         _LOWERED[mask] = _Lowered(leading, queries, keys, versions, visibility)
         return visibility
     return None

@@ -62,8 +62,13 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def _run(problem: Problem, call: Call) -> Result:
+    whole = (*problem.leading, problem.queries, problem.value_width)
+    if problem.constant and problem.mask == "all" and problem.mode == "eager" and not (problem.state or problem.empty):
+        # Every row reads the same sum of values.
+        value = wide(call.value)
+        total = value.sum(-2, keepdim=True) if problem.normalizer == "identity" else value.mean(-2, keepdim=True)
+        return Result(total.to(call.query.dtype).expand(whole).contiguous(), None)
     query, key, scale, _ = call.score.prepare(call.query, call.key)
-    dtype = call.query.dtype
     query, key, value = wide(query), wide(key), wide(call.value)
     count = call.visibility.count()
     share = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
@@ -73,7 +78,7 @@ def _run(problem: Problem, call: Call) -> Result:
     else:
         # Every row sees the same keys: what all of them read is scaled once.
         output = query @ ((key.mT @ value) * share)
-    output = output.to(dtype).expand(*problem.leading, problem.queries, problem.value_width)
+    output = output.to(call.query.dtype).expand(whole)
     return Result(output, _state(problem, count, output) if problem.state else None)
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from qkv.algorithms.matrix import dot_scores
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.dropout import keep_mask
+from qkv.engine.dropout import keep_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
@@ -107,8 +107,10 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Weights times values, (..., Q, V)."""
     value = wide(call.value)
     with as_it_is(value):
-        out_QV = w_QK.to(value.dtype) @ value
-    return out_QV.to(call.value.dtype).expand(*problem.leading, *out_QV.shape[-2:])
+        out_QV = (w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)) @ value
+    out_QV = out_QV if out_QV.dtype == call.value.dtype else out_QV.to(call.value.dtype)
+    whole = out_QV.shape[:-2] == problem.leading
+    return out_QV if whole else out_QV.expand(*problem.leading, *out_QV.shape[-2:])
 
 
 def scores(call: Call) -> Tensor:
@@ -120,13 +122,7 @@ def scores(call: Call) -> Tensor:
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Drop weights, and scale up those that are kept."""
     assert call.seed is not None
-    rows = torch.arange(problem.rows * problem.queries, device=w_QK.device)
-    keep = keep_mask(
-        call.seed,
-        rows.view(*problem.leading, problem.queries),
-        torch.arange(problem.keys, device=w_QK.device),
-        call.dropout,
-    )
+    keep = keep_matrix(call.seed, problem.leading, problem.queries, problem.keys, call.dropout)
     return torch.where(keep, w_QK / (1 - call.dropout), torch.zeros_like(w_QK[..., :1, :1]))
 
 

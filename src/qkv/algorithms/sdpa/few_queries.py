@@ -14,7 +14,7 @@ from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.problem import Call, Problem
-from qkv.engine.work import pairs_of, product_operations
+from qkv.engine.work import memory_traffic, pairs_of, product_operations
 
 MOST = 8
 """The largest number of queries; with more of them PyTorch's tiled matrix products are faster."""
@@ -44,7 +44,7 @@ def work(problem: Problem) -> Work:
     """Count one read of the keys and values, and two products."""
     counts = {
         "operations": product_operations(problem),
-        "numbers of keys": problem.rows * problem.keys * (problem.width + problem.value_width),
+        **memory_traffic(problem),
         "pairs": pairs_of(problem),
         "mask": pairs_of(problem) if problem.mask != "all" else 0,
     }

@@ -15,6 +15,7 @@ from qkv.engine.autograd import forbid_differentiation
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
+from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 
@@ -142,7 +143,7 @@ def attend(problem: Problem, call: Call, given: Products, backend: str) -> Resul
     """
     with as_it_is(given.query):
         inputs = kernel_inputs(problem, call, given)
-        if problem.mode != "eager" or problem.device != "cpu":
+        if not _calls_kernel(problem):
             output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
             # Nothing is checked afterwards here: a row of NaN scores may have come out as an empty one.
             output = output.masked_fill(inputs.query.isnan().any(-1, keepdim=True), torch.nan)
@@ -189,12 +190,28 @@ def _one_width(given: Products) -> tuple[Tensor, Tensor, Tensor]:
 def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | None, bool]:
     if problem.mask == "causal" and call.bias is None:
         return None, True
-    seen, bias = call.visibility.matrix(), call.bias_tensor
+    bias = call.bias_tensor
     if bias is None:
-        return (None if seen is None else _table(seen, problem)), False
+        added = call.visibility.remembered(f"added in {dtype}", lambda: _added(call.visibility, problem, dtype))
+        return added, False
+    seen = call.visibility.matrix()
     # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
     bias = bias if bias.dtype == torch.float32 else bias.to(dtype)
     return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
+
+
+def _added(visibility: Visibility, problem: Problem, dtype: torch.dtype) -> Tensor | None:
+    """Return a mask as PyTorch's kernel takes it; on the CPU as what it adds to the scores."""
+    seen = visibility.matrix()
+    if seen is None:
+        return None
+    table = _table(seen, problem)
+    return torch.where(table, torch.zeros((), dtype=dtype), -torch.inf) if _calls_kernel(problem) else table
+
+
+def _calls_kernel(problem: Problem) -> bool:
+    """Return whether PyTorch's CPU kernel is called itself, and not `scaled_dot_product_attention`."""
+    return problem.mode == "eager" and problem.device == "cpu"
 
 
 def _table(table: Tensor, problem: Problem) -> Tensor:

@@ -23,7 +23,7 @@ from qkv.values.parameters import forward_mode, numbers, readable
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
-_LEAST = 2**20
+_LEAST = 2**22
 """Multiplications below which the call itself takes too much of the time."""
 _LEAST_ITEM = 2**23
 """The same for one item of a batch, whose result is copied beside those of the others. On two threads 256 × 256 × 64

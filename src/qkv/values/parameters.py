@@ -146,6 +146,9 @@ def forward_mode() -> bool:
 
 def _traced() -> bool:
     """Return whether `make_fx` or fake tensors are active; modes that only observe do not count."""
+    # The length of the stack counts both kinds of modes, and nearly always is 0.
+    if not torch._C._len_torch_dispatch_stack():
+        return False
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 

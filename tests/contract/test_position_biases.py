@@ -212,8 +212,8 @@ def small_tiles(small: bool) -> Iterator[None]:
     if not small:
         yield
         return
-    sizes = {(tiles, "CACHED"): tiles.Size(48, 2), (position_tiles, "SIZE"): tiles.Size(48, 2)}
-    sizes |= {(row_tiles, "SIZE"): tiles.Size(96, 3)}
+    sizes = {(tiles, "CACHED"): tiles.TileSize(48, 2), (position_tiles, "SIZE"): tiles.TileSize(48, 2)}
+    sizes |= {(row_tiles, "SIZE"): tiles.TileSize(96, 3)}
     numbers = {(tiles, "LONG"): 64, (user_scores, "NUMBERS"): 400, (toeplitz, "ROWS"): 2}
     patches = [mock.patch.object(*where, what) for where, what in {**sizes, **numbers}.items()]
     for patch in patches:

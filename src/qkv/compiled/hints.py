@@ -1,4 +1,4 @@
-"""Hints from compiled functions to LLVM and the processor: how wide loops should be, and what will be read soon."""
+"""Hints from compiled functions to LLVM and the processor: the width of registers, and memory to prefetch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,20 +22,20 @@ def wide_registers() -> None:
 
 @overload(wide_registers, inline="always")
 def _wide_registers() -> Callable[[], None]:
-    def ask() -> None:
+    def hint() -> None:
         _prefer_wide()  # type: ignore[call-arg]
 
-    return ask
+    return hint
 
 
 @intrinsic
 def _prefer_wide(_: Any) -> Any:
-    def ask(context: Any, builder: Any, *_: Any) -> Any:
+    def hint(context: Any, builder: Any, *_: Any) -> Any:
         # llvmlite writes this attribute, but its `add` refuses names that it does not list.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
-    return types.none(), ask
+    return types.none(), hint
 
 
 def prefetch(row: Any) -> None:
@@ -54,34 +54,34 @@ def prefetch(row: Any) -> None:
 
 
 @overload(prefetch, inline="always")
-def _fetch_row(row: Any) -> Callable[[Any], None]:
+def _prefetch_row(row: Any) -> Callable[[Any], None]:
     line = 64 // (row.dtype.bitwidth // 8)
 
-    def ask(row: Any) -> None:
-        for place in range(0, row.size, line):
-            _prefetch(row, place)  # type: ignore[call-arg]
+    def hint(row: Any) -> None:
+        for index in range(0, row.size, line):
+            _prefetch(row, index)  # type: ignore[call-arg]
 
-    return ask
+    return hint
 
 
 @intrinsic
-def _prefetch(_: Any, row: Any, place: Any) -> Any:
-    def ask(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, given[0]).data
-        prefetch_at(builder, builder.gep(data, [given[1]]))
+def _prefetch(_: Any, row: Any, index: Any) -> Any:
+    def hint(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        prefetch_at(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
-    return types.none(row, place), ask
+    return types.none(row, index), hint
 
 
-def prefetch_at(builder: Any, place: Any) -> None:
+def prefetch_at(builder: Any, index: Any) -> None:
     """Write LLVM's instruction that loads what a pointer points to into the caches.
 
     Args:
         builder: llvmlite's builder, which writes instructions.
-        place: the pointer.
+        index: the pointer.
     """
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    builder.call(call, [builder.bitcast(place, byte), number(0), number(3), number(1)])
+    builder.call(call, [builder.bitcast(index, byte), number(0), number(3), number(1)])

@@ -87,22 +87,22 @@ def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
 
 def _region(kernel: Kernel, letter: str, scratch: int) -> tuple[Callable[..., None], Any]:
     """Return the function that `launcher` compiles, and its signature."""
-    (start, _, *taken), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
-    given = [_longer(each) if place >= len(taken) - scratch else each for place, each in enumerate(taken)]
-    spread, part = run_parallel(start, scratch), part_of(kernel)
+    (start, _, *parameters), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
+    arguments = [_with_chunks(each) if i >= len(parameters) - scratch else each for i, each in enumerate(parameters)]
+    parallel, part = run_parallel(start, scratch), part_of(kernel)
 
-    def launch(threads: int, chunks: int, things: int, packed: tuple[Any, ...]) -> None:
-        spread(part, threads, chunks, things, packed)
+    def launch(threads: int, chunks: int, items: int, packed: tuple[Any, ...]) -> None:
+        parallel(part, threads, chunks, items, packed)
 
     launch.__qualname__ = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}-team-{scratch}"
-    packed = types.Tuple(given)  # type: ignore[no-untyped-call]
+    packed = types.Tuple(arguments)  # type: ignore[no-untyped-call]
     return launch, types.void(types.uint64, types.uint64, types.uint64, packed)
 
 
 remember_sources(_region)
 
 
-def _longer(kind: Any) -> Any:
+def _with_chunks(kind: Any) -> Any:
     return types.Array(kind.dtype, kind.ndim + 1, kind.layout)
 
 

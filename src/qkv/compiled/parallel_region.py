@@ -34,29 +34,29 @@ def run_parallel(count: types.Type, scratch: int):
         scratch: how many of the function's last arguments are scratch.
 
     Returns:
-        A function `call(part, threads, chunks, things, packed)` for compiled code. For each chunk it calls
+        A function `call(part, threads, chunks, items, packed)` for compiled code. For each chunk it calls
         `part(start, stop, *packed)`, with the chunk's row of each scratch array.
     """
 
     @intrinsic
-    def call(typing, part, threads, chunks, things, packed):
-        own = [*packed.types[: len(packed) - scratch], *map(_shorter, packed.types[len(packed) - scratch :])]
-        called = part.get_call_type(typing, (count, count, *own), {})
+    def call(typing, part, threads, chunks, items, packed):
+        parameters = [*packed.types[: len(packed) - scratch], *map(_row_type, packed.types[len(packed) - scratch :])]
+        called = part.get_call_type(typing, (count, count, *parameters), {})
 
         def generate(context, builder, _, values):
-            _, threads, chunks, things, packed_value = values
+            _, threads, chunks, items, packed_value = values
             code = part.dispatcher.overloads[called.args]
             context.active_code_library.add_linking_library(code.library)
             # What the threads share: the next chunk, the number of chunks and of items, and the packed arguments.
             shared = ir.LiteralStructType([_I64, _I64, _I64, context.get_value_type(packed)])
             state = cgutils.alloca_once(builder, shared)
-            for place, value in enumerate((ir.Constant(_I64, 0), chunks, things, packed_value)):
-                builder.store(value, cgutils.gep_inbounds(builder, state, 0, place))
+            for field, value in enumerate((ir.Constant(_I64, 0), chunks, items, packed_value)):
+                builder.store(value, cgutils.gep_inbounds(builder, state, 0, field))
             member = _member(context, builder, shared, _Call(code.fndesc, called, packed, scratch))
             _call_team(builder, member, builder.bitcast(state, _I8P), threads)
             return context.get_dummy_value()
 
-        return types.void(part, threads, chunks, things, packed), generate
+        return types.void(part, threads, chunks, items, packed), generate
 
     return call
 
@@ -70,57 +70,59 @@ class _Call(NamedTuple):
     scratch: int
 
 
-def _member(context, builder, shared, call):
+def _member(context, caller, shared, call):
     """Write the function that each thread runs: it takes chunks until none is left."""
-    name = builder.module.get_unique_name(f"{builder.function.name}.member")
-    member = ir.Function(builder.module, _MEMBER, name)
+    name = caller.module.get_unique_name(f"{caller.function.name}.member")
+    member = ir.Function(caller.module, _MEMBER, name)
     member.linkage = "internal"
-    own = ir.IRBuilder(member.append_basic_block("entry"))
+    builder = ir.IRBuilder(member.append_basic_block("entry"))
     take, work, done = (member.append_basic_block(part) for part in ("take", "work", "done"))
-    state = own.bitcast(member.args[0], shared.as_pointer())
-    counter = cgutils.gep_inbounds(own, state, 0, 0)
-    chunks, things, packed = (own.load(cgutils.gep_inbounds(own, state, 0, place)) for place in (1, 2, 3))
-    given = cgutils.unpack_tuple(own, packed, len(call.packed))
-    own.branch(take)
-    own.position_at_end(take)
-    chunk = own.atomic_rmw("add", counter, ir.Constant(_I64, 1), "monotonic")
-    own.cbranch(own.icmp_unsigned("<", chunk, chunks), work, done)
-    own.position_at_end(work)
-    start, stop = (own.udiv(own.mul(at, things), chunks) for at in (chunk, own.add(chunk, ir.Constant(_I64, 1))))
-    for place in range(len(given) - call.scratch, len(given)):
-        given[place] = _row(context, own, call.packed.types[place], given[place], chunk)
-    context.call_internal_no_propagate(own, call.described, call.signature, [start, stop, *given])
-    own.branch(take)
-    own.position_at_end(done)
-    own.ret_void()
+    state = builder.bitcast(member.args[0], shared.as_pointer())
+    counter = cgutils.gep_inbounds(builder, state, 0, 0)
+    chunks, items, packed = (builder.load(cgutils.gep_inbounds(builder, state, 0, field)) for field in (1, 2, 3))
+    arguments = cgutils.unpack_tuple(builder, packed, len(call.packed))
+    builder.branch(take)
+    builder.position_at_end(take)
+    chunk = builder.atomic_rmw("add", counter, ir.Constant(_I64, 1), "monotonic")
+    builder.cbranch(builder.icmp_unsigned("<", chunk, chunks), work, done)
+    builder.position_at_end(work)
+    start, stop = (
+        builder.udiv(builder.mul(at, items), chunks) for at in (chunk, builder.add(chunk, ir.Constant(_I64, 1)))
+    )
+    for index in range(len(arguments) - call.scratch, len(arguments)):
+        arguments[index] = _row(context, builder, call.packed.types[index], arguments[index], chunk)
+    context.call_internal_no_propagate(builder, call.described, call.signature, [start, stop, *arguments])
+    builder.branch(take)
+    builder.position_at_end(done)
+    builder.ret_void()
     return member
 
 
-def _row(context, builder, kind, value, place):
+def _row(context, builder, kind, value, index):
     """Return one row of a C-contiguous array, as an array."""
-    whole, row = make_array(kind)(context, builder, value), make_array(_shorter(kind))(context, builder)
-    shape, strides = (cgutils.unpack_tuple(builder, each, kind.ndim)[1:] for each in (whole.shape, whole.strides))
-    first = cgutils.unpack_tuple(builder, whole.strides, kind.ndim)[0]
+    array, row = make_array(kind)(context, builder, value), make_array(_row_type(kind))(context, builder)
+    shape, strides = (cgutils.unpack_tuple(builder, each, kind.ndim)[1:] for each in (array.shape, array.strides))
+    first = cgutils.unpack_tuple(builder, array.strides, kind.ndim)[0]
     populate_array(
         row,
-        data=cgutils.pointer_add(builder, whole.data, builder.mul(place, first), whole.data.type),
+        data=cgutils.pointer_add(builder, array.data, builder.mul(index, first), array.data.type),
         shape=shape,
         strides=strides,
-        itemsize=whole.itemsize,
+        itemsize=array.itemsize,
         meminfo=None,
     )
     return row._getvalue()
 
 
-def _shorter(kind):
+def _row_type(kind):
     return types.Array(kind.dtype, kind.ndim - 1, kind.layout)
 
 
 def _call_team(builder, member, state, threads):
     kind = ir.FunctionType(ir.VoidType(), [_MEMBER.as_pointer(), _I8P, _I32, _I32])
     team = cgutils.get_or_insert_function(builder.module, kind, _SYMBOL)
-    with builder.if_else(builder.icmp_unsigned("<=", threads, ir.Constant(_I64, 1))) as (alone, together):
+    with builder.if_else(builder.icmp_unsigned("<=", threads, ir.Constant(_I64, 1))) as (alone, in_parallel):
         with alone:
             builder.call(member, [state])
-        with together:
+        with in_parallel:
             builder.call(team, [member, state, builder.trunc(threads, _I32), ir.Constant(_I32, 0)])

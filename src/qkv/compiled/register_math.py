@@ -21,7 +21,7 @@ _LEAST, _LOG2E, _SHIFT, _EXPONENT = -87.0, 1.4426950408889634, 1.5 * 2**23, 127 
 _POWERS = (0.69314718, 0.24022649, 0.05550357, 0.0096182376, 0.0013390735, 0.00015403512)
 
 
-def every(number):
+def constant(number):
     """Return a register full of a constant, rounded to float32 because LLVM accepts no other digits."""
     return ir.Constant(REGISTER, [float(np.float32(number))] * ROUND)
 
@@ -40,20 +40,20 @@ def exp(builder, x):
 
     e^x = 2^n·2^f with n + f = x·log₂e, and a polynomial for 2^f.
     """
-    low = builder.fcmp_ordered("<", x, every(_LEAST))
-    y = builder.fmul(builder.select(low, every(_LEAST), x), every(_LOG2E))
+    low = builder.fcmp_ordered("<", x, constant(_LEAST))
+    y = builder.fmul(builder.select(low, constant(_LEAST), x), constant(_LOG2E))
     # The last bits of `shifted` are n, because a number that large has no fraction.
-    shifted = builder.fadd(y, every(_SHIFT))
-    f = builder.fsub(y, builder.fsub(shifted, every(_SHIFT)))
-    p = every(_POWERS[-1])
+    shifted = builder.fadd(y, constant(_SHIFT))
+    f = builder.fsub(y, builder.fsub(shifted, constant(_SHIFT)))
+    p = constant(_POWERS[-1])
     for power in (*_POWERS[-2::-1], 1.0):
-        p = fma(builder, p, f, every(power))
+        p = fma(builder, p, f, constant(power))
     n = builder.shl(builder.bitcast(shifted, _INTS), _ints(23))
     e = builder.fmul(p, builder.bitcast(builder.add(n, _ints(_EXPONENT)), REGISTER))
-    return builder.select(low, every(0.0), e)
+    return builder.select(low, constant(0.0), e)
 
 
-def data(context, builder, signature, given, place):
-    """Return a pointer to a row of an argument: `place` is the argument, the next one is where the row begins in it."""
-    array = context.make_array(signature.args[place])(context, builder, given[place])
-    return builder.gep(array.data, [given[place + 1]])
+def row_pointer(context, builder, signature, arguments, index):
+    """Return a pointer to a row of the argument number `index`; the next argument is where the row begins in it."""
+    array = context.make_array(signature.args[index])(context, builder, arguments[index])
+    return builder.gep(array.data, [arguments[index + 1]])

@@ -54,13 +54,13 @@ class Sources:
             OSError: a file, or one that it imports, has no source that can be read.
             SyntaxError: a file is not Python.
         """
-        found, left = set[Path](), list(paths)
-        while left:
-            path = left.pop()
-            if path not in found:
-                found.add(path)
-                left += self._file(path).imports
-        return sorted(found)
+        files, pending = set[Path](), list(paths)
+        while pending:
+            path = pending.pop()
+            if path not in files:
+                files.add(path)
+                pending += self._file(path).imports
+        return sorted(files)
 
     def digest(self, paths: Iterable[Path]) -> str:
         """Return the sha256 of all that `files` lists, names included; it does not depend on where the package lies.
@@ -118,11 +118,11 @@ class Sources:
             yield path
             return
         for name in names:
-            yield next((place for place in _places(folder / name) if place.is_file()), path)
+            yield next((candidate for candidate in _candidates(folder / name) if candidate.is_file()), path)
 
     def _module(self, name: str) -> Path:
         """Return the file of a module or package; of one without source, the file that is missing."""
-        module, package = _places(self.package.parent.joinpath(*name.split(".")))
+        module, package = _candidates(self.package.parent.joinpath(*name.split(".")))
         return package if package.is_file() else module
 
 
@@ -137,6 +137,6 @@ def _parsed(source: bytes) -> ast.Module:
     return ast.parse(source)
 
 
-def _places(path: Path) -> tuple[Path, Path]:
-    """Where a module's source may be: a file, or that of a folder."""
+def _candidates(path: Path) -> tuple[Path, Path]:
+    """Return where the source of a module may be: a file, or a folder's `__init__`."""
     return path.with_name(f"{path.name}.py"), path / "__init__.py"

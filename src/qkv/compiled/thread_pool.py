@@ -29,8 +29,8 @@ TEAM_BELOW = 20.0
 APART = 32
 """The fewest numbers in a scratch array: two threads that write to one cache line slow each other down."""
 
-_KEPT = 1 << 23
-"""The most bytes of scratch that a thread keeps."""
+_MAX_RETAINED = 1 << 23
+"""The most bytes of scratch that a thread retains between calls."""
 
 _EACH = 4
 """Chunks for each thread, so that one whose chunks take less time can take more of them."""
@@ -98,7 +98,7 @@ def run(work: Callable[[int], None], chunks: int, microseconds: float) -> None:
 def run_in_chunks(
     kernel: Kernel,
     dtype: Any,
-    things: int,
+    items: int,
     microseconds: float,
     given: Sequence[Any],
     scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
@@ -109,7 +109,7 @@ def run_in_chunks(
     Args:
         kernel: its arguments are the range (start, stop), then `given`, then its scratch.
         dtype: float32 or float64.
-        things: the number of items.
+        items: the number of items.
         microseconds: roughly how long all items take one thread.
         given: the kernel's arguments after the range.
         scratch: shape and type of each scratch array of a chunk, at least `APART` numbers; not initialized.
@@ -125,45 +125,47 @@ def run_in_chunks(
         array([2., 2., 2.])
     """
     if openmp.available():
-        members = thread_count() if microseconds >= TEAM_BELOW else 1
-        count = 1 if members == 1 else max(1, min(things, each * members))
-        rooms = _rooms.of([((count, *shape), kind) for shape, kind in scratch])
-        openmp.launcher(kernel, dtype, len(rooms))(members, count, things, (*given, *rooms))
+        threads = thread_count() if microseconds >= TEAM_BELOW else 1
+        count = 1 if threads == 1 else max(1, min(items, each * threads))
+        arrays = _scratch.of([((count, *shape), kind) for shape, kind in scratch])
+        openmp.launcher(kernel, dtype, len(arrays))(threads, count, items, (*given, *arrays))
         return
-    code, count = kernel.at(dtype), chunks(microseconds, things)
+    code, count = kernel.at(dtype), chunks(microseconds, items)
 
     def work(chunk: int) -> None:
-        code(*share(chunk, count, things), *given, *(np.empty(shape, kind) for shape, kind in scratch))
+        code(*share(chunk, count, items), *given, *(np.empty(shape, kind) for shape, kind in scratch))
 
     run(work, count, microseconds)
 
 
 @final
 class _Scratch(threading.local):
-    """Scratch arrays that a thread keeps for its next calls: glibc would return large blocks to the system, and the
-    first use of fresh pages takes a fifth of a short pass."""
+    """Scratch arrays that a thread reuses.
+
+    glibc would return large blocks to the system, and the first access to new pages takes a fifth of a short pass.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
+        self._retained: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
         self._bytes = 0
 
     def of(self, wanted: Sequence[tuple[tuple[int, ...], Any]]) -> list[NDArray[Any]]:
         """Return arrays of these shapes and types, not initialized."""
         key = tuple(wanted)
-        rooms = self._kept.get(key)
-        if rooms is None:
-            rooms = [np.empty(shape, kind) for shape, kind in wanted]
-            size = sum(room.nbytes for room in rooms)
-            if self._bytes + size > _KEPT:
-                self._kept.clear()
+        arrays = self._retained.get(key)
+        if arrays is None:
+            arrays = [np.empty(shape, kind) for shape, kind in wanted]
+            size = sum(array.nbytes for array in arrays)
+            if self._bytes + size > _MAX_RETAINED:
+                self._retained.clear()
                 self._bytes = 0
-            if size <= _KEPT:
-                self._kept[key] = rooms
+            if size <= _MAX_RETAINED:
+                self._retained[key] = arrays
                 self._bytes += size
-        return rooms
+        return arrays
 
 
-_rooms = _Scratch()
+_scratch = _Scratch()
 
 
 def thread_count() -> int:

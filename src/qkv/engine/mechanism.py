@@ -18,15 +18,15 @@ from qkv.shapes import Shape
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """What is computed, without tensors.
+    """An attention mechanism on prepared operands, without tensors.
 
     Attributes:
-        core: the function on pairs.
-        pointwise: what follows it.
+        core: the function on pairs of query and key.
+        pointwise: the function of one number that follows the core.
         normalizer: a key of `row_rules.RULES`.
         factor: multiplies the core's result if there is no scale tensor.
         dropout: the probability of dropping a weight.
-        state: whether the row state is wanted.
+        state: whether the row state is requested.
         leading: the leading shape.
     """
 
@@ -43,14 +43,14 @@ class Inputs(NamedTuple):
     """The tensors, each with as many leading dimensions as the problem; those of size 1 broadcast.
 
     Attributes:
-        query: (..., Q, F), all leading dimensions.
+        query: (..., Q, F), expanded to all leading dimensions.
         key, value: (..., K, F), (..., K, V).
         scale: (..., 1, 1).
         vector: (..., F), of `tanh_sum`.
-        parameter: sink, alpha or bias of the normalizer, (..., 1, 1); a double without dimensions for a number.
+        parameter: sink, alpha or bias of the normalizer, (..., 1, 1); a float64 scalar for a number.
         bias: (..., Q or 1, K or 1).
         diagonals: (..., Q + K − 1), the relative bias of each j − i from 1 − Q to K − 1.
-        seed: int64, of dropout.
+        seed: int64 scalar, the seed of dropout.
     """
 
     query: Tensor
@@ -65,12 +65,12 @@ class Inputs(NamedTuple):
 
     @property
     def biased(self) -> bool:
-        """Whether anything is added to the scores."""
+        """True if a bias tensor or diagonals are added to the scores."""
         return self.bias is not None or self.diagonals is not None
 
 
 class Gradients(NamedTuple):
-    """The gradients of the inputs that may have one, as they add up; None where not wanted."""
+    """Buffers in which gradients of the differentiable inputs are summed; None where a gradient is not requested."""
 
     query: Tensor | None
     key: Tensor | None
@@ -87,7 +87,10 @@ DIFFERENTIABLE = len(Gradients._fields)
 
 
 def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:
-    """Zeros like what learns: column by column, where products with weights add up fastest; a bias as its tiles lie."""
+    """Allocate zeros for the requested gradients.
+
+    They are column-major, in which products with weights accumulate fastest; a bias is row-major, as its tiles are.
+    """
     pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
     buffers = (
         _zeros(x, columns=x is not inputs.bias and x is not inputs.diagonals) if x is not None and want else None
@@ -103,14 +106,15 @@ def _zeros(x: Tensor, columns: bool) -> Tensor:
 
 
 def full_rank(x: Tensor, rank: int) -> Tensor:
-    """A view with leading dimensions of size 1, so that its rank is `rank`."""
+    """Return a view of rank `rank`, with leading dimensions of size 1 added."""
     return x if x.ndim == rank else x.reshape(*(1,) * (rank - x.ndim), *x.shape)
 
 
 def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
-    """Bring the tensors to the full leading rank; only views are made, so that PyTorch sums what broadcasts.
+    """Return the mechanism, and its tensors with all leading dimensions.
 
-    A relative bias comes as its diagonals; any other bias from positions is asked for its tiles.
+    Only views are made, so that autograd sums the gradients of tensors that broadcast. A relative bias is given by its
+    diagonals; any other position bias is evaluated tile by tile and is not among the inputs.
     """
     operands = call.score.prepare(call.query, call.key)
     leading = problem.leading
@@ -136,10 +140,9 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     pointwise = problem.pointwise
     if isinstance(pointwise, GaussianShape) and name == "sum" and call.bias is None:
-        # Exponents are normalized: where Gaussians underflow, 1/Σs has no digits, and gradients no number.
+        # Normalize exponents as a softmax does: where Gaussians underflow, 1/Σs loses its digits and gradients are NaN.
         pointwise, name = NegativeHalf(), "gaussian"
-    recipe = Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading)
-    return recipe, inputs
+    return Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading), inputs
 
 
 def _diagonals(call: Call, rank: int) -> Tensor | None:
@@ -148,7 +151,7 @@ def _diagonals(call: Call, rank: int) -> Tensor | None:
 
 
 def _normalizer(normalizer: Normalizer) -> tuple[str, float | Tensor | None]:
-    """The name of its rule, and its one parameter."""
+    """Return the name of a normalizer's rule and its parameter, None if it has none."""
     name = type(normalizer).__name__.lower()
     match normalizer:
         case Softmax(parameter) | Sigmoid(parameter):

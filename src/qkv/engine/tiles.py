@@ -1,4 +1,4 @@
-"""Iterate over tiles: stripes of whole rows, small enough for the cache."""
+"""Cut a problem into tiles of whole rows, small enough for the cache."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -16,48 +16,53 @@ from qkv.masks.lower import Visibility
 from qkv.shapes import Shape
 
 
-class Size(NamedTuple):
-    """How large a stripe is.
+class TileSize(NamedTuple):
+    """The size of a tile.
 
     Attributes:
-        pairs: how many scores it holds where its rows are short.
-        tall: its fewest rows while it stays under `LONG` scores: keys are read once per stripe.
-        whole: whether it holds all leading indices, so that `pairs` is divided among them.
+        scores: how many scores a tile of short rows holds.
+        min_rows: the fewest rows of a tile below `MAX_SCORES` scores, since keys are read once per tile.
+        all_items: whether a tile covers all leading indices, so that `scores` is divided among them.
     """
 
-    pairs: int
-    tall: int
-    whole: bool = False
+    scores: int
+    min_rows: int
+    all_items: bool = False
 
 
-CACHED = Size(1 << 18, 32)
+CACHED = TileSize(1 << 18, 32)
 """One MiB of float32, which stays in the cache."""
 
+MAX_SCORES = 1 << 22
+"""The most scores of a tile of more than one row."""
 
-LONG = 1 << 22
-"""The most scores of a stripe of more than one row."""
 
+class TileSlices(NamedTuple):
+    """What a tile covers of the scores: slices of the leading dimensions, of rows and of columns."""
 
-class Place(NamedTuple):
-    """The position of a tile: slices of the leading dimensions, rows and columns."""
-
-    lead: tuple[slice, ...]
+    items: tuple[slice, ...]
     rows: slice
     columns: slice
 
 
-class Span(NamedTuple):
-    """A tile: its place, bounds (..., h or 1) of its rows and a mask (..., h, c) beside them, None for all."""
+class Tile(NamedTuple):
+    """A tile and what its rows may see; None where nothing is hidden.
 
-    place: Place
+    Attributes:
+        slices: what it covers.
+        first, last: the keys that each row may see, (..., h or 1).
+        mask: bool (..., h, c), besides the bounds.
+    """
+
+    slices: TileSlices
     first: Tensor | None
     last: Tensor | None
-    seen: Tensor | None
+    mask: Tensor | None
 
 
-def take(x: Tensor, lead: tuple[slice, ...], *own: slice) -> Tensor:
-    """A view of a part; dimensions of size 1 stay."""
-    index = (*lead, *own)
+def take(x: Tensor, items: tuple[slice, ...], *parts: slice) -> Tensor:
+    """Return a view of a part; dimensions of size 1, which broadcast, stay whole."""
+    index = (*items, *parts)
     return x[tuple(slice(None) if size == 1 else part for size, part in zip(x.shape, index, strict=False))]
 
 
@@ -65,8 +70,11 @@ def _cut(size: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
-def _lead_parts(leading: Shape, count: int) -> list[list[slice]]:
-    """Cut the leading dimensions into boxes of about `count` indices: trailing ones whole, one cut, others single."""
+def _cut_leading(leading: Shape, count: int) -> list[list[slice]]:
+    """Cut the leading dimensions into boxes of about `count` indices.
+
+    The last dimensions stay whole, one before them is cut into pieces, and the first ones into single indices.
+    """
     inner, steps = 1, []
     for size in reversed(leading):
         step = max(1, min(size, count // inner))
@@ -77,7 +85,7 @@ def _lead_parts(leading: Shape, count: int) -> list[list[slice]]:
 
 
 def _widest(visibility: Visibility, keys: int) -> int:
-    """The most columns that a row may see."""
+    """Return the largest number of columns that any row may see."""
     first, last = visibility.bounds or (None, None)
     if first is None and last is None:
         return keys
@@ -86,24 +94,25 @@ def _widest(visibility: Visibility, keys: int) -> int:
     return int(widths.max()) if widths.numel() else 0
 
 
-def _height(queries: int, keys: int, widest: int, pairs: int, tall: int) -> int:
-    columns = max(1, min(keys, widest + isqrt(pairs)))
-    return max(1, min(queries, max(pairs // columns, min(tall, LONG // columns))))
+def _height(queries: int, keys: int, widest: int, scores: int, min_rows: int) -> int:
+    columns = max(1, min(keys, widest + isqrt(scores)))
+    return max(1, min(queries, max(scores // columns, min(min_rows, MAX_SCORES // columns))))
 
 
-class TileWalk:
-    """The tiles of a problem, each with its place and what its rows may see.
+class Tiling:
+    """The tiles of a problem, each with its slices and what its rows may see.
 
-    Tiles of a `whole` size cut rows alone: a user-defined score may close over parameters for each head, so it
-    must receive all heads at once.
+    With `all_items`, only rows are cut: a user-defined score may close over parameters for each head, so it must
+        receive
+    all heads at once.
     """
 
     def __init__(
-        self, leading: Shape, queries: int, keys: int, visibility: Visibility, size: Size | None = None
+        self, leading: Shape, queries: int, keys: int, visibility: Visibility, size: TileSize | None = None
     ) -> None:
         size = CACHED if size is None else size
-        items = prod(leading) if size.whole else 1
-        pairs = max(1, size.pairs // max(1, items))
+        item_count = prod(leading) if size.all_items else 1
+        scores = max(1, size.scores // max(1, item_count))
         self.keys = keys
         self.visibility = visibility
         self.release = Release()
@@ -111,29 +120,30 @@ class TileWalk:
         bounds = visibility.bounds or Bounds(None, None)
         self.bounds = Bounds(*(None if x is None else full_rank(x, self.rank + 1) for x in bounds))
         self.dense = None if visibility.dense is None else full_rank(visibility.dense, self.rank + 2)
-        height = _height(queries, keys, _widest(visibility, keys), pairs, size.tall)
-        # No list of slices: the rows of a problem that no memory holds must not fill it before the output is refused.
+        height = _height(queries, keys, _widest(visibility, keys), scores, size.min_rows)
+        # A range, not a list: a problem too large for memory must fail when its output is allocated, not here.
         self.starts, self.queries = range(0, queries, height), queries
-        count = items if size.whole else max(1, pairs // max(1, height * keys))
-        self.parts = _lead_parts(leading, max(1, count))
-        self.lead = list(product(*self.parts))
+        count = item_count if size.all_items else max(1, scores // max(1, height * keys))
+        self.parts = _cut_leading(leading, max(1, count))
+        self.items = list(product(*self.parts))
 
-    def __iter__(self) -> Iterator[tuple[Place, Tensor | None]]:
-        return ((span.place, self._visible(span)) for span in self.spans())
+    def __iter__(self) -> Iterator[tuple[TileSlices, Tensor | None]]:
+        """Iterate over (slices, mask with the bounds applied, or None where all is visible)."""
+        return ((tile.slices, self._visible(tile)) for tile in self.tiles())
 
-    def spans(self) -> Iterator[Span]:
-        """The tiles with their bounds as they are."""
+    def tiles(self) -> Iterator[Tile]:
+        """Iterate over the tiles, with bounds and mask apart."""
         for start in self.starts:
             rows = slice(start, min(start + self.starts.step, self.queries))
-            whole = self._predicate(rows)
-            for lead in self.lead:
-                if whole is not None:
-                    yield Span(Place(lead, rows, slice(0, self.keys)), None, None, take(whole, lead))
+            mask = self._predicate(rows)
+            for items in self.items:
+                if mask is not None:
+                    yield Tile(TileSlices(items, rows, slice(0, self.keys)), None, None, take(mask, items))
                 else:
-                    yield self._span(lead, rows)
+                    yield self._tile(items, rows)
 
     def _predicate(self, rows: slice) -> Tensor | None:
-        """A mask that is asked about tiles is asked once for all leading indices."""
+        """Evaluate a mask that has no bounds, for some rows of all leading indices at once."""
         if self.visibility.mask is None:
             return None
         seen = self.visibility.tile(rows, slice(None))
@@ -142,25 +152,25 @@ class TileWalk:
             self.release.after(seen.numel())
         return full_rank(seen, self.rank + 2)
 
-    def _span(self, lead: tuple[slice, ...], rows: slice) -> Span:
-        first, last = (None if x is None else take(x, lead, rows) for x in self.bounds)
+    def _tile(self, items: tuple[slice, ...], rows: slice) -> Tile:
+        first, last = (None if x is None else take(x, items, rows) for x in self.bounds)
         start = 0 if first is None else _ends(first)[0]
         stop = self.keys if last is None else _ends(last)[1]
         if self.keys == 1:
-            # A single key stays where a part is taken, seen or not: so it belongs to every tile.
+            # `take` keeps a dimension of size 1 whole, so a single key belongs to every tile.
             start, stop = 0, 1
-        place = Place(lead, rows, slice(start, max(start, stop)))
-        return Span(place, first, last, None if self.dense is None else take(self.dense, lead, rows, place.columns))
+        slices = TileSlices(items, rows, slice(start, max(start, stop)))
+        return Tile(slices, first, last, None if self.dense is None else take(self.dense, items, rows, slices.columns))
 
-    def _visible(self, span: Span) -> Tensor | None:
-        """The bounds and the mask of a tile as one table; None where all is seen."""
-        place, first, last, seen = span
+    def _visible(self, tile: Tile) -> Tensor | None:
+        """Return bounds and mask of a tile as one mask; None where all is visible."""
+        slices, first, last, mask = tile
         latest = 0 if first is None else _ends(first)[1]
         earliest = self.keys if last is None else _ends(last)[0]
-        if latest > place.columns.start or earliest < place.columns.stop:
-            inside = self._between(first, last, place.columns)
-            seen = inside if seen is None else seen & inside
-        return seen
+        if latest > slices.columns.start or earliest < slices.columns.stop:
+            inside = self._between(first, last, slices.columns)
+            mask = inside if mask is None else mask & inside
+        return mask
 
     def _between(self, first: Tensor | None, last: Tensor | None, columns: slice) -> Tensor:
         device = self.visibility.grid.device
@@ -179,11 +189,11 @@ def _ends(bound: Tensor) -> tuple[int, int]:
 
 
 def dropout_factors(
-    seed: Tensor, place: Place, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
+    seed: Tensor, slices: TileSlices, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
 ) -> Tensor:
     """Return the factor of each weight of a tile under dropout: 0, or 1/(1 − dropout)."""
-    lead, rows, columns = place
-    problems = torch.arange(prod(leading), device=seed.device).view(leading)[lead]
+    items, rows, columns = slices
+    problems = torch.arange(prod(leading), device=seed.device).view(leading)[items]
     row_numbers = problems.unsqueeze(-1) * queries + torch.arange(rows.start, rows.stop, device=seed.device)
     keep = keep_mask(seed, row_numbers, torch.arange(columns.start, columns.stop, device=seed.device), dropout)
     return keep.to(dtype).div_(1 - dropout)

@@ -13,7 +13,7 @@ from qkv.normalizers.base import Normalizer, divide, hide
 from qkv.normalizers.dense import Sigmoid
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, clamped_power
-from qkv.normalizers.steep import steep
+from qkv.normalizers.steep import is_steep
 from qkv.values.parameters import spread
 
 LARGEST = 1 << 24
@@ -71,7 +71,7 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) ->
 
 def _by_rows(call: Call, kind: str) -> bool:
     """Return whether the row state does not determine the weights, so that whole rows must be computed."""
-    return kind not in KNOWN or (isinstance(call.normalizer, Entmax) and steep(call.normalizer.alpha))
+    return kind not in KNOWN or (isinstance(call.normalizer, Entmax) and is_steep(call.normalizer.alpha))
 
 
 def whole_rows(call: Call, rows: slice) -> Tensor:

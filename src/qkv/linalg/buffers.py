@@ -1,6 +1,6 @@
-"""Scratch memory that the calls of one thread reuse, because the first touch of a new page costs a pass over it.
+"""Scratch memory that the calls of one thread reuse, because the first access to a new page is slow.
 
-glibc returns the top of its heap to the system when more than twice the largest block ever freed lies free there. The
+glibc returns the top of its heap to the system when more than twice the largest block ever freed is free there. The
 tiles of a call, a few tensors of one size, exceed that each time: 512 page faults for 2 MiB.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qkv.shapes import Shape
 
-KEPT = 1 << 23
-"""The most bytes that a thread keeps between calls."""
+MAX_RETAINED = 1 << 23
+"""The most bytes that a thread retains between calls."""
 
 _own = threading.local()
 
@@ -72,5 +72,5 @@ def borrow_workspace() -> Iterator[Workspace]:
     _own.workspace = None
     workspace = Workspace() if workspace is None else workspace
     yield workspace
-    if workspace.bytes <= KEPT:
+    if workspace.bytes <= MAX_RETAINED:
         _own.workspace = workspace

@@ -1,8 +1,8 @@
-"""Products of matrices, by the fastest library that PyTorch brings for this processor.
+"""Matrix products by the fastest library that ships with PyTorch for this processor.
 
-PyTorch hands float32 products to MKL, which takes its wide registers on Intel's processors alone: on others oneDNN,
-which PyTorch brings too, needs about half the time for the same sums. It is reached by one private operator, wrapped
-here and nowhere else; where it cannot serve, the product is PyTorch's own.
+PyTorch computes float32 products by MKL, which uses wide registers on Intel's processors only. On others oneDNN, which
+also ships with PyTorch, takes about half the time for the same sums. It is called through one private operator, in this
+module only; where oneDNN cannot be used, PyTorch computes the product.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,37 +24,41 @@ if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
 _LEAST = 2**22
-"""Multiplications below which the call itself takes too much of the time."""
+"""Multiplications below which oneDNN's call overhead outweighs the gain."""
 _LEAST_ITEM = 2**23
-"""The same for one item of a batch, whose result is copied beside those of the others. On two threads 256 × 256 × 64
-takes as long as by MKL, 512 × 512 × 64 two thirds; and each item waits for both cores, whoever else uses them."""
-_MANY = 2**26
-"""Multiplications from which on weights that come again are multiplied by panels; a process that decodes little needs
-no Numba."""
-_OFTEN = 24
-"""Steps from which on a loop's weight is laid out for them: in either direction that takes as long as five to ten of
-their products, and saves a third or half of each."""
-_LARGE = 2**19
-"""Numbers in a weight below which its products take no longer as they are."""
-LONGEST = 384
-"""How many terms are added up in one product.
+"""The same for one item of a batch, whose result is copied to the batch's.
 
-Where terms have either sign, a chain of n additions makes an error that grows as n, and blocks of n of them one that
-grows as √n: that of a product whose blocks are n times as long is √n times as large. MKL's blocks have 256 terms or
-more; oneDNN's have 384 in registers of 512 bits, but a thousand and more in narrower ones. Of 384 terms at most, the
-error is √(384/256) = 1.22 times MKL's, where the contract allows 1.5, which 576 terms would take.
+On two threads 256 × 256 × 64 takes as long as by MKL, 512 × 512 × 64 two thirds of that; and each item waits for both
+cores, even if other work uses them.
+"""
+_MANY = 2**26
+"""Multiplications from which on repeated weights are packed into panels; a short decoding process needs no Numba."""
+_OFTEN = 24
+"""Steps of a loop from which on its weight is packed.
+
+Packing takes as long as five to ten of the products, each of which then takes a third to a half less.
+"""
+_LARGE = 2**19
+"""Elements of a weight below which packing saves no time."""
+LONGEST = 384
+"""The most terms that one product sums.
+
+For terms of either sign, the error of a product grows with the square root of the length of the blocks in which it is
+summed. MKL's blocks have at least 256 terms; oneDNN's have 384 in registers of 512 bits, but more than a thousand in
+narrower ones. With at most 384 terms the error is √(384/256) = 1.22 times MKL's; the contract allows 1.5, which would
+be reached at 576 terms.
 """
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWeight | None" = None) -> Tensor:
-    """x·Wᵀ + b, as `torch.nn.functional.linear`, differentiable.
+    """Compute x·Wᵀ + b, as `torch.nn.functional.linear`, differentiable.
 
     Args:
         x: (..., M).
         weight: W (N, M).
         bias: b (N,), or None.
-        kept: where a session keeps the weight packed, from `kept_weight`; used if no gradient is recorded.
+        kept: the packed weight of a session, from `kept_weight`; used if no gradient is recorded.
 
     Returns:
         (..., N).
@@ -64,23 +68,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWei
         tensor([[4., 4., 4., 4.],
                 [4., 4., 4., 4.]])
     """
-    if not onednn_serves(x, weight) or not (bias is None or _added(weight, bias)):
+    if not onednn_serves(x, weight) or not (bias is None or _can_add_bias(weight, bias)):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
-        given = (x, weight) if bias is None else (x, weight, bias)
-        if any(tensor.requires_grad for tensor in given):
-            found: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-            return found
-    # A tensor that inference mode made has no version, so its changes could not be detected.
+        tensors = (x, weight) if bias is None else (x, weight, bias)
+        if any(tensor.requires_grad for tensor in tensors):
+            output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+            return output
+    # An inference tensor has no version, so in-place changes could not be detected.
     elif kept is not None and not weight.is_inference():
         return kept.times(x, weight, bias)
     return _product(x, weight, bias)
 
 
-class _Met(NamedTuple):
-    """A weight as it was at its last product. It is held, so that no other weight comes to lie at its address."""
+class _LastWeight(NamedTuple):
+    """A weight at its last product; the reference keeps its address from being reused."""
 
-    mark: tuple[int, int, torch.Size, tuple[int, ...]]
+    identity: tuple[int, int, torch.Size, tuple[int, ...]]
     weight: Tensor
     packed: "Tensor | PackedWeight | None"
 
@@ -89,49 +93,49 @@ class _Met(NamedTuple):
 class KeptWeight:
     """One weight in a session: packed from its second product on, and again whenever it has changed.
 
-    A change shows in the weight's version, as PyTorch's autograd finds it, or in its address.
+    A change is detected by the tensor's version, as in autograd, or by its address.
 
     Args:
-        memory: where products lie.
+        memory: the pool in which products are allocated.
     """
 
     def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
-        self._met: _Met | None = None
+        self._last: _LastWeight | None = None
 
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x·Wᵀ + b, without a gradient, for what oneDNN serves."""
-        mark, met = (weight.data_ptr(), weight._version, weight.shape, weight.stride()), self._met
-        if met is None or met.mark != mark:
-            self._met = _Met(mark, weight, None)
+        """Compute x·Wᵀ + b without gradients, for operands that `onednn_serves` accepts."""
+        identity, last = (weight.data_ptr(), weight._version, weight.shape, weight.stride()), self._last
+        if last is None or last.identity != identity:
+            self._last = _LastWeight(identity, weight, None)
             return _product(x, weight, bias)
-        packed = met.packed
+        packed = last.packed
         if packed is None:
             packed = _packed(x, weight)
-            self._met = met._replace(packed=packed)
+            self._last = last._replace(packed=packed)
         return _product(x, packed, bias) if isinstance(packed, Tensor) else packed.times(x, bias, self._memory)
 
 
 def kept_weight(session: Session | None, owner: Hashable) -> KeptWeight | None:
-    """Return where a session keeps one weight; None without a session.
+    """Return a session's object for one weight; None without a session.
 
     Args:
-        session: of a decoding, or None.
+        session: the session of a decoding, or None.
         owner: the module of the weight, or the module and the name of a part.
     """
     return None if session is None else session.keep(owner, partial(KeptWeight, session.memory))
 
 
 def _packed(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
-    """A weight for products of our own where they are large, else as oneDNN reads it."""
-    if x.numel() * weight.shape[0] >= _MANY and (paneled := _compiled()) is not None:
-        return paneled(weight.detach())
-    found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
-    return found
+    """Pack a weight into panels for our own kernel if its products are large, else into oneDNN's layout."""
+    if x.numel() * weight.shape[0] >= _MANY and (packed_weight_class := _packed_weight_class()) is not None:
+        return packed_weight_class(weight.detach())
+    reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
+    return reordered
 
 
 def few(rows: int) -> bool:
-    """Whether products of so many rows are for panels: these take eight at a time, and many rows are MKL's own.
+    """Return whether products of so many rows are faster by panels, whose kernel takes eight rows at a time.
 
     Example:
         >>> few(1), few(16), few(1000)
@@ -141,31 +145,31 @@ def few(rows: int) -> bool:
 
 
 def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None":
-    """A weight W (N, M) laid out for the steps of a loop, each a product x·Wᵀ of few rows without a gradient.
+    """Pack a weight W (N, M) for the steps of a loop, each a product x·Wᵀ of few rows without gradients.
 
     Args:
-        weight: W, which stays as it is while it is used.
-        steps: how many products there will be.
-        rows: of each of them.
+        weight: W, which must not change while the packed weight is in use.
+        steps: the number of products.
+        rows: the number of rows of each.
 
     Returns:
-        None where that does not pay, or cannot be: not float32, not on the CPU, under autocast or transformations,
-        or without compiled kernels.
+        The packed weight; None if packing would not save time or is impossible: not float32, not on the CPU, under
+        autocast or transformations, or without compiled kernels.
 
     Example:
         >>> packed_weight(torch.ones(4, 3), 100, 8) is None
         True
     """
-    pays = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
-    if not pays or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
+    saves_time = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
+    if not saves_time or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
         return None
-    paneled = _compiled()
-    return None if paneled is None else paneled(weight.detach())
+    packed_weight_class = _packed_weight_class()
+    return None if packed_weight_class is None else packed_weight_class(weight.detach())
 
 
 @lru_cache
-def _compiled() -> "type[PackedWeight] | None":
-    """Products by panels, where Numba runs and shares them among PyTorch's threads."""
+def _packed_weight_class() -> "type[PackedWeight] | None":
+    """Return `PackedWeight` if Numba can run it on PyTorch's threads."""
     try:
         from qkv.compiled.openmp import linked
         from qkv.linalg.packed import PackedWeight
@@ -175,22 +179,22 @@ def _compiled() -> "type[PackedWeight] | None":
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """A product of two matrices (R, M) and (M, N), as `left @ right`, without a gradient."""
+    """Compute the product of two matrices (R, M) and (M, N), as `left @ right`, without gradients."""
     if not onednn_serves(left, right.mT):
         return left @ right
-    # oneDNN takes its first operand by rows and copies it where it lies by columns: the smaller one then comes first.
+    # oneDNN copies a column-major first operand, so pass the smaller one first.
     if not left.is_contiguous() and right.numel() < left.numel():
         return _product(right.mT, left, None).mT
     return _product(left, right.mT, None)
 
 
-def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None = None) -> Tensor:
-    """Products (..., R, M) · (..., M, N), as `left @ right`, without a gradient.
+def batched(left: Tensor, right: Tensor, allocate: Callable[[Shape], Tensor] | None = None) -> Tensor:
+    """Compute products (..., R, M) · (..., M, N), as `left @ right`, without gradients.
 
     Args:
         left: (..., R, M).
         right: (..., M, N).
-        room: gives memory of the shape asked for, where the products may lie; without it they get memory of their own.
+        allocate: returns a tensor of a given shape for the products; None to allocate a new one.
 
     Returns:
         (..., R, N).
@@ -201,85 +205,85 @@ def batched(left: Tensor, right: Tensor, room: Callable[[Shape], Tensor] | None 
     """
     *heads, rows, terms = left.shape
     columns = right.shape[-1]
-    lead = broadcast(tuple(heads), tuple(right.shape[:-2]))
-    if lead is None or not onednn_favored(left, right):
-        if room is None or lead is None:
+    leading = broadcast(tuple(heads), tuple(right.shape[:-2]))
+    if leading is None or not onednn_favored(left, right):
+        if allocate is None or leading is None:
             return left @ right
-        return torch.matmul(left, right, out=room((*lead, rows, columns)))
-    if prod(lead) == 1:
-        found = _long(left.reshape(rows, terms), right.reshape(terms, columns))
-        return torch.ops.aten._unsafe_view.default(found, (*lead, rows, columns))  # type: ignore[no-any-return]
-    shape = (*lead, rows, columns)
-    found = torch.empty(shape, dtype=torch.float32, device="cpu") if room is None else room(shape)
-    for own, one, other in zip(_items(found, lead), _items(left, lead), _items(right, lead), strict=True):
-        own.copy_(_long(one, other))
-    return found
+        return torch.matmul(left, right, out=allocate((*leading, rows, columns)))
+    if prod(leading) == 1:
+        output = _blocked_product(left.reshape(rows, terms), right.reshape(terms, columns))
+        return torch.ops.aten._unsafe_view.default(output, (*leading, rows, columns))  # type: ignore[no-any-return]
+    shape = (*leading, rows, columns)
+    output = torch.empty(shape, dtype=torch.float32, device="cpu") if allocate is None else allocate(shape)
+    for out, a, b in zip(_items(output, leading), _items(left, leading), _items(right, leading), strict=True):
+        out.copy_(_blocked_product(a, b))
+    return output
 
 
 def onednn_favored(left: Tensor, right: Tensor) -> bool:
-    """Whether `batched` takes oneDNN."""
+    """Return whether `batched` uses oneDNN."""
     large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _LEAST_ITEM
-    return large and left.shape[-1] == right.shape[-2] and _answered(left, right)
+    return large and left.shape[-1] == right.shape[-2] and _is_eager_float32(left, right)
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """The same numbers, row by row without gaps where `batched` would ask that of them again and again."""
-    return x if x.dtype != torch.float32 or not _answered(x, x) or _gapless(x) else x.contiguous()
+    """Return x, made contiguous if `batched` would otherwise copy it at each product."""
+    return x if x.dtype != torch.float32 or not _is_eager_float32(x, x) or _has_no_gaps(x) else x.contiguous()
 
 
-def _gapless(x: Tensor) -> bool:
-    """Whether oneDNN reads the matrices as they lie; with gaps between rows it takes a thousand times as long."""
+def _has_no_gaps(x: Tensor) -> bool:
+    """Return whether the matrices have no gaps between rows; with gaps oneDNN takes a thousand times as long."""
     rows, columns = x.stride()[-2:]
     return (columns == 1 and rows == x.shape[-1]) or (rows == 1 and columns == x.shape[-2])
 
 
-def _items(x: Tensor, lead: Shape) -> list[Tensor]:
-    parts = [x.expand(*lead, *x.shape[-2:])]
-    for _ in lead:
+def _items(x: Tensor, leading: Shape) -> list[Tensor]:
+    parts = [x.expand(*leading, *x.shape[-2:])]
+    for _ in leading:
         parts = [item for part in parts for item in part.unbind()]
     return parts
 
 
-def _long(left: Tensor, right: Tensor) -> Tensor:
-    """A product of two matrices whose sums are taken in parts."""
-    right = right if _gapless(right) else right.contiguous()
+def _blocked_product(left: Tensor, right: Tensor) -> Tensor:
+    """Compute the product of two matrices in blocks of `LONGEST` terms."""
+    right = right if _has_no_gaps(right) else right.contiguous()
     terms = left.shape[-1]
     if terms <= LONGEST:
         return _product(left.contiguous(), right.mT, None)
-    found = None
+    total = None
     for start in range(0, terms, LONGEST):
         part = slice(start, start + LONGEST)
-        # Rows of a matrix that lies column by column have gaps.
-        own = right[part] if right.stride(-1) == 1 else right[part].contiguous()
-        share = _product(left[:, part].contiguous(), own.mT, None)
-        found = share if found is None else found.add_(share)
-    assert found is not None
-    return found
+        # Some rows of a column-major matrix have gaps between columns.
+        block = right[part] if right.stride(-1) == 1 else right[part].contiguous()
+        term = _product(left[:, part].contiguous(), block.mT, None)
+        total = term if total is None else total.add_(term)
+    assert total is not None
+    return total
 
 
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN takes a product: large ones in float32, called eagerly on a processor that MKL does not favor.
+    """Return whether oneDNN computes a product: large, float32, in an eager call, on a processor not from Intel.
 
-    `torch.backends.mkldnn.set_flags(False)` leaves all of them to PyTorch, and so does what does not fit: the private
-    operator checks nothing, where PyTorch names the shapes.
+    `torch.backends.mkldnn.set_flags(False)` leaves all products to PyTorch. So do shapes that do not fit, because the
+    private operator checks nothing, and PyTorch's error names them.
     """
     large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _LEAST
-    return large and x.shape[-1] == weight.shape[1] and _apart(weight) and _answered(x, weight)
+    return large and x.shape[-1] == weight.shape[1] and _rows_are_disjoint(weight) and _is_eager_float32(x, weight)
 
 
-def _apart(weight: Tensor) -> bool:
-    """Whether rows share no memory, or one row is all of them: oneDNN has no name for rows that overlap."""
+def _rows_are_disjoint(weight: Tensor) -> bool:
+    """Return whether rows do not overlap in memory, or are all one row: oneDNN cannot describe overlapping rows."""
     (rows, columns), (by_row, by_column) = weight.shape, weight.stride()
     return 0 in (by_row, by_column) or by_row >= columns * by_column or by_column >= rows * by_row
 
 
-def _added(weight: Tensor, bias: Tensor) -> bool:
-    """Whether oneDNN adds a bias: it reads numbers beside each other, one for each column, whatever it is given."""
+def _can_add_bias(weight: Tensor, bias: Tensor) -> bool:
+    """Return whether oneDNN can add a bias: it reads one contiguous number per column, without checking."""
     fits = bias.dtype == torch.float32 and bias.shape == weight.shape[:1]
     return fits and bias.is_contiguous() and readable(bias)
 
 
-def _answered(x: Tensor, weight: Tensor) -> bool:
+def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
         and readable(x)
@@ -295,19 +299,19 @@ def _answered(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache
 def _favored() -> bool:
-    """Whether oneDNN answers, and the processor is none that MKL was made for."""
+    """Return whether oneDNN works here, on a processor not from Intel."""
     one = torch.ones(1, 1, dtype=torch.float32, device="cpu")
     try:
         with torch.no_grad():
             answers = bool(_product(one, one, None) == 1)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
-        # A private operator: another version of PyTorch may have it in another form, or not at all.
+        # Another version of PyTorch may lack the private operator, or have it with other arguments.
         return False
     return answers and bool(_vendors()) and not mkl_favored()
 
 
 def mkl_favored() -> bool:
-    """Whether the processor is one that MKL was made for, whose products take its wide registers.
+    """Return whether the processor is from Intel, on which MKL uses wide registers.
 
     Example:
         >>> mkl_favored() in (True, False)
@@ -327,14 +331,14 @@ def _vendors() -> frozenset[str]:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x if x.ndim == 2 else x.flatten(0, -2)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
-    # No view, as of PyTorch's own product: what follows may write over it.
-    return found if x.ndim == 2 else torch.ops.aten._unsafe_view.default(found, (*x.shape[:-1], weight.shape[0]))
+    output: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
+    # Not a view, so that autograd lets later operators overwrite it, as with PyTorch's own product.
+    return output if x.ndim == 2 else torch.ops.aten._unsafe_view.default(output, (*x.shape[:-1], weight.shape[0]))
 
 
 @final
 class _Linear(torch.autograd.Function):
-    """The product with its gradients, which are two more."""
+    """The product with its gradients, which are two more products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -344,20 +348,20 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        rows, given = grad.flatten(0, -2), x.flatten(0, -2)
-        to_x, to_weight, to_bias = ctx.needs_input_grad
-        # Products of tensors that record their own gradients are PyTorch's: second derivatives follow.
+        g_rows, x_rows = grad.flatten(0, -2), x.flatten(0, -2)
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        # PyTorch's own products have second derivatives.
         times = torch.matmul if torch.is_grad_enabled() else product
         return (
-            times(rows, weight).view_as(x) if to_x else None,
-            times(rows.mT, given) if to_weight else None,
-            rows.sum(0) if to_bias else None,
+            times(g_rows, weight).view_as(x) if wants_x else None,
+            times(g_rows.mT, x_rows) if wants_weight else None,
+            g_rows.sum(0) if wants_bias else None,
         )
 
 
 @final
 class Linear(nn.Linear):
-    """PyTorch's layer, by `linear`.
+    """PyTorch's linear layer, computed by `linear`.
 
     Example:
         >>> Linear(3, 4)(torch.zeros(2, 3)).shape
@@ -365,16 +369,16 @@ class Linear(nn.Linear):
     """
 
     def forward(self, input: Tensor, session: Session | None = None) -> Tensor:
-        """(..., M) to (..., N); a session keeps the weight packed."""
+        """Map (..., M) to (..., N); a session keeps the weight packed."""
         return linear(input, self.weight, self.bias, kept_weight(session, self))
 
 
 def apply_layer(layer: nn.Module, x: Tensor, session: Session | None) -> Tensor:
-    """layer(x), with the session where the layer is a `Linear`; a module put in its place gets x alone.
+    """Return layer(x), with the session if the layer is a `Linear`; a module in its place gets x alone.
 
     Example:
         >>> apply_layer(nn.ReLU(), torch.tensor([-1.0]), Session())
         tensor([0.])
     """
-    found: Tensor = layer(x) if session is None or not isinstance(layer, Linear) else layer(x, session)
-    return found
+    output: Tensor = layer(x) if session is None or not isinstance(layer, Linear) else layer(x, session)
+    return output

@@ -1,4 +1,4 @@
-"""Memory that tensors use one after another, because the first touch of a new page costs as much as reading it often.
+"""Memory that tensors use one after another, because the first access to a new page is slow.
 
 glibc gives large blocks back to the system as soon as they are freed. A beam of 5 hypotheses spent a tenth of its time
 on new pages for keys and scores, and a decoder's training step two thirds of it on new pages for gradients.
@@ -17,10 +17,10 @@ from torch import Tensor
 from qkv.shapes import Shape
 
 _Piece = NDArray[np.uint8]
-_LINE = 64
+_CACHE_LINE = 64
 """Bytes of a cache line, where each tensor begins."""
-_WIDER = 4
-"""How many times larger than the request a piece may be."""
+_MAX_SIZE_RATIO = 4
+"""How many times as large as the request a reused piece may be."""
 
 
 @final
@@ -56,24 +56,26 @@ class MemoryPool:
             dtype: its element type, by NumPy's name.
         """
         piece = self._take(prod(shape) * np.dtype(dtype).itemsize)
-        numbers: NDArray[Any] = np.ndarray(shape, dtype, buffer=piece)
+        array: NDArray[Any] = np.ndarray(shape, dtype, buffer=piece)
         # PyTorch holds this array until the last view of the tensor is gone.
-        loan = weakref.ref(numbers, self._give_back)
-        self._lent[id(loan)] = loan, piece
-        return torch.from_numpy(numbers)
+        reference = weakref.ref(array, self._give_back)
+        self._lent[id(reference)] = reference, piece
+        return torch.from_numpy(array)
 
     def _take(self, size: int) -> _Piece:
         """Return the smallest idle piece that fits, or a new one."""
         with self._lock:
-            fitting = [(piece.size, at) for at, piece in enumerate(self._idle) if size <= piece.size <= _WIDER * size]
+            fitting = [
+                (piece.size, at) for at, piece in enumerate(self._idle) if size <= piece.size <= _MAX_SIZE_RATIO * size
+            ]
             if fitting:
                 return self._idle.pop(min(fitting)[1])
-        whole = np.empty(size + _LINE, np.uint8)
-        first = -whole.ctypes.data % _LINE
-        return whole[first : first + size]
+        memory = np.empty(size + _CACHE_LINE, np.uint8)
+        first = -memory.ctypes.data % _CACHE_LINE
+        return memory[first : first + size]
 
-    def _give_back(self, loan: "weakref.ref[Any]") -> None:
+    def _give_back(self, reference: "weakref.ref[Any]") -> None:
         with self._lock:
-            piece = self._lent.pop(id(loan))[1]
+            piece = self._lent.pop(id(reference))[1]
             if sum(each.size for each in self._idle) + piece.size <= self._most:
                 self._idle.append(piece)

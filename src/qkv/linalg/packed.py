@@ -13,7 +13,7 @@ from qkv.compiled import thread_pool
 from qkv.linalg import packed_kernel
 from qkv.linalg.memory_pool import MemoryPool
 
-_EACH = 1e-5
+_MICROSECONDS = 1e-5
 """Microseconds of one thread per multiplication."""
 _NOTHING_ADDED = np.empty(0, np.float32)
 
@@ -43,20 +43,20 @@ def pack(parts: Sequence[Affine | Norm]) -> tuple[packed_kernel.Floats, NDArray[
         The array, and the index where each part begins. The bias of a product follows its panels.
 
     Example:
-        >>> numbers, places = pack([Norm(torch.ones(2), torch.zeros(2), 1e-5)])
-        >>> numbers[:5], places
+        >>> packed, offsets = pack([Norm(torch.ones(2), torch.zeros(2), 1e-5)])
+        >>> packed[:5], offsets
         (array([1.e+00, 1.e+00, 0.e+00, 0.e+00, 1.e-05], dtype=float32), array([0], dtype=uint64))
     """
     sizes = [_size(part) for part in parts]
-    places = [0, *itertools.accumulate(-(-size // packed_kernel.LINE) * packed_kernel.LINE for size in sizes)]
-    numbers = torch.zeros(places[-1], dtype=torch.float32, device="cpu")
-    for part, place, size in zip(parts, places, sizes, strict=False):
-        there = numbers[place : place + size]
+    offsets = [0, *itertools.accumulate(-(-size // packed_kernel.LINE) * packed_kernel.LINE for size in sizes)]
+    packed = torch.zeros(offsets[-1], dtype=torch.float32, device="cpu")
+    for part, offset, size in zip(parts, offsets, sizes, strict=False):
+        destination = packed[offset : offset + size]
         if isinstance(part, Norm):
-            torch.cat([part.gain, part.bias, part.gain.new_full((1,), part.epsilon)], out=there)
+            torch.cat([part.gain, part.bias, part.gain.new_full((1,), part.epsilon)], out=destination)
         else:
-            _pack_affine(part, there)
-    return numbers.numpy(), np.array(places[:-1], np.uint64)
+            _pack_affine(part, destination)
+    return packed.numpy(), np.array(offsets[:-1], np.uint64)
 
 
 def _size(part: Affine | Norm) -> int:
@@ -66,17 +66,17 @@ def _size(part: Affine | Norm) -> int:
     return -(-columns // packed_kernel.WIDE) * packed_kernel.WIDE * terms + columns
 
 
-def _pack_affine(part: Affine, there: Tensor) -> None:
+def _pack_affine(part: Affine, destination: Tensor) -> None:
     """Write a weight as panels of WIDE columns, each (M, WIDE), then the bias; zeros fill the last panel."""
     columns, terms = part.weight.shape
-    wide = packed_kernel.WIDE
-    whole, rest = divmod(columns, wide)
-    panels = there[: there.numel() - columns].view(-1, terms, wide)
-    panels[:whole] = part.weight[: whole * wide].view(whole, wide, terms).mT
+    width = packed_kernel.WIDE
+    full, rest = divmod(columns, width)
+    panels = destination[: destination.numel() - columns].view(-1, terms, width)
+    panels[:full] = part.weight[: full * width].view(full, width, terms).mT
     if rest:
-        panels[whole, :, :rest] = part.weight[whole * wide :].mT
+        panels[full, :, :rest] = part.weight[full * width :].mT
     if part.bias is not None:
-        there[there.numel() - columns :] = part.bias
+        destination[destination.numel() - columns :] = part.bias
 
 
 @final
@@ -95,34 +95,36 @@ class PackedWeight:
     def __init__(self, weight: Tensor) -> None:
         """Copy the weight."""
         self._columns, self._terms = weight.shape
-        self._numbers, _ = pack([Affine(weight, None)])
+        self._packed, _ = pack([Affine(weight, None)])
         self._panels = -(-self._columns // packed_kernel.WIDE)
 
     def times(self, x: Tensor, bias: Tensor | None, memory: MemoryPool | None = None) -> Tensor:
-        """x·Wᵀ + b, without a gradient.
+        """Compute x·Wᵀ + b without gradients.
 
         Args:
             x: (..., M).
             bias: b (N,), or None for zeros.
-            memory: gives memory for the result; None for new memory.
+            memory: the pool in which the result is allocated; None for new memory.
 
         Returns:
             (..., N).
         """
         rows, shape = x.numel() // self._terms, (*x.shape[:-1], self._columns)
         out = torch.empty(shape, dtype=torch.float32, device="cpu") if memory is None else memory.tensor(shape)
-        # `pack` wrote zeros behind the panels, in place of a bias.
-        zeros = self._numbers, self._panels * packed_kernel.WIDE * self._terms
+        # `pack` wrote zeros after the panels, in place of a bias.
+        zeros = self._packed, self._panels * packed_kernel.WIDE * self._terms
         added = zeros if bias is None else (_flat(bias), 0)
         sizes = rows, self._terms, self._columns
-        given = (*sizes, _flat(x), self._numbers, 0, *added, False, _NOTHING_ADDED, _flat(out))
+        arguments = (*sizes, _flat(x), self._packed, 0, *added, False, _NOTHING_ADDED, _flat(out))
         scratch = (((packed_kernel.ROWS * packed_kernel.WIDE,), np.float32),)
-        time = rows * self._terms * self._columns * _EACH
+        time = rows * self._terms * self._columns * _MICROSECONDS
         # One chunk per thread, of consecutive panels: each is prefetched while the one before it is multiplied.
-        thread_pool.run_in_chunks(packed_kernel.product_alone, np.float32, self._panels, time, given, scratch, each=1)
+        thread_pool.run_in_chunks(
+            packed_kernel.product_alone, np.float32, self._panels, time, arguments, scratch, each=1
+        )
         return out
 
 
 def _flat(x: Tensor) -> packed_kernel.Floats:
-    found: packed_kernel.Floats = x.detach().contiguous().view(-1).numpy()
-    return found
+    array: packed_kernel.Floats = x.detach().contiguous().view(-1).numpy()
+    return array

@@ -11,43 +11,43 @@ from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper
 from qkv.linalg.small_matmul import LANES, N0, N1
 
-# Exact in float32; a Python number would lift float32 to float64.
+# Exact in float32; a Python float would promote float32 to float64.
 ZERO = np.float32(0)
 
 
-def _wide(x):
+def _to_float32(x):
     """Return a float32 from a float32, or from the 16 bits of a bfloat16; without Numba float32 only."""
     return x
 
 
-@overload(_wide, inline="always")
-def _wide_of(x):
+@overload(_to_float32, inline="always")
+def _overload_to_float32(x):
     if isinstance(x, types.Float):
         return lambda x: x
     return lambda x: np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
 
 
-def _put(to, at, x):
+def _write(to, at, x):
     """Write a float32, rounded to nearest even if the array holds bfloat16."""
     to[at] = x
 
 
-@overload(_put, inline="always")
-def _put_in(to, at, x):
+@overload(_write, inline="always")
+def _overload_write(to, at, x):
     if isinstance(to.dtype, types.Float):
 
-        def put(to, at, x):
+        def write(to, at, x):
             to[at] = x
 
     else:
 
-        def put(to, at, x):
+        def write(to, at, x):
             bits = np.float32(x).view(np.uint32)
             even = np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1))
             rounded = np.uint32(np.uint32(bits + even) >> np.uint32(16))
             to[at] = np.uint16(0x7FC0) if np.isnan(x) else np.uint16(rounded)
 
-    return put
+    return write
 
 
 @helper
@@ -59,33 +59,33 @@ def clear(x, start, stop):
 
 
 @helper
-def load(x, start, of_row, first, last, width, to, deep, rows):
-    """Copy the rows from first to last into a table (rows, deep), and fill the rest of it with zeros.
+def load(x, start, of_row, first, last, width, to, padded_width, rows):
+    """Copy the rows from first to last into a table (rows, padded_width), and fill the rest of it with zeros.
 
     Row r begins in x at `start + r * of_row`, and has `width` elements.
     """
     wide_registers()
-    clear(to, N0, first * deep)
+    clear(to, N0, first * padded_width)
     for r in range(first, last):
-        at, begin = r * deep, start + r * of_row
+        at, begin = r * padded_width, start + r * of_row
         for c in range(width):
-            to[at + c] = _wide(x[begin + c])
-        for c in range(width, deep):
+            to[at + c] = _to_float32(x[begin + c])
+        for c in range(width, padded_width):
             to[at + c] = ZERO
-    clear(to, last * deep, rows * deep)
+    clear(to, last * padded_width, rows * padded_width)
 
 
 @helper
-def store(x, rows, width, deep, to, start, of_row):
-    """Copy the first `width` columns of a table (rows, deep) to rows of `to`, row r at `start + r * of_row`."""
+def store(x, rows, width, padded_width, to, start, of_row):
+    """Copy the first `width` columns of a table (rows, padded_width) to rows of `to`, row r at `start + r * of_row`."""
     wide_registers()
     for r in range(rows):
-        at, begin = r * deep, start + r * of_row
+        at, begin = r * padded_width, start + r * of_row
         for c in range(width):
-            _put(to, begin + c, x[at + c])
+            _write(to, begin + c, x[at + c])
 
 
 @helper
-def whole(size):
-    """Round a size up to whole registers."""
+def round_up(size):
+    """Round a size up to a multiple of a register's lanes."""
     return (size + LANES - N1) // LANES * LANES

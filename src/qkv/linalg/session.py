@@ -1,4 +1,4 @@
-"""The state of a decoding: packed weights, prepared layers and memory to reuse, in one object that is passed down."""
+"""The state of a decoding: packed weights, prepared layers and reusable memory, in one object that is passed down."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -11,11 +11,10 @@ T = TypeVar("T")
 
 @final
 class Session:
-    """What a decoding keeps from step to step, and from batch to batch.
+    """Objects that a decoding reuses from step to step, and from batch to batch.
 
-    A decoding loop opens a session and gives it to the model when it starts; the model's states carry it through the
-    steps. Whoever uses it keeps things under the module that they belong to, so a session may serve several models.
-    Closing it drops everything.
+    A decoding loop opens a session and passes it to the model; the model's states carry it through the steps. Objects
+    are stored under the module that they belong to, so a session may serve several models. Closing it drops everything.
 
     Example:
         >>> layer = object()
@@ -28,28 +27,28 @@ class Session:
     def __init__(self) -> None:
         """Open it, empty."""
         self.memory = MemoryPool()
-        self._kept: dict[Hashable, Any] = {}
+        self._stored: dict[Hashable, Any] = {}
 
     def keep(self, owner: Hashable, make: Callable[[], T]) -> T:
-        """Return what the session keeps for an owner.
+        """Return the object that the session stores for an owner.
 
         Args:
             owner: a module, or a module and the name of its part. The session holds it, so no other object can be
                 mistaken for it.
-            make: makes it the first time.
+            make: creates it the first time.
 
         Returns:
             The same object each time.
         """
-        found = self._kept.get(owner)
-        if found is None:
-            found = self._kept.setdefault(owner, make())
-        return cast(T, found)
+        stored = self._stored.get(owner)
+        if stored is None:
+            stored = self._stored.setdefault(owner, make())
+        return cast(T, stored)
 
     def close(self) -> None:
-        """Drop everything. Tensors that lie in its memory stay valid."""
+        """Drop everything. Tensors in its memory stay valid."""
         self.memory = MemoryPool()
-        self._kept = {}
+        self._stored = {}
 
     def __enter__(self) -> "Session":
         """Return the session."""

@@ -1,13 +1,13 @@
-"""Toeplitz matrices, whose entry (i, j) depends on j − i alone: from a vector of their diagonals, and back to it."""
+"""Toeplitz matrices, whose entry (i, j) depends on j − i alone, from their diagonals; and sums of diagonals."""
 
 from torch import Tensor
 
 ROWS = 128
-"""So many rows of a matrix are skewed at a time: they stay in the cache, and their skew is not much wider than they."""
+"""How many rows of a matrix are skewed at a time: they stay in the cache, and skewing adds few columns."""
 
 
 def window(rows: slice, columns: slice, queries: int) -> slice:
-    """The diagonals that a tile needs, of those of a whole matrix.
+    """Return which diagonals of a matrix a tile needs.
 
     Args:
         rows, columns: of the tile, start and stop given.
@@ -21,7 +21,7 @@ def window(rows: slice, columns: slice, queries: int) -> slice:
 
 
 def toeplitz(diagonals: Tensor, rows: int) -> Tensor:
-    """The matrix of some diagonals.
+    """Return the matrix with given diagonals.
 
     Args:
         diagonals: (..., h + c − 1), of j − i from 1 − h to c − 1.
@@ -36,31 +36,31 @@ def toeplitz(diagonals: Tensor, rows: int) -> Tensor:
         tensor([[ 0,  1,  2],
                 [-1,  0,  1]])
     """
-    # The last row begins with the first diagonal. Turned as it is, the view would lie column by column.
+    # The last row begins with the first diagonal. Without the copy, the flipped view would be column-major.
     return diagonals.unfold(-1, diagonals.shape[-1] - rows + 1, 1).contiguous().flip(-2)
 
 
 def diagonal_sums(matrix: Tensor) -> Tensor:
-    """The sum of each diagonal of (..., h, c), as (..., h + c − 1): the gradient of `toeplitz`.
+    """Return the sum of each diagonal of (..., h, c), as (..., h + c − 1): the gradient of `toeplitz`.
 
-    Source: the skew of Huang et al. 2018, "Music Transformer", section 3.4.1: rows of one length, read as rows that are
-        one shorter, move each by one column against the last.
+    Source: the skewing of Huang et al. 2018, "Music Transformer", section 3.4.1: reading a matrix with rows that are
+        one shorter shifts each row by one column relative to the previous one.
 
     Example:
         >>> import torch
         >>> diagonal_sums(torch.ones(2, 3))
         tensor([1., 2., 2., 1.])
     """
-    *lead, rows, columns = matrix.shape
+    *leading, rows, columns = matrix.shape
     if rows == 1:
         return matrix.squeeze(-2)
     if rows <= ROWS:
         size = rows + columns - 1
-        skewed = matrix.new_zeros(*lead, rows * size)
-        inner = skewed[..., rows - 1 : rows * size - 1].view(*lead, rows, size - 1)
+        skewed = matrix.new_zeros(*leading, rows * size)
+        inner = skewed[..., rows - 1 : rows * size - 1].view(*leading, rows, size - 1)
         inner[..., :columns] = matrix
-        return skewed.view(*lead, rows, size).sum(-2)
-    sums = matrix.new_zeros(*lead, rows + columns - 1)
+        return skewed.view(*leading, rows, size).sum(-2)
+    sums = matrix.new_zeros(*leading, rows + columns - 1)
     for start in range(0, rows, ROWS):
         stop = min(start + ROWS, rows)
         sums[..., rows - stop : rows - start + columns - 1] += diagonal_sums(matrix[..., start:stop, :])

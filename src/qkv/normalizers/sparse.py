@@ -104,7 +104,7 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
         >>> entmax_weights(torch.tensor([[0.0, -0.5]]), 2.0)
         tensor([[0.7500, 0.2500]])
     """
-    if steep.served(z) and steep.steep(alpha):
+    if steep.served(z) and steep.is_steep(alpha):
         return steep.weights(z, alpha)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(torch.promote_types(alpha.dtype, z.dtype))

@@ -31,11 +31,11 @@ _MOST = 700.0
 """The exponential of this is still a finite double."""
 
 
-def steep(alpha: float | Tensor) -> bool:
+def is_steep(alpha: float | Tensor) -> bool:
     """Return whether some α lies outside that range, as far as that can be known.
 
     Example:
-        >>> steep(1.5), steep(10.0), steep(torch.tensor([1.5, 1.001]))
+        >>> is_steep(1.5), is_steep(10.0), is_steep(torch.tensor([1.5, 1.001]))
         (False, True, True)
     """
     low, high = MIDDLE

@@ -70,8 +70,8 @@ def test_what_is_no_plain_softmax_stays_with_the_rows(given: dict[str, object]) 
 
 def test_values_that_are_not_finite_are_no_reason_to_trust_norms() -> None:
     none = float("nan")
-    assert not distances.shallow((none, 0.0), torch.zeros(1, 1), 1.0, True)
-    assert not distances.shallow((0.0, none), torch.tensor([[0.0], [none]]), 1.0, True)
+    assert not distances.no_row_underflows((none, 0.0), torch.zeros(1, 1), 1.0, True)
+    assert not distances.no_row_underflows((0.0, none), torch.tensor([[0.0], [none]]), 1.0, True)
 
 
 @pytest.mark.parametrize("score", [SquaredDistance, Gaussian])

@@ -24,9 +24,9 @@ def inputs(queries: int, keys: int, width: int, wide: int) -> list[Tensor]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One entry per pass of the compiled tiles: True for the transposed pass over bits."""
     calls: list[bool] = []
-    sums, turned = distance_tiles._sums, distance_tiles._turned
+    sums, turned = distance_tiles._sums, distance_tiles._transposed_sums
     monkeypatch.setattr(distance_tiles, "_sums", lambda *x, **y: (calls.append(False), sums(*x, **y))[1])
-    monkeypatch.setattr(distance_tiles, "_turned", lambda *x: (calls.append(True), turned(*x))[1])
+    monkeypatch.setattr(distance_tiles, "_transposed_sums", lambda *x: (calls.append(True), turned(*x))[1])
     return calls
 
 

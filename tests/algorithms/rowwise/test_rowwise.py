@@ -39,8 +39,8 @@ KERNELS = [
 @pytest.fixture(params=["one tile", "many tiles"], autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
-        monkeypatch.setattr(row_tiles, "SIZE", tiles.Size(24, 2))
-        monkeypatch.setattr(tiles, "LONG", 64)
+        monkeypatch.setattr(row_tiles, "SIZE", tiles.TileSize(24, 2))
+        monkeypatch.setattr(tiles, "MAX_SCORES", 64)
 
 
 @pytest.fixture(params=["single", "double"])

@@ -21,10 +21,10 @@ LEAD = (B, H)
 @pytest.fixture(params=["one tile", "many tiles"], autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
-        monkeypatch.setattr(tiles, "CACHED", tiles.Size(24, 2))
-        monkeypatch.setattr(tiles, "LONG", 64)
+        monkeypatch.setattr(tiles, "CACHED", tiles.TileSize(24, 2))
+        monkeypatch.setattr(tiles, "MAX_SCORES", 64)
         monkeypatch.setattr(cores, "INNER", 32)
-        monkeypatch.setattr(user_scores, "NUMBERS", 300)
+        monkeypatch.setattr(user_scores, "MAX_ELEMENTS", 300)
 
 
 def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

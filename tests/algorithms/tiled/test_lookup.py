@@ -26,8 +26,8 @@ by_mask = pytest.mark.parametrize("mask", MASKS)
 @pytest.fixture(params=["one tile", "many tiles"], autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
-        monkeypatch.setattr(tiles, "CACHED", tiles.Size(24, 2))
-        monkeypatch.setattr(tiles, "LONG", 64)
+        monkeypatch.setattr(tiles, "CACHED", tiles.TileSize(24, 2))
+        monkeypatch.setattr(tiles, "MAX_SCORES", 64)
 
 
 def inputs() -> list[Tensor]:

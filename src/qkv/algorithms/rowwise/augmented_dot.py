@@ -25,7 +25,7 @@ from qkv.scores.widened import as_it_is
 
 
 def refuses(problem: Problem) -> str | None:
-    """Return why no softmax over dot products has the weights of a problem of distances; None if one has."""
+    """Return why no softmax over dot products has the weights of a problem over distances; None if one has."""
     if (type(problem.pointwise), problem.normalizer) not in ((NegativeHalf, "softmax"), (GaussianShape, "sum")):
         return f"{problem.pointwise} scores under {problem.normalizer} are no softmax of dot products"
     if problem.bias != "none" or problem.state:
@@ -54,23 +54,23 @@ def work(problem: Problem) -> Work:
 def _declines(problem: Problem, facts: Distances) -> str | None:
     if facts.precision != "single":
         return facts.why_not_single
-    return None if facts.shallow else "some row may lose all its weight, as all its keys are far away"
+    return None if facts.no_row_underflows else "some row may lose all its weight, as all its keys are far away"
 
 
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
-    """Attend over squared distances as softmax attention over dot products."""
+    """Compute attention over squared distances as softmax attention over dot products."""
     query, key, value = facts.centered[:3]
     with as_it_is(query):
-        half = key.square().sum(-1, keepdim=True) * -0.5
+        half_norms = key.square().sum(-1, keepdim=True) * -0.5
         augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1)
         scale = facts.scale
         if isinstance(scale, Tensor):
             augmented, scale = augmented * scale, 1.0
-        given = Products(augmented, torch.cat([key, half], -1), value, scale)
-        found = flash.attend(products(problem), call, given, "rowwise")
-    if found is None:
+        operands = Products(augmented, torch.cat([key, half_norms], -1), value, scale)
+        result = flash.attend(products(problem), call, operands, "rowwise")
+    if result is None:
         return blocked.run(problem, call)
-    return Result(found.output.to(call.query.dtype), None)
+    return Result(result.output.to(call.query.dtype), None)
 
 
 AUGMENTED_DOT = Algorithm(

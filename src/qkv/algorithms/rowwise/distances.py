@@ -1,26 +1,27 @@
-"""Squared distances: how they may be computed for the numbers of a call, so that no digits are lost.
+"""Decide how squared distances are computed, from the numbers of a call, so that no digits are lost.
 
-‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is a product of q' = (−2q, ‖q‖², 1) and k' = (k, 1, ‖k‖²): a distance is a
-dot product of slightly wider operands, and PyTorch differentiates the way from q to q'. It cancels where both norms are
-large and their difference is small. The error is a few roundoffs of (‖q‖ + ‖k‖)². A pair one of whose norms is twice
-the other or more has ‖q−k‖ ≥ (‖q‖ + ‖k‖)/3: its error is at most nine times the roundoff of its squared distance, which
-the equation makes too. Only pairs whose norms are alike are in danger; with m ≤ M the largest norms of the two sides,
-they have ‖q‖·‖k‖ ≤ m·min(M, 2m). So one vector far from all others, which is like none of the other side, endangers
-nobody, as long as far distances do not count themselves: a kernel is 0 there, and so is a softmax in rows of near keys
-(`shallow`).
+‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is the dot product of q' = (−2q, ‖q‖², 1) and k' = (k, 1, ‖k‖²), whose gradients reach q and
+k through autograd. It cancels if both norms are large and their difference is small: the error is a few roundoffs of
+(‖q‖ + ‖k‖)². If one norm is at least twice the other, ‖q−k‖ ≥ (‖q‖ + ‖k‖)/3, and the error is at most nine roundoffs of
+the squared distance, as in the equation itself. So only pairs of similar norms lose digits. With m ≤ M the largest
+norms of the two sides, such pairs have ‖q‖·‖k‖ ≤ m·min(M, 2m). A single vector far from all others therefore does no
+harm if large distances do not contribute: a kernel is 0 there, and so are softmax weights in rows that also have near
+keys (`no_row_underflows`).
 
-- m·M/h² ≤ `NEAR`, or m·min(M, 2m)/h² ≤ `NEAR` where far distances do not count: products of the operands' own type.
-  Their error, a few roundoffs of `NEAR`, is that of the equation itself at distances of that size. Without gradients,
-  and for boxcars, tiles that stay in the caches take them (`qkv.algorithms.rowwise.distance_tiles`); softmax else, and
-  Gaussians under their sum, go to PyTorch's fused kernel (`qkv.algorithms.rowwise.augmented_dot`).
-- the smaller of max‖q−c‖²/h² and max‖k−c‖²/h² ≤ `cores.REACH` about the median of the keys: float64 products; the row's
-  maximum is subtracted before anything is rounded.
-  A root, 1 − (‖q−k‖/h)^p of p < 2, magnifies what is lost in small distances, be it one roundoff: its products are
-  float64 ones at any distance from 0, and pairs so near each other that digits were lost are subtracted
-  (`cores.resolve`). A power p > 2 is steeper by p/2, and its limits are smaller by that.
-- else, and for float64, distances are subtracted, as `blocked` does.
+- If m·M/h² ≤ `NEAR`, or m·min(M, 2m)/h² ≤ `NEAR` where large distances do not contribute, products in the operands' own
+  dtype are exact enough: their error, a few roundoffs of `NEAR`, is that of the equation at such distances. Without
+  gradients, and for boxcars, `qkv.algorithms.rowwise.distance_tiles` computes them; other softmax weights, and
+  Gaussians divided by their sum, are computed by PyTorch's fused kernel (`qkv.algorithms.rowwise.augmented_dot`).
+- Else, if min(max‖q−c‖², max‖k−c‖²)/h² ≤ `cores.REACH` with c the median of the keys, products in float64 are exact
+  enough; the row's maximum is subtracted before anything is rounded to float32. Roots, 1 − (‖q−k‖/h)^p with p < 2,
+  amplify even one roundoff of a small distance: their products are always float64, and distances so small that they
+      lost
+  digits are computed again by subtraction (`cores.recompute_small_distances`). A power p > 2 is steeper by a factor of
+  p/2, which divides its limits.
+- Else, and for float64 inputs, distances are subtracted, as `tiled.blocked` does.
 """
 
+from math import isnan
 from typing import Literal, NamedTuple
 
 import torch
@@ -31,23 +32,27 @@ from qkv.algorithms.rowwise.squared_norms import Norms
 from qkv.algorithms.rowwise.squared_norms import norms as squared_norms
 from qkv.algorithms.tiled.cores import center
 from qkv.compiled import available
-from qkv.engine import mechanism
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import pairs_of
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
 from qkv.scores.widened import as_it_is
 
 DEPTH = 80.0
-"""The largest depth of an exponent: e^−87 is the least normal number of float32."""
+"""The largest magnitude of an exponent: e^−87 is the smallest normal number of float32."""
 
 NEAR, NEAR_EDGES = 4.0, 3.0
-"""The largest ‖q‖·‖k‖/h² of norms alike for which products in the operands' own type are as exact as the equation; of a
-kernel that falls to 0 at an edge, where a row of one small weight is divided by it."""
+"""The largest ‖q‖·‖k‖/h² of similar norms for which products in the operands' own dtype are as exact as the equation.
+
+The second is for kernels of bounded support, where a row may be divided by a single small weight.
+"""
 
 SAMPLE = 16
-"""So many keys tell whether most lie on one side of 0. There Σ G(q − k), taken as qΣG − ΣGk, cancels in gradients
-however small the norms are against h; about the middle of the keys it does not."""
+"""How many keys are sampled to decide whether most lie on one side of 0.
+
+If so, the gradient Σ G(q − k) cancels when computed as qΣG − ΣGk, however small the norms are compared with h; after
+centering the keys it does not.
+"""
 
 _LARGEST = 1e37
 """Squared norms above this are left to float64: float32 ends at 3.4e38."""
@@ -57,38 +62,38 @@ Precision = Literal["single", "double", "none"]
 
 
 class Distances(NamedTuple):
-    """What the numbers of a call say about its distances.
+    """How the distances of a call are computed, with the tensors that this needs.
 
     Attributes:
         mechanism: what is computed.
-        inputs: the tensors as given, at least float32.
-        centered: the same, shifted towards 0 where gradients would cancel otherwise.
+        inputs: the tensors of the call, cast to at least float32.
+        centered: the same, shifted to the center of the keys if gradients would cancel otherwise.
         norms: squared norms of the centered queries and keys.
-        far: max‖q‖² and max‖k‖².
+        max_norms: max‖q‖² and max‖k‖².
         scale: 1/h².
         precision: how distances may be computed as products.
-        shallow: whether each row has a key whose score is not far below 0.
-        middle: the center of the keys, (..., 1, F), for products in float64.
+        no_row_underflows: whether each row has a key whose score is not far below 0.
+        center: the center of the keys, (..., 1, F), for products in float64; None if these are not exact enough.
     """
 
     mechanism: Mechanism
     inputs: Inputs
     centered: Inputs
     norms: Norms
-    far: tuple[float, float]
+    max_norms: tuple[float, float]
     scale: float | Tensor
     precision: Precision
-    shallow: bool
-    middle: Tensor | None
+    no_row_underflows: bool
+    center: Tensor | None
 
     @property
     def why_not_single(self) -> str:
-        """The reason why products in the operands' own dtype lose digits."""
+        """Why products in the operands' own dtype lose digits."""
         return "some points are not finite, or too far from 0 or from each other for products in single precision"
 
 
 def refuses(problem: Problem) -> str | None:
-    """Return why no algorithm of this folder computes a problem of distances; None if one may."""
+    """Return why no algorithm of this folder computes a problem over distances; None if one may."""
     reasons = (
         (problem.core != "distance", f"the core is {problem.core}, not distance"),
         (problem.dtype == torch.float64, "distances in float64 are subtracted"),
@@ -109,144 +114,146 @@ def describe(facts: Distances) -> str:
 
 
 def inspect(problem: Problem, call: Call) -> Distances:
-    """Find out how the distances of a call may be computed: one pass over queries and keys."""
-    recipe, inputs = mechanism.prepare_inputs(problem, call)
-    scale = recipe.factor if inputs.scale is None else inputs.scale
+    """Decide how the distances of a call are computed, in one pass over queries and keys."""
+    mechanism, inputs = prepare_inputs(problem, call)
+    scale = mechanism.factor if inputs.scale is None else inputs.scale
     if inputs.query.dtype == torch.float64:
-        # The score widened its operands, which leave float32.
+        # The score cast its operands to float64, because they exceed float32.
         nothing = inputs.query.new_zeros(1, 1)
         return Distances(
-            recipe, inputs, inputs, Norms(nothing, nothing), (torch.inf, torch.inf), scale, "none", False, None
+            mechanism, inputs, inputs, Norms(nothing, nothing), (torch.inf, torch.inf), scale, "none", False, None
         )
-    given = [None if x is None else x.float() if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-    inputs = Inputs(*given, inputs.seed)  # type: ignore[arg-type, call-arg]
-    scale = recipe.factor if inputs.scale is None else inputs.scale
+    single_precision = [None if x is None else x.float() if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+    inputs = Inputs(*single_precision, inputs.seed)  # type: ignore[arg-type, call-arg]
+    scale = mechanism.factor if inputs.scale is None else inputs.scale
     with as_it_is(inputs.query):
-        query, key, norms = _sides(problem, inputs.query, inputs.key)
+        query, key, norms = _centered_if_needed(problem, inputs.query, inputs.key)
         with torch.no_grad():
-            far = _far(norms)
-            near = shallow(far, norms[1], scale, problem.mask == "all")
-            steep = steepness(problem.pointwise)
-            own = _single(far, scale, near or _vanishes(problem), _nearness(problem))
-            middle = None if own else center(inputs.query, inputs.key, scale, steep)
-    precision: Precision = "single" if own else "none" if middle is None else "double"
+            max_norms = _max_norms(norms)
+            no_underflow = no_row_underflows(max_norms, norms[1], scale, problem.mask == "all")
+            far_pairs_are_zero = no_underflow or not isinstance(problem.pointwise, NegativeHalf)
+            single = _single_is_exact(max_norms, scale, far_pairs_are_zero, _norm_limit(problem))
+            slope = steepness(problem.pointwise)
+            key_center = None if single else center(inputs.query, inputs.key, scale, slope)
+    precision: Precision = "single" if single else "none" if key_center is None else "double"
     centered = inputs._replace(query=query, key=key)
-    return Distances(recipe, inputs, centered, norms, far, scale, precision, near, middle)
+    return Distances(mechanism, inputs, centered, norms, max_norms, scale, precision, no_underflow, key_center)
 
 
-def _sides(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
-    """Queries and keys, about the middle of some where that counts, and their squared norms."""
-    pulled = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, BoxcarShape)
-    widened = _small(problem)
-    if problem.gradient and pulled:
-        return _nearer(query, key, widened)
+def _centered_if_needed(problem: Problem, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Norms]:
+    """Return queries and keys, centered if their gradients would cancel otherwise, and their squared norms."""
+    learns = (query.requires_grad or key.requires_grad) and not isinstance(problem.pointwise, BoxcarShape)
+    with_operands = _is_one_tile(problem)
+    if problem.gradient and learns:
+        return _centered(query, key, with_operands)
     with torch.no_grad():
-        return query, key, squared_norms(query, key, widened)
+        return query, key, squared_norms(query, key, with_operands)
 
 
-def _nearer(query: Tensor, key: Tensor, widened: bool) -> tuple[Tensor, Tensor, Norms]:
-    """Both sides about the middle of some keys where most lie on one side of 0 (`SAMPLE`), and their squared norms."""
+def _centered(query: Tensor, key: Tensor, with_operands: bool) -> tuple[Tensor, Tensor, Norms]:
+    """Subtract the center of a sample of the keys where most keys lie on one side of 0 (`SAMPLE`)."""
     with torch.no_grad():
-        norms = squared_norms(query, key, widened)
-        less, more = sorted(_far(norms))
-        some = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
-        # A median takes longer; no far key moves it.
-        middle = some.mean(-2, keepdim=True) if more <= 4 * less else some.median(-2, keepdim=True).values
-        lengths = torch.linalg.vector_norm(some, dim=-1).median(-1).values
-        # False where there is a NaN.
-        aside = 2**0.5 * torch.linalg.vector_norm(middle, dim=(-2, -1)) > lengths
-        if not bool(aside.any()):
+        norms = squared_norms(query, key, with_operands)
+        smaller, larger = sorted(_max_norms(norms))
+        sample = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
+        # The median is slower than the mean, but an outlier does not move it.
+        middle = sample.mean(-2, keepdim=True) if larger <= 4 * smaller else sample.median(-2, keepdim=True).values
+        lengths = torch.linalg.vector_norm(sample, dim=-1).median(-1).values
+        # False if there is a NaN.
+        off_center = 2**0.5 * torch.linalg.vector_norm(middle, dim=(-2, -1)) > lengths
+        if not bool(off_center.any()):
             return query, key, norms
-        middle = torch.where(aside[..., None, None], middle, 0)
+        middle = torch.where(off_center[..., None, None], middle, 0)
     query, key = query - middle, key - middle
-    return query, key, squared_norms(query.detach(), key.detach(), widened)
+    return query, key, squared_norms(query.detach(), key.detach(), with_operands)
 
 
-def _small(problem: Problem) -> bool:
-    """Return whether all pairs are one tile: the operands of products are then made in the same pass as the norms."""
-    return problem.gradient and pairs_of(problem) <= row_tiles.SIZE.pairs
-
-
-def _vanishes(problem: Problem) -> bool:
-    """Whether the score is 0 at far distances."""
-    return not isinstance(problem.pointwise, NegativeHalf)
+def _is_one_tile(problem: Problem) -> bool:
+    """Return whether all pairs fit one tile; the operands are then written in the same pass as the norms."""
+    return problem.gradient and pairs_of(problem) <= row_tiles.SIZE.scores
 
 
 def guard(query: Tensor, key: Tensor, scale: float | Tensor) -> Precision:
-    """Say how squared distances may be computed.
+    """Return how squared distances may be computed.
 
     Args:
         query: (..., Q, F).
         key: (..., K, F).
-        scale: 1/h², of a softmax over all keys.
+        scale: 1/h² of a softmax over all keys.
 
     Returns:
-        See the module.
+        The precision, decided as the module's docstring says.
 
     Example:
         >>> x = torch.ones(40, 8)
         >>> guard(x, x, 0.1), guard(x, x, 100.0), guard(x, 1e9 * x * torch.arange(40.0)[:, None], 1.0)
         ('single', 'double', 'none')
     """
-    norms = squared_norms(query, key, widened=False)
-    far = _far(norms)
-    if _single(far, scale, shallow(far, norms[1], scale, True), NEAR):
+    norms = squared_norms(query, key, with_operands=False)
+    max_norms = _max_norms(norms)
+    if _single_is_exact(max_norms, scale, no_row_underflows(max_norms, norms[1], scale, True), NEAR):
         return "single"
     return "none" if center(query, key, scale, 1.0) is None else "double"
 
 
-def _far(norms: Norms) -> tuple[float, float]:
-    """The largest of both sides."""
+def _max_norms(norms: Norms) -> tuple[float, float]:
+    """Return max‖q‖² and max‖k‖²."""
     return float(norms[0].max()), float(norms[1].max())
 
 
-def _nearness(problem: Problem) -> float:
-    """How near a score wants points to be for products in their own type; no point is near enough for a root."""
+def _norm_limit(problem: Problem) -> float:
+    """Return the limit of ‖q‖·‖k‖/h² for products in the operands' own dtype; roots never allow them."""
     if rooted(problem.pointwise):
         return -1.0
     return (NEAR_EDGES if isinstance(problem.pointwise, EpanechnikovShape) else NEAR) / steepness(problem.pointwise)
 
 
-def _single(far: tuple[float, float], scale: float | Tensor, near_counts: bool, nearness: float) -> bool:
+def _single_is_exact(
+    max_norms: tuple[float, float], scale: float | Tensor, far_pairs_are_zero: bool, limit: float
+) -> bool:
     """Return whether products in the operands' own dtype are as exact as the equation.
 
     Args:
-        far: max‖q‖² and max‖k‖².
+        max_norms: max‖q‖² and max‖k‖².
         scale: 1/h².
-        near_counts: whether distances between vectors far apart do not count.
-        nearness: the largest ‖q‖·‖k‖/h² of norms alike.
+        far_pairs_are_zero: whether pairs far apart have weight 0.
+        limit: the largest ‖q‖·‖k‖/h² of similar norms.
     """
-    steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    less, more = sorted(far)
-    most = min(more, 4 * less) if near_counts else more
-    return more * max(1.0, steepest) <= _LARGEST and (less * most) ** 0.5 * steepest <= nearness
+    max_scale = float(scale.max()) if isinstance(scale, Tensor) else scale
+    smaller, larger = sorted(max_norms)
+    similar = min(larger, 4 * smaller) if far_pairs_are_zero else larger
+    return larger * max(1.0, max_scale) <= _LARGEST and (smaller * similar) ** 0.5 * max_scale <= limit
 
 
-def shallow(far: tuple[float, float], of_key: Tensor, scale: float | Tensor, all_seen: bool) -> bool:
+def no_row_underflows(
+    max_norms: tuple[float, float], key_norms: Tensor, scale: float | Tensor, all_visible: bool
+) -> bool:
     """Return whether each row has a key whose score is not far below 0.
 
     Args:
-        far: max‖q‖² and max‖k‖².
-        of_key: ‖k‖², (..., K, 1).
+        max_norms: max‖q‖² and max‖k‖².
+        key_norms: ‖k‖², (..., K, 1).
         scale: 1/h².
-        all_seen: whether every row may see every key, the nearest too.
+        all_visible: whether every row may see every key, including the one of smallest norm.
 
     Returns:
-        Whether (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for all queries and the key of least norm or, if a row may not see that key,
-        all keys; False if a norm is NaN.
+        True if (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for all queries and the key of smallest norm or, if some row may not see that
+        key, all keys; False if a norm is NaN.
 
     Example:
-        >>> far = torch.tensor([[8.0], [8e4]])
-        >>> shallow((8.0, 8e4), far, 0.1, True), shallow((8.0, 8e4), far, 0.1, False)
+        >>> norms = torch.tensor([[8.0], [8e4]])
+        >>> no_row_underflows((8.0, 8e4), norms, 0.1, True), no_row_underflows((8.0, 8e4), norms, 0.1, False)
         (True, False)
     """
-    steepest = float(scale.max()) if isinstance(scale, Tensor) else scale
-    # Nearly always all keys are near enough, and the least norms need not be computed.
-    return _above(far[0], far[1], steepest) or (
-        all_seen and far[1] == far[1] and _above(far[0], float(of_key.amin(-2).max()), steepest)
+    max_scale = float(scale.max()) if isinstance(scale, Tensor) else scale
+    query_norm, key_norm = max_norms
+    # Nearly always all keys are near enough, and the smallest norms need not be computed.
+    return _within_depth(query_norm, key_norm, max_scale) or (
+        all_visible and not isnan(key_norm) and _within_depth(query_norm, float(key_norms.amin(-2).max()), max_scale)
     )
 
 
-def _above(of_query: float, of_key: float, scale: float) -> bool:
-    farthest: float = of_query**0.5 + of_key**0.5
-    return farthest**2 * scale / 2 <= DEPTH
+def _within_depth(query_norm: float, key_norm: float, scale: float) -> bool:
+    """Return whether (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH`, given ‖q‖², ‖k‖² and 1/h²."""
+    largest_distance: float = query_norm**0.5 + key_norm**0.5
+    return largest_distance**2 * scale / 2 <= DEPTH

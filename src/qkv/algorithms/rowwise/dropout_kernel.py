@@ -1,4 +1,4 @@
-"""Dropout by a hash of (seed, row, key), in 32 bits: twice as many numbers fill a register as in 64."""
+"""Dropout by a hash of (seed, row, key) in 32 bits, of which a register holds twice as many as of 64 bits."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -12,7 +12,7 @@ LOW32 = 0xFFFFFFFF
 
 @helper
 def mix(x):
-    """Mix 32 bits: MurmurHash3's fmix32, as `qkv.engine.dropout.mix`. Numba widens what it multiplies."""
+    """Mix 32 bits by MurmurHash3's fmix32, as `qkv.engine.dropout.mix`; the casts undo Numba's promotion to 64 bits."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(x ^ (x >> np.uint32(16)))

@@ -1,4 +1,4 @@
-"""Sparsemax and entmax of whole rows, by compiled loops that are faster than sorting."""
+"""Sparsemax and entmax of whole rows, by compiled loops that do not sort."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,12 @@ Doubles = NDArray[np.float64]
 
 
 def _microseconds(scores: Array, alpha: Doubles) -> float:
-    easy = np.isin(alpha, (1.5, 2.0)).all()
-    return scores.size * (2e-3 if easy else 1e-2)
+    products = np.isin(alpha, (1.5, 2.0)).all()
+    return scores.size * (2e-3 if products else 1e-2)
 
 
 def project(scores: Array, alpha: Doubles) -> Doubles:
-    """Turn rows of scores into the weights max(0, (α−1)s − τ)^(1/(α−1)) that sum to one, in place.
+    """Compute the weights max(0, (α−1)s − τ)^(1/(α−1)), which sum to one, of rows of scores, in place.
 
     Args:
         scores: (L, h, K), C-contiguous, overwritten with the weights; −inf for a masked key.
@@ -44,17 +44,17 @@ def project(scores: Array, alpha: Doubles) -> Doubles:
 
 
 def project_back(
-    weights: Array, grads: Array, tau: Doubles, of_tau: Doubles, alpha: Doubles, learns_alpha: bool
+    weights: Array, grads: Array, tau: Doubles, g_tau: Doubles, alpha: Doubles, needs_alpha: bool
 ) -> Doubles:
-    """Turn gradients of the weights into those of the scores, in place.
+    """Compute the gradients of the scores from those of the weights, in place.
 
     Args:
         weights: (L, h, K), as returned by `project`.
         grads: (L, h, K), C-contiguous, overwritten.
         tau: (L, h), as returned by `project`.
-        of_tau: (L, h), the gradient of τ; of size zero if there is none.
+        g_tau: (L, h), the gradient of τ; of size zero if there is none.
         alpha: (L).
-        learns_alpha: whether the gradient of α is needed.
+        needs_alpha: whether to compute the gradient of α.
 
     Returns:
         The gradient of α for each row (L, h); zeros if it is not needed.
@@ -68,7 +68,7 @@ def project_back(
     """
     items, height, keys = grads.shape
     d_alpha = np.empty((items, height))
-    given = alpha, learns_alpha, weights, tau, of_tau, grads, d_alpha
+    arguments = alpha, needs_alpha, weights, tau, g_tau, grads, d_alpha
     scratch = ((keys,), grads.dtype), ((thread_pool.APART,), grads.dtype)
-    thread_pool.run_in_chunks(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), given, scratch)
+    thread_pool.run_in_chunks(entmax_back, grads.dtype, d_alpha.size, _microseconds(grads, alpha), arguments, scratch)
     return d_alpha

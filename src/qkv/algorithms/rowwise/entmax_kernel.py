@@ -1,14 +1,14 @@
-"""Sparsemax and entmax of whole rows in place, exact and without sorting, and their derivatives.
+"""Sparsemax and entmax of whole rows in place, exact and without sorting, and their gradients.
 
 With x = (α−1)(s − max s) the weights are max(0, x − τ)^(1/(α−1)), and τ is the root of
 
     f(τ) = Σ max(0, x − τ)^(1/(α−1)) − 1,
 
-which falls. For α ≤ 2 it is convex: Newton's method started left of the root climbs to it and never passes it. The root
-lies in [−1, 0), so it starts at −1, and only entries above −1 can ever matter: they are gathered once (a few in a
-hundred, as a rule), and each step takes sums over them. For α = 2, where f is made of straight pieces, the steps end on
-the root after finitely many; for α = 1.5 they double the digits. For other α the steps are kept within an interval that
-holds the root. Sums and τ are float64, and float32 weights are rounded once.
+which decreases. For α ≤ 2 it is convex: Newton's method started left of the root approaches it from the left. The root
+lies in [−1, 0), so the method starts at −1, and only entries above −1 can matter: they are gathered once (usually a few
+percent), and each step sums over them. For α = 2, f is piecewise linear, and the steps reach the root after finitely
+many; for α = 1.5 each step doubles the number of correct digits. For other α the steps are confined to an interval that
+contains the root. Sums and τ are float64, and float32 weights are rounded once.
 """
 
 # mypy: ignore-errors
@@ -22,7 +22,7 @@ from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
 STEPS = 100
 LEAST = 1e-300
-# Exact in both float types; a Python number would lift float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -42,7 +42,7 @@ def _log(x):
 
 @helper
 def _power(base, exponent):
-    """max(0, base)^exponent, 0 where the base or the power is below the normal numbers."""
+    """Return max(0, base)^exponent; 0 if the base or the power is not a normal number."""
     y = exponent * _log(base if base > LEAST else 1.0)
     y = -708.0 if y < -708.0 else (708.0 if y > 708.0 else y)
     e = exp(y)
@@ -50,7 +50,7 @@ def _power(base, exponent):
 
 
 @reduction
-def _unequal_to_itself(s):
+def _count_nan(s):
     """Count the entries that are NaN."""
     count = 0
     for k in range(s.size):
@@ -60,7 +60,7 @@ def _unequal_to_itself(s):
 
 @helper
 def _gather(s, top, slope, near):
-    """Gather the entries x = slope·(s − top) above −1, and say how many there are."""
+    """near ← the entries x = slope·(s − top) above −1; return how many there are."""
     count = 0
     for k in range(s.size):
         x = slope * (np.float64(s[k]) - top)
@@ -70,8 +70,8 @@ def _gather(s, top, slope, near):
 
 
 @reduction
-def _step_of_two(near, tau):
-    """Give the number of entries above τ and their sum."""
+def _sums_for_sparsemax(near, tau):
+    """Return the number of entries above τ and their sum."""
     count, total = 0.0, 0.0
     for k in range(near.size):
         above = near[k] > tau
@@ -81,75 +81,75 @@ def _step_of_two(near, tau):
 
 
 @reduction
-def _step_of_three_halves(near, tau):
-    """Give Σ max(0, x − τ) and Σ max(0, x − τ)²."""
-    once, twice = 0.0, 0.0
+def _sums_for_entmax15(near, tau):
+    """Return Σ max(0, x − τ) and Σ max(0, x − τ)²."""
+    first_power, second_power = 0.0, 0.0
     for k in range(near.size):
         d = near[k] - tau
         d = d if d > 0.0 else 0.0
-        once += d
-        twice += d * d
-    return once, twice
+        first_power += d
+        second_power += d * d
+    return first_power, second_power
 
 
 @reduction
-def _step_of_any(near, tau, exponent):
-    """Give Σ max(0, x − τ)^e and Σ max(0, x − τ)^(e−1)."""
-    whole, slope = 0.0, 0.0
+def _sums_for_any_alpha(near, tau, exponent):
+    """Return Σ max(0, x − τ)^e and Σ max(0, x − τ)^(e−1)."""
+    total, slope = 0.0, 0.0
     for k in range(near.size):
         d = near[k] - tau
         p = _power(d, exponent)
-        whole += p
+        total += p
         slope += p / d if d > LEAST else 0.0
-    return whole, slope
+    return total, slope
 
 
 @helper
-def _climb(near, sparse):
-    """Climb to the root of f from −1, for α = 2 and 1.5; stops where a step no longer climbs."""
+def _newton(near, sparse):
+    """Return the root of f for α = 2 and 1.5, by Newton's method from −1 until a step no longer increases τ."""
     tau = -1.0
     for _ in range(STEPS):
         if sparse:
-            count, total = _step_of_two(near, tau)
-            following = (total - 1.0) / count
+            count, total = _sums_for_sparsemax(near, tau)
+            next_tau = (total - 1.0) / count
         else:
-            once, twice = _step_of_three_halves(near, tau)
-            following = tau + (twice - 1.0) / (2.0 * once)
-        if not following > tau:
+            first_power, second_power = _sums_for_entmax15(near, tau)
+            next_tau = tau + (second_power - 1.0) / (2.0 * first_power)
+        if not next_tau > tau:
             break
-        tau = following
+        tau = next_tau
     return tau
 
 
 @helper
-def _close_in(near, exponent):
-    """Find the root of f for any α: Newton's steps, and halves where one would leave the interval of the root."""
+def _bounded_newton(near, exponent):
+    """Return the root of f for any α, by Newton's method, or bisection where a step would leave the root's interval."""
     low, high, tau = -1.0, 0.0, -1.0
     for _ in range(STEPS):
-        whole, slope = _step_of_any(near, tau, exponent)
-        if whole >= 1.0:
+        total, slope = _sums_for_any_alpha(near, tau, exponent)
+        if total >= 1.0:
             low = tau
         else:
             high = tau
-        following = tau + (whole - 1.0) / (exponent * slope) if slope > 0.0 else low
-        if not low < following < high:
-            following = 0.5 * (low + high)
-        if following == tau or following <= low or following >= high:
+        next_tau = tau + (total - 1.0) / (exponent * slope) if slope > 0.0 else low
+        if not low < next_tau < high:
+            next_tau = 0.5 * (low + high)
+        if next_tau == tau or next_tau <= low or next_tau >= high:
             break
-        tau = following
+        tau = next_tau
     return tau
 
 
 @helper
-def _easy(alpha):
-    """Whether a power is a product."""
+def _is_product(alpha):
+    """Return whether the power 1/(α−1) is 1 or 2, a product."""
     return alpha == 2.0 or alpha == 1.5  # noqa: PLR1714 - Numba knows no sets
 
 
 @helper
-def _weigh(s, top, alpha, tau):
+def _scores_to_weights(s, top, alpha, tau):
     slope = alpha - 1.0
-    if _easy(alpha):
+    if _is_product(alpha):
         for k in range(s.size):
             d = slope * (np.float64(s[k]) - top) - tau
             d = d if d > 0.0 else 0.0
@@ -161,20 +161,20 @@ def _weigh(s, top, alpha, tau):
 
 @kernel("void(i8, i8, f8[::1], F[:,:,::1], f8[:,::1], f8[::1], F[::1])")
 def entmax(start, stop, alpha, scores, tau, near, columns):
-    """Turn the rows start to stop, counted over (L, h), of scores into weights.
+    """Compute the weights of the rows start to stop, counted over (L, h), in place of their scores.
 
     Args:
         start, stop: the range of rows.
         alpha: (L); 2 is sparsemax.
-        scores: in place, (L, h, K); −inf where a key is hidden, whose weight is then 0.
-        tau: out, (L, h): τ of (α−1)·s itself, not shifted; +inf in a row that sees nothing, NaN in one that holds NaN.
-        near, columns: scratch of this thread: K + 1 and 64.
+        scores: (L, h, K), −inf for masked keys; overwritten with the weights.
+        tau: (L, h), written: τ of (α−1)·s, not shifted; +inf for a row without visible keys, NaN for a row with a NaN.
+        near, columns: scratch of this thread, K + 1 and 64 numbers.
     """
     for row in range(start, stop):
         n, q = row // scores.shape[1], row % scores.shape[1]
         s, slope = scores[n, q], alpha[n] - 1.0
         top = np.float64(largest(s, columns))
-        if _unequal_to_itself(s) > 0 or top == np.inf:
+        if _count_nan(s) > 0 or top == np.inf:
             tau[n, q] = np.nan
             for k in range(s.size):
                 s[k] = ZERO if s[k] == -np.inf else np.nan
@@ -182,15 +182,17 @@ def entmax(start, stop, alpha, scores, tau, near, columns):
             tau[n, q] = np.inf
             s[:] = 0
         else:
-            found = near[: _gather(s, top, slope, near)]
-            shifted = _climb(found, alpha[n] == 2.0) if _easy(alpha[n]) else _close_in(found, 1.0 / slope)
-            _weigh(s, top, alpha[n], shifted)
+            gathered = near[: _gather(s, top, slope, near)]
+            shifted = (
+                _newton(gathered, alpha[n] == 2.0) if _is_product(alpha[n]) else _bounded_newton(gathered, 1.0 / slope)
+            )
+            _scores_to_weights(s, top, alpha[n], shifted)
             tau[n, q] = shifted + slope * top
 
 
 @helper
 def _slopes(w, alpha, q):
-    """q = p^(2−α), so that dp/ds = diag(q) − qqᵀ/Σq."""
+    """q ← p^(2−α), so that dp/ds = diag(q) − qqᵀ/Σq."""
     if alpha == 2.0:
         for k in range(q.size):
             q[k] = ONE if w[k] > ZERO else w[k]
@@ -204,52 +206,52 @@ def _slopes(w, alpha, q):
 
 @reduction
 def _sums(q, g):
-    """Give Σq and Σqg."""
-    total, pulled = 0.0, 0.0
+    """Return Σq and Σqg."""
+    total, total_qg = 0.0, 0.0
     for k in range(q.size):
         total += np.float64(q[k])
-        pulled += np.float64(q[k]) * np.float64(g[k])
-    return total, pulled
+        total_qg += np.float64(q[k]) * np.float64(g[k])
+    return total, total_qg
 
 
 @reduction
-def _sums_of_alpha(w, g, slope):
-    """Give the sums of dp/dα's own part, p/(α−1)² − p log p/(α−1), alone and with the gradient."""
-    own, pulled = 0.0, 0.0
+def _alpha_sums(w, g, slope):
+    """Return Σd and Σdg of d = p/(α−1)² − p log p/(α−1), which is dp/dα at constant τ."""
+    total_d, total_dg = 0.0, 0.0
     for k in range(w.size):
         p = np.float64(w[k])
-        part = p / (slope * slope) - p * _log(p if p > LEAST else 1.0) / slope
-        own += part
-        pulled += part * np.float64(g[k])
-    return own, pulled
+        d = p / (slope * slope) - p * _log(p if p > LEAST else 1.0) / slope
+        total_d += d
+        total_dg += d * np.float64(g[k])
+    return total_d, total_dg
 
 
 @helper
-def _level(q, g, level):
+def _multiply_difference(q, g, mean):
     for k in range(g.size):
-        g[k] = q[k] * (g[k] - level)
+        g[k] = q[k] * (g[k] - mean)
 
 
 @inlined
-def _pull_alpha(w, g, slope, total, pulled, tau, of_tau):
-    """Give the gradient of α: Σ dp/dα = 0 gives the share c of q; dτ/dα = τ/(α−1) − (α−1)c."""
-    own, own_pulled = _sums_of_alpha(w, g, slope)
-    c = -own / total
-    return own_pulled + c * pulled + (tau / slope - slope * c) * of_tau
+def _alpha_gradient(w, g, slope, total, total_qg, tau, g_tau):
+    """Return the gradient of α. dp/dα = d + cq with Σ dp/dα = 0, and dτ/dα = τ/(α−1) − (α−1)c."""
+    total_d, total_dg = _alpha_sums(w, g, slope)
+    c = -total_d / total
+    return total_dg + c * total_qg + (tau / slope - slope * c) * g_tau
 
 
 @kernel("void(i8, i8, f8[::1], b1, F[:,:,::1], f8[:,::1], f8[:,::1], F[:,:,::1], f8[:,::1], F[::1], F[::1])")
-def entmax_back(start, stop, alpha, learns, weights, tau, of_tau, grads, d_alpha, q, hold):
-    """Turn gradients of the weights into those of the scores, for the rows start to stop, counted over (L, h).
+def entmax_back(start, stop, alpha, needs_alpha, weights, tau, g_tau, grads, d_alpha, q, typed):
+    """Compute the gradients of the scores from those of the weights, in place, for the rows start to stop of (L, h).
 
     Args:
-        start, stop, alpha, tau: as in `entmax`, which gave τ.
-        learns: whether the gradient of α is wanted.
-        weights: (L, h, K), what `entmax` gave.
-        of_tau: (L, h), the gradient of τ; of size zero where there is none.
-        grads: in place, (L, h, K).
-        d_alpha: out, (L, h).
-        q, hold: scratch of this thread: K and 1.
+        start, stop, alpha: as in `entmax`.
+        needs_alpha: whether to compute the gradient of α.
+        weights, tau: as computed by `entmax`.
+        g_tau: (L, h), the gradient of τ; of size zero for none.
+        grads: (L, h, K), overwritten.
+        d_alpha: (L, h), written.
+        q, typed: scratch of this thread, K and 1 numbers.
 
     Source: Peters, Niculae and Martins 2019, section 3; Correia, Niculae and Martins 2019, "Adaptively Sparse
         Transformers", proposition 1.
@@ -257,14 +259,14 @@ def entmax_back(start, stop, alpha, learns, weights, tau, of_tau, grads, d_alpha
     for row in range(start, stop):
         n, r = row // grads.shape[1], row % grads.shape[1]
         w, g, slope = weights[n, r], grads[n, r], alpha[n] - 1.0
-        pulled_tau = of_tau[n, r] if of_tau.size else 0.0
+        g_row_tau = g_tau[n, r] if g_tau.size else 0.0
         _slopes(w, alpha[n], q)
-        total, pulled = _sums(q, g)
+        total, total_qg = _sums(q, g)
         d_alpha[n, r] = 0
         if tau[n, r] == np.inf:
             g[:] = 0
         else:
-            if learns:
-                d_alpha[n, r] = _pull_alpha(w, g, slope, total, pulled, tau[n, r], pulled_tau)
-            hold[0] = (pulled - slope * pulled_tau) / total
-            _level(q, g, hold[0])
+            if needs_alpha:
+                d_alpha[n, r] = _alpha_gradient(w, g, slope, total, total_qg, tau[n, r], g_row_tau)
+            typed[0] = (total_qg - slope * g_row_tau) / total
+            _multiply_difference(q, g, typed[0])

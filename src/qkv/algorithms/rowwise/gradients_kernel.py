@@ -1,4 +1,4 @@
-"""From gradients of the weights to those of the products of a tile, one whole row at a time; undoes `weights_kernel`.
+"""Compute gradients of the products of a tile from those of the weights, row by row: the backward of `weights_kernel`.
 
 The equations are those of `qkv.algorithms.tiled.row_rules`. Sums along a row are float64.
 """
@@ -10,22 +10,31 @@ import numpy as np
 
 from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
 from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide
-from qkv.algorithms.rowwise.weights_kernel import BELL, BOX, GAUSSIAN, HALF, LINEAR, MEAN, SOFTMAX, SUM
+from qkv.algorithms.rowwise.weights_kernel import (
+    BOXCAR,
+    GAUSSIAN,
+    GAUSSIAN_SHAPE,
+    LINEAR,
+    MEAN,
+    NEGATIVE_HALF,
+    SOFTMAX,
+    SUM,
+)
 from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel, reduction
 
-# Exact in both float types; a Python number would lift float32 to float64.
-ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
+# Exact in both float types; a Python float would promote float32 to float64.
+ZERO, ONE, HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
 
 @helper
-def _keep(share, bits, start, threshold, keep):
-    """Give what each weight is multiplied by under dropout."""
+def _keep_factors(factors, bits, start, threshold, keep):
+    """factors ← what dropout multiplies each weight by: 0 or 1/(1 − p)."""
     wide_registers()
-    for k in range(share.size):
+    for k in range(factors.size):
         key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        share[k] = keep if mix(np.uint32(bits + key)) >= threshold else ZERO
+        factors[k] = keep if mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
 @helper
@@ -45,49 +54,52 @@ def _inner(x, y):
 
 
 @helper
-def _level(q, g, level):
+def _multiply_difference(q, g, mean):
     """g ← q(g − level)."""
     wide_registers()
     for k in range(g.size):
-        g[k] = q[k] * (g[k] - level)
+        g[k] = q[k] * (g[k] - mean)
 
 
 @helper
-def _evenly(g, level, total, added):
+def _subtract_divide_add(g, mean, total, addend):
     """g ← (g − level)/total + added."""
     wide_registers()
     for k in range(g.size):
-        g[k] = (g[k] - level) / total + added
+        g[k] = (g[k] - mean) / total + addend
 
 
 @inlined
-def _unnormalize(rule, w, g, state, of_state, sink, visible, hold):
-    """Turn the gradient g of a row's weights into that of its scores; gives the gradient of the sink."""
+def _backward_normalizer(rule, w, g, state, g_state, sink, visible, typed):
+    """g ← the gradient of a row's scores, from that of its weights; return the gradient of the sink.
+
+    Numbers go through `typed`, whose element type is that of the row, so that float32 is not promoted.
+    """
     if rule == SOFTMAX:
         delta = _inner(w, g)
-        hold[0] = delta - of_state
-        _level(w, g, hold[0])
-        return 0.0 if sink == -np.inf else np.exp(sink - state) * (of_state - delta)
+        typed[0] = delta - g_state
+        _multiply_difference(w, g, typed[0])
+        return 0.0 if sink == -np.inf else np.exp(sink - state) * (g_state - delta)
     if rule == GAUSSIAN:
-        hold[0] = _inner(w, g) - of_state * state
-        _level(w, g, hold[0])
+        typed[0] = _inner(w, g) - g_state * state
+        _multiply_difference(w, g, typed[0])
         return 0.0
     if rule == SUM:
-        hold[0], hold[1], hold[2] = _inner(w, g), 1.0 if state == 0.0 else state, of_state
+        typed[0], typed[1], typed[2] = _inner(w, g), 1.0 if state == 0.0 else state, g_state
         if state == 0.0:
-            g[:] = hold[2]
+            g[:] = typed[2]
         else:
-            _evenly(g, hold[0], hold[1], hold[2])
+            _subtract_divide_add(g, typed[0], typed[1], typed[2])
         return 0.0
     if rule == MEAN:
-        hold[0], hold[1] = 0.0, max(visible, 1)
-        _evenly(g, hold[0], hold[1], hold[0])
+        typed[0], typed[1] = 0.0, max(visible, 1)
+        _subtract_divide_add(g, typed[0], typed[1], typed[0])
     return 0.0
 
 
 @helper
-def _bump_slope(x, power):
-    """d/dx max(0, 1 − x^(power/2)): 0 outside, and at x = 0 where a root has no slope."""
+def _epanechnikov_slope(x, power):
+    """Return d/dx max(0, 1 − x^(power/2)); 0 outside the support, and at x = 0 where a root has no derivative."""
     if x >= 1.0 or (x == 0.0 and power != 2.0):
         return 0.0
     if power == 2.0:
@@ -96,12 +108,12 @@ def _bump_slope(x, power):
 
 
 @helper
-def _unbend_bell(single, g, x, scale):
+def _backward_gaussian(single, g, x, scale):
     wide_registers()
     if single:
         for k in range(g.size):
             d = (ZERO if x[k] < ZERO else x[k]) * scale
-            x[k] = -HALF_OF * exp_single_or_zero(np.float32(-HALF_OF * d)) * g[k]
+            x[k] = -HALF * exp_single_or_zero(np.float32(-HALF * d)) * g[k]
     else:
         for k in range(g.size):
             d = (ZERO if x[k] < ZERO else x[k]) * scale
@@ -109,7 +121,7 @@ def _unbend_bell(single, g, x, scale):
 
 
 @helper
-def _unbend_bump(power, g, x, scale):
+def _backward_epanechnikov(power, g, x, scale):
     wide_registers()
     if power == 2.0:
         for k in range(g.size):
@@ -117,25 +129,25 @@ def _unbend_bump(power, g, x, scale):
     else:
         for k in range(g.size):
             d = (ZERO if x[k] < ZERO else x[k]) * scale
-            x[k] = _bump_slope(np.float64(d), power) * g[k]
+            x[k] = _epanechnikov_slope(np.float64(d), power) * g[k]
 
 
 @helper
-def _unbend(shape, power, single, g, x, scale):
-    """x ← the gradient of x·scale, the distance or the dot product."""
+def _backward_shape(shape, power, single, g, x, scale):
+    """x ← the gradient of x·scale, from the gradient g of shape(x·scale)."""
     if shape == LINEAR:
         copy_row(g, x)
-    elif shape == HALF:
+    elif shape == NEGATIVE_HALF:
         for k in range(g.size):
-            x[k] = -HALF_OF * g[k]
-    elif shape == BELL:
-        _unbend_bell(single, g, x, scale)
+            x[k] = -HALF * g[k]
+    elif shape == GAUSSIAN_SHAPE:
+        _backward_gaussian(single, g, x, scale)
     else:
-        _unbend_bump(power, g, x, scale)
+        _backward_epanechnikov(power, g, x, scale)
 
 
 @reduction
-def _pulled_scale(shape, x, products):
+def _scale_gradient(shape, x, products):
     wide_registers()
     total = 0.0
     for k in range(x.size):
@@ -145,7 +157,7 @@ def _pulled_scale(shape, x, products):
 
 
 @helper
-def _scale(x, scale):
+def _multiply_by(x, scale):
     wide_registers()
     for k in range(x.size):
         x[k] *= scale
@@ -157,31 +169,36 @@ _SIGNATURE = (
 )
 
 
-def unweigh(
-    start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, drop, number, left,
-    weights, state, grads, of_state, learns_scale, d_sink, d_scale, share, copy, hold, wide,
+def rows_backward(
+    start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, drop, row_offset, column_offset,
+    weights, state, grads, g_state, needs_scale, d_sink, d_scale, factors, copy, typed, typed_scale,
 ):  # fmt: skip
-    """Turn gradients of the weights into those of the products, for the rows start to stop of a tile.
+    """Compute the gradients of the products from those of the weights, for the rows start to stop of a tile.
 
     Args:
-        start, stop, shape, power, rule, single: as in `weigh`; a BOX sends nothing back.
-        products: in and out, (L, h, c): become the gradients of the products.
-        scale, sink, first, last, mask, drop, number, left: as in `weigh`.
-        weights: in and out, (L, h, c): what `weigh` gave without dropout; become the weights that are applied.
-        state: (L, h), what `weigh` gave.
-        grads: in and out, (L, h, c): of the weights that are applied; become those of the scores.
-        of_state: (L, h), the gradient of the state; of size zero where there is none.
-        learns_scale: whether the gradient of the scale is wanted.
-        d_sink, d_scale: out, (L, h).
-        share, copy, hold, wide: scratch of this thread: c, c, 4 and 1 numbers.
+        start, stop, shape, power, rule, single: as in `rows_forward`; the gradient through a BOXCAR is zero.
+        products: (L, h, c), overwritten with their gradients.
+        scale, sink, first, last, mask, drop, row_offset, column_offset: as in `rows_forward`.
+        weights: (L, h, c), as `rows_forward` computed them without dropout; overwritten with the weights after dropout.
+        state: (L, h), as computed by `rows_forward`.
+        grads: (L, h, c), the gradients of the weights after dropout; overwritten with those of the scores.
+        g_state: (L, h), the gradient of the state; of size zero for none.
+        needs_scale: whether to compute the gradient of the scale.
+        d_sink, d_scale: (L, h), written.
+        factors, copy, typed, typed_scale: scratch of this thread, c, c, 4 and 1 numbers.
     """
     height, width = products.shape[1], products.shape[2]
     for row in range(start, stop):
         n, q = row // height, row % height
-        low, high = max(np.int64(first[n, q]) - left, 0), min(np.int64(last[n, q]) - left, width)
+        low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
         low = min(low, width)
         high = max(low, high)
-        x, w, g, kept = products[n, q, low:high], weights[n, q, low:high], grads[n, q, low:high], share[: high - low]
+        x, w, g, row_factors = (
+            products[n, q, low:high],
+            weights[n, q, low:high],
+            grads[n, q, low:high],
+            factors[: high - low],
+        )
         products[n, q, :low] = 0
         products[n, q, high:] = 0
         grads[n, q, :low] = 0
@@ -189,31 +206,31 @@ def unweigh(
         d_sink[n, q] = 0
         d_scale[n, q] = 0
         if drop.size:
-            bits = row_bits(drop[0], np.uint64(number[n] + q))
-            hold[0] = np.uint64(drop[2]).view(np.float64)
-            _keep(kept, bits, left + low, drop[1], hold[0])
-            _multiply(g, kept)
+            bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
+            typed[0] = np.uint64(drop[2]).view(np.float64)
+            _keep_factors(row_factors, bits, column_offset + low, drop[1], typed[0])
+            _multiply(g, row_factors)
         visible = high - low
         if mask.size:
             visible = count_true(mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high])
-        pulled = of_state[n, q] if of_state.size else 0.0
-        d_sink[n, q] = _unnormalize(rule, w, g, state[n, q], pulled, sink[n], visible, hold)
+        g_row_state = g_state[n, q] if g_state.size else 0.0
+        d_sink[n, q] = _backward_normalizer(rule, w, g, state[n, q], g_row_state, sink[n], visible, typed)
         if mask.size:
-            hold[0] = 0
-            hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], hold[0])
+            typed[0] = 0
+            hide(g, mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high], typed[0])
         if drop.size:
-            _multiply(w, kept)
-        if shape == BOX:
+            _multiply(w, row_factors)
+        if shape == BOXCAR:
             x[:] = 0
             continue
-        if learns_scale:
+        if needs_scale:
             copy_row(x, copy)
-        wide[0] = scale[n]
-        _unbend(shape, power, single, g, x, wide[0])
-        if learns_scale:
-            d_scale[n, q] = _pulled_scale(shape, x, copy[: high - low])
-        _scale(x, wide[0])
+        typed_scale[0] = scale[n]
+        _backward_shape(shape, power, single, g, x, typed_scale[0])
+        if needs_scale:
+            d_scale[n, q] = _scale_gradient(shape, x, copy[: high - low])
+        _multiply_by(x, typed_scale[0])
 
 
-same = kernel(_SIGNATURE.replace("X", "F"))(unweigh)
-wider = kernel(_SIGNATURE.replace("X", "f8"))(unweigh)
+same_dtype = kernel(_SIGNATURE.replace("X", "F"))(rows_backward)
+float64_products = kernel(_SIGNATURE.replace("X", "f8"))(rows_backward)

@@ -1,9 +1,10 @@
-"""Kernels of squared distances between near points, as one matrix of a few MiB that is kept for the backward pass.
+"""Kernels of squared distances between near points, as one matrix of a few MiB that is stored for the backward pass.
 
-Where all pairs are one tile of `qkv.algorithms.rowwise.row_tiles` nothing is won by making the tile again: the products
-and the pass over the rows are the same, to the bit. A boxcar has no slope and needs none kept
+If all pairs fit one tile of `qkv.algorithms.rowwise.row_tiles`, storing it saves computing it again; products and
+weights are bitwise the same. A boxcar has zero gradient and needs no stored matrix
 (`qkv.algorithms.rowwise.distance_tiles`). With G the gradient of the distances, those of the operands are 2(q_i Σ_j
-G_ij − Σ_j G_ij k_j) and 2(k_j Σ_i G_ij − Σ_i G_ij q_i); the products with the wider operands hold the sums.
+G_ij − Σ_j G_ij k_j) and 2(k_j Σ_i G_ij − Σ_i G_ij q_i); products with the operands (−2q, ‖q‖², 1) and (k, 1, ‖k‖²)
+contain both sums.
 """
 
 from functools import lru_cache
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from qkv.algorithms.rowwise import distances, row_tiles
 from qkv.algorithms.rowwise.distances import Distances
-from qkv.algorithms.rowwise.squared_norms import Norms, wider
+from qkv.algorithms.rowwise.squared_norms import Norms, distance_operands
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
@@ -27,7 +28,7 @@ from qkv.scores.pointwise import BoxcarShape, rooted
 from qkv.scores.widened import as_it_is
 
 if TYPE_CHECKING:
-    from qkv.algorithms.rowwise.row_passes import RowMechanism, Tile
+    from qkv.algorithms.rowwise.row_passes import RowInputs, RowOperation
 
 
 def refuses(problem: Problem) -> str | None:
@@ -42,7 +43,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.normalizer != "sum", f"the normalizer is {problem.normalizer}, not sum"),
         (problem.bias != "none" or problem.state or problem.dropout, "a bias, a row state or dropout is asked for"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
-        (pairs_of(problem) > row_tiles.SIZE.pairs, "more pairs than one tile holds"),
+        (pairs_of(problem) > row_tiles.SIZE.scores, "more pairs than one tile holds"),
     )
     return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
 
@@ -63,112 +64,115 @@ def _declines(problem: Problem, facts: Distances) -> str | None:
 
 
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
-    """Attend, and store the matrix of weights for the backward pass."""
+    """Compute attention, and store the matrix of weights for the backward pass."""
     with as_it_is(facts.inputs.query):
         output = attend(facts.mechanism, facts.centered, facts.norms)
     return Result(output.to(call.query.dtype), None)
 
 
-def attend(recipe: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
-    """Attend.
+def attend(mechanism: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
+    """Compute attention.
 
     Args:
-        recipe: of a problem that this module serves.
+        mechanism: of a problem that this module does not refuse.
         inputs: query (..., Q, F), key (..., K, F) and value (..., K, V).
-        norms: of query and key, without gradients.
+        norms: squared norms of query and key, without gradients.
 
     Returns:
         The output (..., Q, V), differentiable once.
     """
     query, key, value = inputs[:3]
-    output: Tensor = _Near.apply(recipe, norms, query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _Near.apply(mechanism, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
 
 @lru_cache(maxsize=64)
-def _known(recipe: Mechanism, queries: int, keys: int) -> "tuple[RowMechanism, Tile]":
-    """What the pass over the rows is told, which holds no number of any tensor."""
+def _row_arguments(mechanism: Mechanism, queries: int, keys: int) -> "tuple[RowOperation, RowInputs]":
+    """Return the arguments of the pass over the rows that depend on sizes alone."""
     import numpy as np
 
-    from qkv.algorithms.rowwise.row_passes import Tile
+    from qkv.algorithms.rowwise.row_passes import RowInputs
 
-    items = prod(recipe.leading)
-    scale, sink, number = row_tiles.numbers_of(recipe, queries)
-    first, last = (np.full((items, queries), edge, np.int32) for edge in (0, keys))
+    items = prod(mechanism.leading)
+    scale, sink, row_offset = row_tiles.constant_item_parameters(mechanism, queries)
+    first, last = (np.full((items, queries), bound, np.int32) for bound in (0, keys))
     none = np.zeros((0, 0, 0))
-    tile = Tile(scale, sink, first, last, none.astype(np.bool_), none.astype(np.float32), number, 0)
-    return row_tiles.mechanism_of(recipe, None), tile
+    rows = RowInputs(scale, sink, first, last, none.astype(np.bool_), none.astype(np.float32), row_offset, 0)
+    return row_tiles.row_operation(mechanism, None), rows
 
 
 class _Near(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recipe: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        wide = wider(query, key, norms.query, norms.key) if norms.wide is None else norms.wide
-        output, products, weights, state = _forward(recipe, wide, value)
-        ctx.recipe, ctx.state = recipe, state
-        ctx.save_for_backward(query, key, value, weights, products, *wide)
+    def forward(ctx: Any, mechanism: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        operands = norms.operands or distance_operands(query, key, norms.query, norms.key)
+        output, products, weights, state = _forward(mechanism, operands, value)
+        ctx.mechanism, ctx.state = mechanism, state
+        ctx.save_for_backward(query, key, value, weights, products, *operands)
         return output
 
     @staticmethod
     @once_differentiable("rowwise")
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, products, wide_query, wide_key = ctx.saved_tensors
+        query, key, value, weights, products, left, right = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2:]
         d_query = d_key = None
         with as_it_is(query):
             d_value = batched(weights.mT, g) if wanted[2] else None
             if wanted[0] or wanted[1]:
                 with borrow_workspace() as workspace:
-                    slopes = _slopes(ctx.recipe, ctx.state, batched(g, value.mT), weights, products, workspace)
-                    d_query = _of_query(query, batched(slopes, wide_key)) if wanted[0] else None
-                    d_key = _of_key(key, batched(slopes.mT, wide_query)) if wanted[1] else None
+                    g_weights = batched(g, value.mT)
+                    G = _product_gradients(ctx.mechanism, ctx.state, g_weights, weights, products, workspace)
+                    d_query = _query_gradient(query, batched(G, right)) if wanted[0] else None
+                    d_key = _key_gradient(key, batched(G.mT, left)) if wanted[1] else None
         return None, None, d_query, d_key, d_value
 
 
-def _forward(recipe: Mechanism, wide: tuple[Tensor, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """Output, products, weights, and what each row sums to."""
+def _forward(
+    mechanism: Mechanism, operands: tuple[Tensor, Tensor], value: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Return output, products, weights, and the row states."""
     from qkv.algorithms.rowwise import row_passes
 
-    query, key = wide
-    mechanism, tile = _known(recipe, query.shape[-2], key.shape[-2])
+    query, key = operands
+    operation, rows = _row_arguments(mechanism, query.shape[-2], key.shape[-2])
     products = batched(query, key.mT)
     weights = torch.empty_like(products)
-    state = row_passes.weigh(mechanism, tile, _flat(products), _flat(weights))
+    state = row_passes.rows_forward(operation, rows, _as_3d(products), _as_3d(weights))
     return batched(weights, value), products, weights, state
 
 
-def _slopes(
-    recipe: Mechanism, state: Any, grads: Tensor, weights: Tensor, products: Tensor, workspace: Workspace
+def _product_gradients(
+    mechanism: Mechanism, state: Any, grads: Tensor, weights: Tensor, products: Tensor, workspace: Workspace
 ) -> Tensor:
-    """The gradients of the distances; what is kept stays as it is, for the graph may be walked again."""
+    """Return the gradients of the distances, in copies, because a retained graph may be differentiated again."""
     import numpy as np
 
     from qkv.algorithms.rowwise import row_passes
 
     shape, dtype = tuple(products.shape), products.dtype
-    slopes, applied = (
-        workspace.take(name, shape, dtype).copy_(x) for name, x in (("slopes", products), ("weights", weights))
+    products, weights = (
+        workspace.take(name, shape, dtype).copy_(x) for name, x in (("products", products), ("weights", weights))
     )
-    mechanism, tile = _known(recipe, shape[-2], shape[-1])
-    arrays = _flat(slopes), _flat(applied), state, _flat(grads), np.zeros((0, 0)), False
-    row_passes.unweigh(mechanism, tile, *arrays)
-    return slopes
+    operation, rows = _row_arguments(mechanism, shape[-2], shape[-1])
+    arrays = _as_3d(products), _as_3d(weights), state, _as_3d(grads), np.zeros((0, 0)), False
+    row_passes.rows_backward(operation, rows, *arrays)
+    return products
 
 
-def _of_query(query: Tensor, pulled: Tensor) -> Tensor:
-    """2(q Σ G − G k), from G·(k, 1, ‖k‖²)."""
+def _query_gradient(query: Tensor, sums: Tensor) -> Tensor:
+    """Return 2(q Σ G − G k), from G·(k, 1, ‖k‖²)."""
     width = query.shape[-1]
-    return pulled[..., :width].mul(-2).addcmul_(query, pulled[..., width : width + 1], value=2)
+    return sums[..., :width].mul(-2).addcmul_(query, sums[..., width : width + 1], value=2)
 
 
-def _of_key(key: Tensor, pulled: Tensor) -> Tensor:
-    """2(k Σ G − Gᵀq), from Gᵀ·(−2q, ‖q‖², 1)."""
+def _key_gradient(key: Tensor, sums: Tensor) -> Tensor:
+    """Return 2(k Σ G − Gᵀq), from Gᵀ·(−2q, ‖q‖², 1)."""
     width = key.shape[-1]
-    return torch.addcmul(pulled[..., :width], key, pulled[..., width + 1 :], value=2)
+    return torch.addcmul(sums[..., :width], key, sums[..., width + 1 :], value=2)
 
 
-def _flat(x: Tensor) -> Any:
-    """(..., h, c) to an array (L, h, c)."""
+def _as_3d(x: Tensor) -> Any:
+    """Reshape (..., h, c) to an array (L, h, c)."""
     return x.detach().view(-1, *x.shape[-2:]).numpy()
 
 

@@ -18,7 +18,7 @@ def copy_row(x, y):
 
 @helper
 def hide(s, seen, hidden):
-    """Write `hidden` where a key is not seen."""
+    """s ← `hidden` where a key is masked."""
     for k in range(s.size):
         s[k] = s[k] if seen[k] else hidden
 
@@ -34,14 +34,14 @@ def count_true(seen):
 
 @helper
 def largest(s, columns):
-    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
+    """Return the largest score that is not NaN; 64 running maxima, in `columns`, let the loop fill registers."""
     columns[:] = -np.inf
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
+    full = s.size - s.size % 64
+    for start in range(0, full, 64):
+        block = s[start : start + 64]
         for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
+            columns[k] = block[k] if block[k] > columns[k] else columns[k]
+    for k in range(full, s.size):
         columns[0] = s[k] if s[k] > columns[0] else columns[0]
     top = columns[0]
     for k in range(64):

@@ -1,4 +1,4 @@
-"""The passes over the rows of a tile, forward and backward, shared out among threads."""
+"""Compiled passes over the rows of a tile, forward and backward, with the rows divided among threads."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -18,14 +18,14 @@ RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4, "gaussia
 
 @final
 @dataclass(frozen=True)
-class RowMechanism:
-    """What happens to a row.
+class RowOperation:
+    """The function that turns a row of products into weights.
 
     Attributes:
-        shape: of `SHAPES`, what follows a dot product (Linear) or a squared distance.
-        power: of an Epanechnikov kernel.
-        rule: of `RULES`; `scores` leaves normalizing to another kernel.
-        drop: seed, threshold and the bits of 1/(1 − p) of dropout, empty for none.
+        shape: a key of `SHAPES`, the function that follows a dot product (Linear) or a squared distance.
+        power: the power of an Epanechnikov kernel.
+        rule: a key of `RULES`, the normalizer; `scores` leaves normalizing to another kernel.
+        drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for no dropout.
     """
 
     shape: str
@@ -34,20 +34,21 @@ class RowMechanism:
     drop: NDArray[np.uint64]
 
     def cost(self, pairs: int) -> float:
-        """Microseconds for so many pairs on one thread, roughly."""
+        """Estimate the microseconds that one thread needs for some pairs."""
         return pairs * (1.1e-3 if self.drop.size else 6e-4)
 
 
-class Tile(NamedTuple):
-    """What is known of the rows of a tile of L items, h rows and c columns.
+class RowInputs(NamedTuple):
+    """The parameters and masks of the rows of a tile, which has L items, h rows and c columns.
 
     Attributes:
-        scale, sink: (L), the first multiplies the products; no sink is −inf.
+        scale: (L), multiplies the products.
+        sink: (L), −inf for no sink.
         first, last: int32 (L, h), the keys that each row may see.
-        mask: bool (1 or L, 1 or h, c), of size zero where there is none.
-        bias: likewise, added to the scores; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
-        number: int64 (L), the number of each item's first row in the whole problem.
-        left: the key in the first column.
+        mask: bool (1 or L, 1 or h, c); of size zero for no mask.
+        bias: added to the scores, of the same shape; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
+        row_offset: int64 (L), the number of each item's first row, counted over the whole problem.
+        column_offset: the number of the key in the first column.
     """
 
     scale: Doubles
@@ -56,18 +57,18 @@ class Tile(NamedTuple):
     last: NDArray[np.int32]
     mask: NDArray[np.bool_]
     bias: Array
-    number: NDArray[np.int64]
-    left: int
+    row_offset: NDArray[np.int64]
+    column_offset: int
 
 
-def weigh(mechanism: RowMechanism, tile: Tile, products: Array, weights: Array) -> Doubles:
-    """Turn products into weights.
+def rows_forward(operation: RowOperation, rows: RowInputs, products: Array, weights: Array) -> Doubles:
+    """Compute the weights of some rows from products of queries and keys.
 
     Args:
-        mechanism: what happens to a row.
-        tile: what is known of the rows.
-        products: (L, h, c), float64 where weights are float32 and distances need it.
-        weights: out, (L, h, c).
+        operation: the function of a row.
+        rows: parameters and masks of the rows.
+        products: (L, h, c); float64 beside float32 weights where distances need it.
+        weights: (L, h, c), written.
 
     Returns:
         The row states, (L, h).
@@ -76,76 +77,93 @@ def weigh(mechanism: RowMechanism, tile: Tile, products: Array, weights: Array) 
 
     Example:
         >>> whole, none, zeros = np.full((1, 1), 2, np.int32), np.zeros((0, 0, 0)), np.zeros(1, np.int64)
-        >>> tile = Tile(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
-        >>> mechanism = RowMechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
+        >>> rows = RowInputs(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
+        >>> operation = RowOperation("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
         >>> weights = np.empty((1, 1, 2))
-        >>> state = weigh(mechanism, tile, np.zeros((1, 1, 2)), weights)
+        >>> state = rows_forward(operation, rows, np.zeros((1, 1, 2)), weights)
         >>> weights, state
         (array([[[0.5, 0.5]]]), array([[0.69314718]]))
     """
     state = np.empty(products.shape[:2])
-    head = SHAPES[mechanism.shape], mechanism.power, RULES[mechanism.rule], weights.dtype == np.float32
-    given = *head, products, *tile[:6], mechanism.drop, *tile[6:], weights, state
+    codes = SHAPES[operation.shape], operation.power, RULES[operation.rule], weights.dtype == np.float32
+    arguments = *codes, products, *rows[:6], operation.drop, *rows[6:], weights, state
     scratch = ((products.shape[2],), products.dtype), ((64,), products.dtype)
-    kernel, time = _kernel(weights_kernel, products, weights), mechanism.cost(products.size)
-    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, given, scratch)
+    kernel, time = _kernel(weights_kernel, products, weights), operation.cost(products.size)
+    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, arguments, scratch)
     return state
 
 
-class Pulled(NamedTuple):
-    """Gradients of what a row's weights depend on beside the products: (L, h) each."""
+class ParameterGradients(NamedTuple):
+    """The gradients of sink and scale, as each row contributes to them, (L, h)."""
 
     sink: Doubles
     scale: Doubles
 
 
-def unweigh(
-    mechanism: RowMechanism,
-    tile: Tile,
+def rows_backward(
+    operation: RowOperation,
+    rows: RowInputs,
     products: Array,
     weights: Array,
     state: Doubles,
     grads: Array,
-    of_state: Doubles,
-    learns_scale: bool,
-) -> Pulled:
-    """Turn gradients of weights into those of products, in place.
+    g_state: Doubles,
+    needs_scale: bool,
+) -> ParameterGradients:
+    """Compute the gradients of scores and products from those of weights, in place.
 
     Args:
-        mechanism, tile: as given to `weigh`.
-        products: (L, h, c); become their gradients.
-        weights: (L, h, c), as `weigh` gave them without dropout; become those that are applied.
-        state: what `weigh` gave.
-        grads: (L, h, c), of the weights that are applied; become those of the scores.
-        of_state: (L, h), the gradient of the state; of size zero where there is none.
-        learns_scale: whether the gradient of the scale is wanted.
+        operation, rows: as for `rows_forward`.
+        products: (L, h, c); overwritten with their gradients.
+        weights: (L, h, c), as `rows_forward` computed them without dropout; overwritten with the weights after dropout.
+        state: as returned by `rows_forward`.
+        grads: (L, h, c), the gradients of the weights after dropout; overwritten with those of the scores.
+        g_state: (L, h), the gradient of the state; of size zero for none.
+        needs_scale: whether to compute the gradient of the scale.
 
     Returns:
-        The gradients of sink and scale, of each row.
+        The gradients of sink and scale for each row.
 
     Source: the equations of `qkv.algorithms.tiled.row_rules`.
 
     Example:
         >>> whole, none, zeros = np.full((1, 1), 2, np.int32), np.zeros((0, 0, 0)), np.zeros(1, np.int64)
-        >>> tile = Tile(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
-        >>> mechanism = RowMechanism("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
+        >>> rows = RowInputs(np.ones(1), np.full(1, -np.inf), 0 * whole, whole, none.astype(bool), none, zeros, 0)
+        >>> operation = RowOperation("Linear", 0.0, "softmax", np.zeros(0, np.uint64))
         >>> weights, products, grads = np.full((3, 1, 1, 2), 0.5)
         >>> grads[..., 0] = 1.5
-        >>> unweigh(mechanism, tile, products, weights, np.zeros((1, 1)), grads, np.zeros((0, 0)), True)
-        Pulled(sink=array([[0.]]), scale=array([[0.]]))
+        >>> rows_backward(operation, rows, products, weights, np.zeros((1, 1)), grads, np.zeros((0, 0)), True)
+        ParameterGradients(sink=array([[0.]]), scale=array([[0.]]))
         >>> products
         array([[[ 0.25, -0.25]]])
     """
-    found = Pulled(np.empty(products.shape[:2]), np.empty(products.shape[:2]))
-    keys, kinds = products.shape[2], (products.dtype, weights.dtype)
-    head = SHAPES[mechanism.shape], mechanism.power, RULES[mechanism.rule], weights.dtype == np.float32
-    given = *head, products, *tile[:5], mechanism.drop, *tile[6:], weights, state, grads, of_state, learns_scale, *found
-    scratch = ((keys,), kinds[1]), ((keys,), kinds[0]), *(((thread_pool.APART,), kind) for kind in kinds[::-1])
-    kernel, time = _kernel(gradients_kernel, products, weights), mechanism.cost(products.size)
-    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, given, scratch)
-    return found
+    gradients = ParameterGradients(np.empty(products.shape[:2]), np.empty(products.shape[:2]))
+    keys = products.shape[2]
+    codes = SHAPES[operation.shape], operation.power, RULES[operation.rule], weights.dtype == np.float32
+    arguments = (
+        *codes,
+        products,
+        *rows[:5],
+        operation.drop,
+        *rows[6:],
+        weights,
+        state,
+        grads,
+        g_state,
+        needs_scale,
+        *gradients,
+    )
+    scratch = (
+        ((keys,), weights.dtype),
+        ((keys,), products.dtype),
+        ((thread_pool.APART,), weights.dtype),
+        ((thread_pool.APART,), products.dtype),
+    )
+    kernel, time = _kernel(gradients_kernel, products, weights), operation.cost(products.size)
+    thread_pool.run_in_chunks(kernel, weights.dtype, state.size, time, arguments, scratch)
+    return gradients
 
 
 def _kernel(module: Any, products: Array, weights: Array) -> Kernel:
-    found: Kernel = module.same if products.dtype == weights.dtype else module.wider
-    return found
+    kernel: Kernel = module.same_dtype if products.dtype == weights.dtype else module.float64_products
+    return kernel

@@ -1,6 +1,6 @@
-"""Matrix products by PyTorch, and between them one compiled pass over each row, on the CPU.
+"""Attention by two matrix products of PyTorch with one compiled pass over each row between them, on the CPU.
 
-It serves dot products and distances under every normalizer that has a compiled row, with bias, dropout and row states.
+It computes dot products and distances under every normalizer with a compiled pass, with bias, dropout and row states.
 """
 
 from typing import Any
@@ -11,30 +11,29 @@ from torch import Tensor
 from qkv.algorithms.rowwise import distances
 from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.rowwise.row_tiles import RowTiles
-from qkv.algorithms.rowwise.squared_norms import wider
+from qkv.algorithms.rowwise.squared_norms import distance_operands
 from qkv.algorithms.tiled.stripes import SAVED
 from qkv.compiled import available
-from qkv.engine import mechanism
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import once_differentiable
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
 from qkv.linalg.buffers import borrow_workspace
 from qkv.masks.lower import Visibility
 from qkv.normalizers.sparse import Entmax
-from qkv.normalizers.steep import steep
+from qkv.normalizers.steep import is_steep
 from qkv.scores.pointwise import Linear, rooted
 from qkv.scores.widened import as_it_is
 
-_ENDLESS = torch.finfo(torch.float32).max
-"""Stands for a sink of +inf, beside which nothing counts, and for the row state that it gives."""
+_LARGEST = torch.finfo(torch.float32).max
+"""Replaces an infinite sink, beside which all weights are 0, and marks the infinite row state that results."""
 
 _NORMALIZERS = ("softmax", "sum", "mean", "identity", "sparsemax", "entmax")
 
 
 def _refuses_products(problem: Problem) -> str | None:
-    """Accept dot products under normalizers that have a compiled row, in eager calls on the CPU."""
+    """Accept dot products under normalizers that have a compiled pass, in eager calls on the CPU."""
     reasons = (
         (problem.core != "dot", f"the core is {problem.core}, not dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
@@ -84,9 +83,9 @@ def work(problem: Problem) -> Work:
     return Work(int(product_operations(problem) * passes(problem)), 64 << 20, counts)
 
 
-def _steep(problem: Problem, call: Call) -> bool:
-    """Return whether entmax's alpha is so steep that one number per row does not tell the weights."""
-    return isinstance(call.normalizer, Entmax) and steep(call.normalizer.alpha)
+def _inspect_steep(problem: Problem, call: Call) -> bool:
+    """Return whether entmax's alpha is so extreme that one threshold per row does not determine the weights."""
+    return isinstance(call.normalizer, Entmax) and is_steep(call.normalizer.alpha)
 
 
 def _declines_steep(problem: Problem, is_steep: bool) -> str | None:
@@ -96,15 +95,11 @@ def _declines_steep(problem: Problem, is_steep: bool) -> str | None:
 
 
 def _run_products(problem: Problem, call: Call, facts: bool) -> Result:
-    """Attend over dot products."""
-    recipe, inputs = mechanism.prepare_inputs(problem, call)
-    wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
-    given = [None if x is None else x.to(wide) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-    return _attend(problem, call, recipe, Inputs(*given, inputs.seed))  # type: ignore[arg-type, call-arg]
-
-
-def _inspect_distances(problem: Problem, call: Call) -> Distances:
-    return distances.inspect(problem, call)
+    """Compute attention over dot products."""
+    mechanism, inputs = prepare_inputs(problem, call)
+    dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
+    cast = [None if x is None else x.to(dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+    return _attend(problem, call, mechanism, Inputs(*cast, inputs.seed))  # type: ignore[arg-type, call-arg]
 
 
 def _declines_far(problem: Problem, facts: Distances) -> str | None:
@@ -114,53 +109,59 @@ def _declines_far(problem: Problem, facts: Distances) -> str | None:
 
 
 def _run_distances(problem: Problem, call: Call, facts: Distances) -> Result:
-    """Attend over squared distances as products of wider operands."""
+    """Compute attention over squared distances, which are dot products of operands with two more columns."""
     with as_it_is(facts.inputs.query):
         if facts.precision == "single":
             query, key = facts.centered.query, facts.centered.key
         else:
-            # Products in float64 are of vectors as they came: a middle that far ones moved rounds near ones off.
-            assert facts.middle is not None
-            query, key = facts.inputs.query.double() - facts.middle, facts.inputs.key.double() - facts.middle
-        query, key = wider(query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
+            # From the original vectors, not the centered ones: a center far from some of them rounds them in float32.
+            assert facts.center is not None
+            query, key = facts.inputs.query.double() - facts.center, facts.inputs.key.double() - facts.center
+        query, key = distance_operands(
+            query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
+        )
     return _attend(problem, call, facts.mechanism, facts.inputs._replace(query=query, key=key))
 
 
-def _attend(problem: Problem, call: Call, recipe: Mechanism, inputs: Inputs) -> Result:
+def _attend(problem: Problem, call: Call, mechanism: Mechanism, inputs: Inputs) -> Result:
     with as_it_is(inputs.query):
         if problem.sink:
             assert inputs.parameter is not None
-            inputs = inputs._replace(parameter=torch.where(inputs.parameter > _ENDLESS, _ENDLESS, inputs.parameter))
-        output, state = _Rowwise.apply(recipe, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+            inputs = inputs._replace(parameter=torch.where(inputs.parameter > _LARGEST, _LARGEST, inputs.parameter))
+        output, state = _Rowwise.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
         if problem.state and problem.sink:
-            state = torch.where(state >= _ENDLESS, torch.inf, state)
+            state = torch.where(state >= _LARGEST, torch.inf, state)
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
 class _Rowwise(torch.autograd.Function):
-    """A function of PyTorch's autograd over the tiles."""
+    """The tiles as one autograd function."""
 
     @staticmethod
-    def forward(ctx: Any, recipe: Mechanism, visibility: Visibility, *inputs: Tensor | None) -> tuple[Tensor, Tensor]:
-        given = Inputs(*inputs)  # type: ignore[arg-type]
-        ctx.recipe, ctx.visibility = recipe, visibility
-        # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
+    def forward(
+        ctx: Any, mechanism: Mechanism, visibility: Visibility, *inputs: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        tensors = Inputs(*inputs)  # type: ignore[arg-type]
+        ctx.mechanism, ctx.visibility = mechanism, visibility
+        # The backward pass evaluates the mask again: saving its tensors lets PyTorch detect in-place changes.
         ctx.save_for_backward(*inputs, *visibility.tensors())
         ctx.set_materialize_grads(False)
         with borrow_workspace() as workspace:
-            return RowTiles(recipe, given, visibility, workspace).forward()
+            return RowTiles(mechanism, tensors, visibility, workspace).forward()
 
     @staticmethod
     @once_differentiable("rowwise")
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted, recipe = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.recipe
-        given = Inputs(*ctx.saved_tensors[:SAVED])
+        wanted, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
+        inputs = Inputs(*ctx.saved_tensors[:SAVED])
         if g_output is None:
-            g_output = given.value.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
-        of_state = g_state if recipe.state else None
-        with as_it_is(given.query), borrow_workspace() as workspace:
-            tiles = RowTiles(recipe, given, ctx.visibility, workspace)
-            return (None, None, *tiles.backward(g_output, of_state, wanted), None)
+            g_output = inputs.value.new_zeros(1).expand(
+                *mechanism.leading, inputs.query.shape[-2], inputs.value.shape[-1]
+            )
+        g_state = g_state if mechanism.state else None
+        with as_it_is(inputs.query), borrow_workspace() as workspace:
+            tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
+            return (None, None, *tiles.backward(g_output, g_state, wanted), None)
 
 
 ROWS = Algorithm(
@@ -170,7 +171,7 @@ ROWS = Algorithm(
     _refuses_products,
     work,
     _run_products,
-    _steep,
+    _inspect_steep,
     _declines_steep,
 )
 DISTANCE_ROWS = Algorithm(

@@ -1,4 +1,4 @@
-"""Squared norms of rows; with them and a one behind them, rows are operands whose products are squared distances."""
+"""Squared norms of rows, and rows extended by their norm and a one, whose dot products are squared distances."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -12,8 +12,8 @@ ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @reduction
-def _row(x, factor, out):
-    """out ← factor·x; ‖x‖²."""
+def _scale_row(x, factor, out):
+    """out ← factor·x; return ‖x‖²."""
     wide_registers()
     total = ZERO * ONE
     for c in range(x.size):
@@ -23,27 +23,27 @@ def _row(x, factor, out):
 
 
 @kernel("void(i8, i8, F[:,::1], F, i8, F[:,::1], F[::1])")
-def widen(start, stop, x, factor, first, out, norms):
-    """Write the rows start to stop.
+def extend(start, stop, x, factor, first, out, norms):
+    """Extend the rows start to stop by two columns: their squared norm and a one.
 
     Args:
         start, stop: the range of rows.
         x: (N, F).
         factor: multiplies the rows.
-        first: 0 where the norm stands before the one, 1 where it follows.
+        first: 0 if the norm stands before the one, 1 if it follows.
         out: (N, F + 2), written.
         norms: ‖x‖² (N,), written.
     """
     width = x.shape[1]
     for n in range(start, stop):
-        norm = _row(x[n], factor, out[n, :width])
+        norm = _scale_row(x[n], factor, out[n, :width])
         norms[n] = norm
         out[n, width + first], out[n, width + 1 - first] = norm, ONE
 
 
 @reduction
 def _norm(x):
-    """‖x‖²."""
+    """Return ‖x‖²."""
     wide_registers()
     total = ZERO * ONE
     for c in range(x.size):

@@ -1,8 +1,8 @@
-"""From a tile of products to weights, one whole row at a time: bend, add the bias, hide, normalize, drop.
+"""Compute the weights of a tile from its products, row by row: pointwise shape, bias, mask, normalizer, dropout.
 
-A tile holds L items of h rows and c columns. Products come in their own type X: float64 where a distance is a
-difference of products, so that a row's maximum is subtracted before anything is rounded to the type F of the weights.
-A row stays in the first cache while the steps pass over it; PyTorch would send it through memory once for each.
+A tile holds L items of h rows and c columns. Products have their own type X: float64 where a distance is a difference
+of products, so that a row's maximum is subtracted before anything is rounded to the type F of the weights. A row stays
+in the L1 cache between the steps; a PyTorch operator for each step would read and write it in memory each time.
 """
 
 # mypy: ignore-errors
@@ -16,17 +16,17 @@ from qkv.compiled.exp import exp_or_zero, exp_single_or_zero
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel
 
-LINEAR, HALF, BELL, BOX, BUMP = 0, 1, 2, 3, 4
+LINEAR, NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, EPANECHNIKOV = 0, 1, 2, 3, 4
 SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
-# e^x is 0 below: it is less than half of the least number of either type, 2^−149 and 2^−1074.
-FAINT4, FAINT8 = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
-# Exact in both float types; a Python number would lift float32 to float64.
-ZERO, ONE, HALF_OF = np.float32(0), np.float32(1), np.float32(0.5)
+# Below these e^x rounds to 0: it is less than half of the smallest subnormal number, 2^−149 or 2^−1074.
+UNDERFLOW_SINGLE, UNDERFLOW_DOUBLE = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
+# Exact in both float types; a Python float would promote float32 to float64.
+ZERO, ONE, HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
 
 @helper
 def _root_power(x, power):
-    """x^(power/2)."""
+    """Return x^(power/2)."""
     if power == 2.0:
         return x
     return np.sqrt(x) if power == 1.0 else x ** (0.5 * power)
@@ -41,19 +41,19 @@ def _distances(x, scale, s):
 
 
 @helper
-def _bell(s, single):
+def _gaussian(s, single):
     """s ← e^(−s/2)."""
     wide_registers()
     if single:
         for k in range(s.size):
-            s[k] = exp_single_or_zero(np.float32(-HALF_OF * s[k]))
+            s[k] = exp_single_or_zero(np.float32(-HALF * s[k]))
     else:
         for k in range(s.size):
             s[k] = exp_or_zero(-0.5 * np.float64(s[k]))
 
 
 @helper
-def _bump(s, power):
+def _epanechnikov(s, power):
     """s ← max(0, 1 − s^(power/2))."""
     wide_registers()
     if power == 2.0:
@@ -67,28 +67,28 @@ def _bump(s, power):
 
 
 @helper
-def _bend(shape, power, single, x, scale, s):
-    """Scale the products of a row, and bend them."""
+def _apply_shape(shape, power, single, x, scale, s):
+    """s ← shape(x·scale), the scores of a row before the bias."""
     wide_registers()
     if shape == LINEAR:
         for k in range(s.size):
             s[k] = x[k] * scale
         return
     _distances(x, scale, s)
-    if shape == HALF:
+    if shape == NEGATIVE_HALF:
         for k in range(s.size):
-            s[k] = -HALF_OF * s[k]
-    elif shape == BELL:
-        _bell(s, single)
-    elif shape == BOX:
+            s[k] = -HALF * s[k]
+    elif shape == GAUSSIAN_SHAPE:
+        _gaussian(s, single)
+    elif shape == BOXCAR:
         for k in range(s.size):
             s[k] = (ONE if s[k] <= ONE else ZERO) + (s[k] - s[k])
     else:
-        _bump(s, power)
+        _epanechnikov(s, power)
 
 
 @helper
-def _add(s, bias):
+def _add_bias(s, bias):
     for k in range(s.size):
         s[k] += bias[k]
 
@@ -102,21 +102,21 @@ def _divide(s, total, w):
 
 @helper
 def _divide_all(w, total):
-    """w ← w/total; `_divide` of an array into itself would run one by one, for fear of overlap."""
+    """w ← w/total; `_divide` with s = w would not be vectorized, because its arguments might overlap."""
     wide_registers()
     for k in range(w.size):
         w[k] /= total
 
 
 @helper
-def _softmax(s, w, sink, least, single, columns):
-    """Turn scores into e^s/Σe^s, the largest subtracted first; gives the log of the sum.
+def _softmax(s, w, sink, underflow, single, columns):
+    """w ← e^s/Σe^s, with the largest score subtracted first; return the log-sum-exp.
 
-    Where the largest is below `least`, all are 0; NaN, which is no largest score, stays visible.
+    If the largest score is below `underflow`, all weights are 0, unless a score is NaN, which must stay visible.
     """
     wide_registers()
     top = max(np.float64(largest(s, columns)), sink)
-    if top < least and not np.isnan(sum_of(s)):
+    if top < underflow and not np.isnan(sum_of(s)):
         w[:] = 0
         return -np.inf
     columns[0] = top if top > -np.inf else 0.0
@@ -127,8 +127,8 @@ def _softmax(s, w, sink, least, single, columns):
     else:
         for k in range(s.size):
             w[k] = exp_or_zero(np.float64(s[k] - base))
-    own = np.exp(sink - np.float64(base))
-    total = sum_of(w) + own
+    sink_weight = np.exp(sink - np.float64(base))
+    total = sum_of(w) + sink_weight
     if total == 0.0:
         w[:] = 0
         return -np.inf
@@ -138,8 +138,8 @@ def _softmax(s, w, sink, least, single, columns):
 
 
 @helper
-def _share(s, w, columns):
-    """Turn kernel values into s/Σs; gives the sum."""
+def _divide_by_sum(s, w, columns):
+    """w ← s/Σs; return the sum."""
     total = sum_of(s)
     if total == 0.0:
         w[:] = 0
@@ -150,23 +150,23 @@ def _share(s, w, columns):
 
 
 @helper
-def _drop(w, bits, start, threshold, keep):
-    """Drop weights by the bits of (seed, row, key) and scale those that are kept."""
+def _apply_dropout(w, bits, start, threshold, keep_factor):
+    """Zero weights by the bits of (seed, row, key), and scale the others by 1/(1 − p)."""
     wide_registers()
     for k in range(w.size):
         key = mix(np.uint32(np.uint32(start + k) + np.uint32(0x9E3779B9)))
-        w[k] = w[k] * keep if mix(np.uint32(bits + key)) >= threshold else ZERO
+        w[k] = w[k] * keep_factor if mix(np.uint32(bits + key)) >= threshold else ZERO
 
 
 @inlined
 def _normalize(rule, s, w, sink, visible, single, columns):
-    """Turn the scores of a row into weights; gives its state."""
+    """w ← the normalized scores of a row; return the row state."""
     if rule == SOFTMAX:
         return _softmax(s, w, sink, -np.inf, single, columns)
     if rule == GAUSSIAN:
-        return np.exp(_softmax(s, w, -np.inf, FAINT4 if single else FAINT8, single, columns))
+        return np.exp(_softmax(s, w, -np.inf, UNDERFLOW_SINGLE if single else UNDERFLOW_DOUBLE, single, columns))
     if rule == SUM:
-        return _share(s, w, columns)
+        return _divide_by_sum(s, w, columns)
     if rule == MEAN:
         columns[0] = max(visible, 1)
         _divide(s, columns[0], w)
@@ -181,36 +181,37 @@ _SIGNATURE = (
 )
 
 
-def weigh(
+def rows_forward(
     start, stop, shape, power, rule, single, products, scale, sink, first, last, mask, bias,
-    drop, number, left, weights, state, s, columns,
+    drop, row_offset, column_offset, weights, state, s, columns,
 ):  # fmt: skip
-    """Turn the rows start to stop of a tile, counted over (L, h), into weights.
+    """Compute the weights of the rows start to stop of a tile, counted over (L, h).
 
     Args:
         start, stop: the range of rows.
-        shape, power: LINEAR (a dot product), or of a distance: HALF, BELL, BOX, BUMP with its power.
-        rule: a normalizer, by its number above; GAUSSIAN divides the exponentials of scores by their sum, SCORES leaves
-            scores to another kernel, hidden ones at −inf.
-        single: whether weights are float32.
+        shape, power: LINEAR for a dot product; for a squared distance NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, or
+            EPANECHNIKOV with its power.
+        rule: the number of a normalizer; GAUSSIAN divides exponentials of the scores by their sum, SCORES writes the
+            scores themselves, masked ones as −inf, for another kernel to normalize.
+        single: whether the weights are float32.
         products: (L, h, c).
         scale: (L), multiplies the products.
-        sink: (L), of a softmax, −inf for none.
+        sink: (L), the sink of a softmax; −inf for none.
         first, last: (L, h), the keys that each row may see.
-        mask: (1 or L, 1 or h, c), of size zero where there is none.
-        bias: likewise; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
+        mask: (1 or L, 1 or h, c); of size zero for none.
+        bias: of the same shape; or the diagonals of a relative bias, (1 or L, 1, h + c − 1).
         drop: seed, threshold and the bits of 1/(1 − p) of dropout; empty for none.
-        number: (L), the number of each item's first row in the whole problem.
-        left: the key in the first column.
-        weights: out, (L, h, c).
-        state: out, (L, h).
-        s, columns: scratch of this thread: c and 64 numbers.
+        row_offset: (L), the number of each item's first row, counted over the whole problem.
+        column_offset: the number of the key in the first column.
+        weights: (L, h, c), written.
+        state: (L, h), written.
+        s, columns: scratch of this thread, c and 64 numbers.
     """
     height, width = products.shape[1], products.shape[2]
     hidden = 0.0 if SOFTMAX < rule < SCORES else -np.inf
     for row in range(start, stop):
         n, q = row // height, row % height
-        low, high = max(np.int64(first[n, q]) - left, 0), min(np.int64(last[n, q]) - left, width)
+        low, high = max(np.int64(first[n, q]) - column_offset, 0), min(np.int64(last[n, q]) - column_offset, width)
         low = min(low, width)
         high = max(low, high)
         scores, w = s[: high - low], weights[n, q, low:high]
@@ -219,10 +220,10 @@ def weigh(
         weights[n, q, :low] = columns[0]
         weights[n, q, high:] = columns[0]
         columns[0] = scale[n]
-        _bend(shape, power, single, products[n, q, low:high], columns[0], scores)
+        _apply_shape(shape, power, single, products[n, q, low:high], columns[0], scores)
         if bias.size:
             at = low + (height - 1 - q if bias.shape[2] > width else 0)
-            _add(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, at : at + visible])
+            _add_bias(scores, bias[n if bias.shape[0] > 1 else 0, q if bias.shape[1] > 1 else 0, at : at + visible])
         if mask.size:
             seen = mask[n if mask.shape[0] > 1 else 0, q if mask.shape[1] > 1 else 0, low:high]
             columns[0] = hidden
@@ -231,9 +232,9 @@ def weigh(
         state[n, q] = _normalize(rule, scores, w, sink[n], visible, single, columns)
         if drop.size:
             columns[0] = np.uint64(drop[2]).view(np.float64)
-            bits = row_bits(drop[0], np.uint64(number[n] + q))
-            _drop(w, bits, left + low, drop[1], columns[0])
+            bits = row_bits(drop[0], np.uint64(row_offset[n] + q))
+            _apply_dropout(w, bits, column_offset + low, drop[1], columns[0])
 
 
-same = kernel(_SIGNATURE.replace("X", "F"))(weigh)
-wider = kernel(_SIGNATURE.replace("X", "f8"))(weigh)
+same_dtype = kernel(_SIGNATURE.replace("X", "F"))(rows_forward)
+float64_products = kernel(_SIGNATURE.replace("X", "f8"))(rows_forward)

@@ -52,34 +52,38 @@ def work(problem: Problem) -> Work:
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """Attend; keys and values that every query masks may hold any number."""
+    """Compute softmax attention; keys and values that every query masks may hold any number."""
     query, key, value, scale = products_of(call)
-    seen = call.visibility.matrix()
+    visible = call.visibility.matrix()
     query, key, value = (by_head(x, problem.leading) for x in (query, key, value))
-    if seen is not None:
-        seen = by_head(seen.expand(*seen.shape[:-2], problem.queries, problem.keys), problem.leading)
-        if seen.shape[1] > 1 and seen.stride(1):
+    if visible is not None:
+        visible = by_head(visible.expand(*visible.shape[:-2], problem.queries, problem.keys), problem.leading)
+        if visible.shape[1] > 1 and visible.stride(1):
             # Each head has its own mask, so each head becomes a batch item of its own.
-            query, key, value, seen = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, seen))
-    output, lse = _attend(query, key, value, seen, scale, problem.state)
+            query, key, value, visible = (x.reshape(-1, 1, *x.shape[2:]) for x in (query, key, value, visible))
+    output, lse = _attend(query, key, value, visible, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
     return Result(output, None if lse is None else lse.view(*problem.leading, problem.queries))
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, scale: float, state: bool
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scale: float, state: bool
 ) -> tuple[Tensor, Tensor | None]:
     from qkv.algorithms.sdpa.few_queries_parallel import attend
 
     items, heads, queries, width = query.shape
-    keys, wide = value.shape[2:]
+    keys, value_width = value.shape[2:]
     q, k, v = (as_strided_array(contiguous_last_dim(x)) for x in (query, key, value))
-    mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, (seen.stride(0), *seen.stride()[2:]))
-    output = query.new_empty(items, queries, heads, wide)
+    mask = (
+        None
+        if visible is None
+        else StridedArray(as_strided_array(visible).numbers, (visible.stride(0), *visible.stride()[2:]))
+    )
+    output = query.new_empty(items, queries, heads, value_width)
     lse = query.new_empty(items, heads, queries) if state else None
     states = None if lse is None else lse.view(-1).numpy()
-    attend((items, heads, queries, keys, width, wide), scale, q, k, v, mask, output.view(-1).numpy(), states)
+    attend((items, heads, queries, keys, width, value_width), scale, q, k, v, mask, output.view(-1).numpy(), states)
     return output.transpose(1, 2), lse
 
 

@@ -16,22 +16,22 @@ from qkv.compiled.kernels import helper, kernel, reduction
 ROUND = 16
 """Floats in one vector register; the scores of a row are padded to a multiple of it."""
 LANES = np.uint64(ROUND)
-# Unsigned: for a signed index, Numba checks at each access whether it counts from the end.
+# Unsigned, because Numba checks each signed index for being negative.
 N0, N1, N2, N3, N4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-# Exact in float32; a Python number would promote float32 to float64.
+# Exact in float32; a Python float would promote float32 to float64.
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @helper
-def _seen(mask, start, stride, keys, places):
-    """Write the indices of the keys that a row sees to `places`; return their number."""
+def _visible_keys(mask, start, stride, keys, indices):
+    """Write the indices of the keys that a row sees; return their number."""
     if mask.size == 0:
         for k in range(keys):
-            places[k] = k
+            indices[k] = k
         return keys
     count = np.uint64(0)
     for k in range(keys):
-        places[count] = k
+        indices[count] = k
         count += np.uint64(mask[start + k * stride])
     return count
 
@@ -50,7 +50,7 @@ def _dots(x, start, y, y0, y1, y2, y3, width):
 
 
 @reduction
-def _weigh(s, count):
+def _softmax(s, count):
     """s ← softmax(s) of the first `count` scores, by whole registers; return maximum and sum before division."""
     wide_registers()
     top = np.float32(-np.inf)
@@ -64,40 +64,40 @@ def _weigh(s, count):
     for k in range(whole * LANES):
         s[k] = exp_single_or_zero(s[k] - base)
         total += s[k]
-    share = ONE / total if total != 0 else ZERO
+    inverse = ONE / total if total != 0 else ZERO
     for k in range(whole * LANES):
-        s[k] *= share
+        s[k] *= inverse
     return top, total
 
 
 @helper
-def _clear(out, to, wide):
-    for c in range(wide):
+def _clear(out, to, value_width):
+    for c in range(value_width):
         out[to + c] = ZERO
 
 
 @helper
-def _add_one(out, to, wide, p, v, start):
+def _add_one(out, to, value_width, p, v, start):
     wide_registers()
-    for c in range(wide):
+    for c in range(value_width):
         out[to + c] += p * v[start + c]
 
 
 @helper
-def _add_four(out, to, wide, p0, p1, p2, p3, v, v0, v1, v2, v3):
+def _add_four(out, to, value_width, p0, p1, p2, p3, v, v0, v1, v2, v3):
     wide_registers()
-    for c in range(wide):
+    for c in range(value_width):
         out[to + c] += (p0 * v[v0 + c] + p1 * v[v1 + c]) + (p2 * v[v2 + c] + p3 * v[v3 + c])
 
 
 @helper
-def _scores(query, x, of_head, key, y, sizes, scale, places, count, scores):
+def _scores(query, x, of_head, key, y, sizes, scale, indices, count, scores):
     """Score the visible keys for all heads, four at a time; an incomplete group of four repeats the last key."""
     heads, width, by, of_key = sizes[0], sizes[3], sizes[9], sizes[10]
     for k in range(N0, count, N4):
         last = count - N1
-        y0, y1 = y + places[k] * of_key, y + places[min(k + N1, last)] * of_key
-        y2, y3 = y + places[min(k + N2, last)] * of_key, y + places[min(k + N3, last)] * of_key
+        y0, y1 = y + indices[k] * of_key, y + indices[min(k + N1, last)] * of_key
+        y2, y3 = y + indices[min(k + N2, last)] * of_key, y + indices[min(k + N3, last)] * of_key
         for h in range(heads):
             at = h * by
             s0, s1, s2, s3 = _dots(query, x + h * of_head, key, y0 + at, y1 + at, y2 + at, y3 + at, width)
@@ -106,23 +106,23 @@ def _scores(query, x, of_head, key, y, sizes, scale, places, count, scores):
 
 
 @helper
-def _values(out, to, value, v, sizes, places, count, scores):
+def _values(out, to, value, v, sizes, indices, count, scores):
     """Add the weighted values of the visible keys to the output of all heads."""
-    heads, wide, by, of_key = sizes[0], sizes[4], sizes[12], sizes[13]
+    heads, value_width, by, of_key = sizes[0], sizes[4], sizes[12], sizes[13]
     whole = count // N4 * N4
     for k in range(N0, whole, N4):
-        v0, v1 = v + places[k] * of_key, v + places[k + N1] * of_key
-        v2, v3 = v + places[k + N2] * of_key, v + places[k + N3] * of_key
+        v0, v1 = v + indices[k] * of_key, v + indices[k + N1] * of_key
+        v2, v3 = v + indices[k + N2] * of_key, v + indices[k + N3] * of_key
         for h in range(heads):
             at, p0, p1, p2, p3 = h * by, scores[h, k], scores[h, k + N1], scores[h, k + N2], scores[h, k + N3]
-            _add_four(out, to + h * wide, wide, p0, p1, p2, p3, value, v0 + at, v1 + at, v2 + at, v3 + at)
+            _add_four(out, to + h * value_width, value_width, p0, p1, p2, p3, value, v0 + at, v1 + at, v2 + at, v3 + at)
     for k in range(whole, count):
         for h in range(heads):
-            _add_one(out, to + h * wide, wide, scores[h, k], value, v + places[k] * of_key + h * by)
+            _add_one(out, to + h * value_width, value_width, scores[h, k], value, v + indices[k] * of_key + h * by)
 
 
 @kernel("void(u8, u8, u8[::1], F, F[::1], F[::1], F[::1], b1[::1], F[::1], F[::1], u8[::1], F[:,::1])")
-def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places, scores):
+def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, indices, scores):
     """Compute output and lse of the rows start to stop, counted over (B, Q), for all heads of each row.
 
     Keys and values are read position by position, all heads of a position together: this is the layout of a cache, so
@@ -137,20 +137,20 @@ def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, places
         mask: likewise, one for all heads; of size zero if all keys are visible.
         out: (B, Q, H, V), flat.
         lse: (B, H, Q), flat; of size zero if it is not needed.
-        places, scores: scratch buffers of this thread, K and (H, K), K rounded up to a multiple of 16.
+        indices, scores: scratch of this thread, K and (H, K), K rounded up to a multiple of 16.
     """
-    heads, queries, keys, wide = sizes[0], sizes[1], sizes[2], sizes[4]
+    heads, queries, keys, value_width = sizes[0], sizes[1], sizes[2], sizes[4]
     for row in range(start, stop):
         b, q = row // queries, row % queries
-        count = _seen(mask, b * sizes[14] + q * sizes[15], sizes[16], keys, places)
+        count = _visible_keys(mask, b * sizes[14] + q * sizes[15], sizes[16], keys, indices)
         x, y, v = b * sizes[5] + q * sizes[7], b * sizes[8], b * sizes[11]
-        _scores(query, x, sizes[6], key, y, sizes, scale, places, count, scores)
+        _scores(query, x, sizes[6], key, y, sizes, scale, indices, count, scores)
         for h in range(heads):
-            top, total = _weigh(scores[h], count)
+            top, total = _softmax(scores[h], count)
             if lse.size:
                 lse[(b * heads + h) * queries + q] = top + np.log(total) if total != 0 else top
-        _clear(out, row * heads * wide, heads * wide)
-        _values(out, row * heads * wide, value, v, sizes, places, count, scores)
+        _clear(out, row * heads * value_width, heads * value_width)
+        _values(out, row * heads * value_width, value, v, sizes, indices, count, scores)
 
 
 @kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])")
@@ -164,12 +164,12 @@ def append(start, stop, sizes, fresh, key, value):
         fresh: queries, keys and values of all heads concatenated, as one fused projection returns them.
         key, value: (B, K, H, F) and (B, K, H, V), flat views from the first number on; written.
     """
-    new, keys, width, wide = sizes[0], sizes[1], sizes[2], sizes[3]
+    new, keys, width, value_width = sizes[0], sizes[1], sizes[2], sizes[3]
     for b in range(start, stop):
         for n in range(new):
             at, k = b * sizes[4] + n * sizes[5] + width, keys - new + n
             to_key, to_value = b * sizes[6] + k * sizes[7], b * sizes[8] + k * sizes[9]
             for c in range(width):
                 key[to_key + c] = fresh[at + c]
-            for c in range(wide):
+            for c in range(value_width):
                 value[to_value + c] = fresh[at + width + c]

@@ -9,7 +9,7 @@ from qkv.compiled.strided import StridedArray
 
 Floats = NDArray[np.float32]
 
-_EACH = 5e-4
+_MICROSECONDS = 5e-4
 """Microseconds of one thread per element of the query and key."""
 _NO_MASK, _NO_LSE = np.empty(0, np.bool_), np.empty(0, np.float32)
 
@@ -42,17 +42,17 @@ def attend(
         array([1., 1.], dtype=float32)
     """
     items, heads, queries, keys, width, _ = shape
-    sizes = np.array(attended(shape, query.strides, key.strides, value.strides, mask), np.uint64)
-    seen = _NO_MASK if mask is None else mask.numbers
+    sizes = np.array(attend_sizes(shape, query.strides, key.strides, value.strides, mask), np.uint64)
+    mask_array = _NO_MASK if mask is None else mask.numbers
     states = _NO_LSE if lse is None else lse
-    room = -keys // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
-    given = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, seen, out, states)
-    time = items * heads * queries * width * keys * _EACH
-    scratch = ((room,), np.uint64), ((heads, room), np.float32)
-    thread_pool.run_in_chunks(few_queries_kernel.forward, np.float32, items * queries, time, given, scratch)
+    padded_keys = -keys // few_queries_kernel.ROUND * -few_queries_kernel.ROUND
+    arguments = (sizes, np.float32(scale), query.numbers, key.numbers, value.numbers, mask_array, out, states)
+    time = items * heads * queries * width * keys * _MICROSECONDS
+    scratch = ((padded_keys,), np.uint64), ((heads, padded_keys), np.float32)
+    thread_pool.run_in_chunks(few_queries_kernel.forward, np.float32, items * queries, time, arguments, scratch)
 
 
-def attended(
+def attend_sizes(
     shape: tuple[int, int, int, int, int, int],
     query: tuple[int, ...],
     key: tuple[int, ...],
@@ -77,11 +77,11 @@ def append(shape: tuple[int, int, int, int, int], fresh: StridedArray, key: Stri
         >>> keys.numbers, values.numbers
         (array([0., 1.], dtype=float32), array([0., 2.], dtype=float32))
     """
-    sizes = np.array(appended(shape, fresh.strides, key.strides, value.strides), np.uint64)
+    sizes = np.array(append_sizes(shape, fresh.strides, key.strides, value.strides), np.uint64)
     few_queries_kernel.append.at(np.float32)(0, shape[0], sizes, fresh.numbers, key.numbers, value.numbers)
 
 
-def appended(
+def append_sizes(
     shape: tuple[int, int, int, int, int], fresh: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the `sizes` of `few_queries_kernel.append`; arguments as for `append`, operands by their strides."""

@@ -99,14 +99,14 @@ def work(problem: Problem) -> Work:
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """Attend with PyTorch's kernel; where it gets non-finite numbers wrong, compute the result in tiles."""
-    whole = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
-    found = attend(problem, whole, products_of(call), "sdpa")
-    return blocked.run(problem, call) if found is None else found
+    """Compute attention by PyTorch's kernel, or in tiles if the kernel gets non-finite numbers wrong."""
+    with_matrix = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
+    result = attend(problem, with_matrix, products_of(call), "sdpa")
+    return blocked.run(problem, call) if result is None else result
 
 
 class KernelInputs(NamedTuple):
-    """What PyTorch's kernel takes.
+    """The arguments of PyTorch's kernel.
 
     Attributes:
         query, key, value: (B, H, N, F), one width.
@@ -123,29 +123,29 @@ class KernelInputs(NamedTuple):
     scale: float
 
 
-def kernel_inputs(problem: Problem, call: Call, given: Products) -> KernelInputs:
+def kernel_inputs(problem: Problem, call: Call, products: Products) -> KernelInputs:
     """Reshape inputs to (batch, heads, length, width) and pad to one width, as PyTorch's kernel requires."""
-    query, key, value = (by_head(x, problem.leading) for x in _one_width(given))
+    query, key, value = (by_head(x, problem.leading) for x in _one_width(products))
     mask, causal = _mask(problem, call, query.dtype)
-    return KernelInputs(query, key, value, mask, causal, given.scale)
+    return KernelInputs(query, key, value, mask, causal, products.scale)
 
 
-def attend(problem: Problem, call: Call, given: Products, backend: str) -> Result | None:
-    """Attend with PyTorch's kernel.
+def attend(problem: Problem, call: Call, products: Products, backend: str) -> Result | None:
+    """Compute attention by PyTorch's kernel.
 
     Args:
         problem, call: the problem and its inputs.
-        given: operands of its dot products.
+        products: the operands of its dot products.
         backend: name of the calling backend, for error messages.
 
     Returns:
         The result; None if non-finite numbers made the kernel's wrong.
     """
-    with as_it_is(given.query):
-        inputs = kernel_inputs(problem, call, given)
+    with as_it_is(products.query):
+        inputs = kernel_inputs(problem, call, products)
         if not _calls_kernel(problem):
             output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
-            # Nothing is checked afterwards here: a row of NaN scores may have come out as an empty one.
+            # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
             output = output.masked_fill(inputs.query.isnan().any(-1, keepdim=True), torch.nan)
             return finish(problem, call, output, None)
         output, lse = flash_operators.forward(*inputs)
@@ -167,23 +167,23 @@ def forbid_second_derivative(output: Tensor, backend: str) -> None:
     """Make a second derivative of the kernel, which PyTorch lacks, raise an error that names where it is available."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():
-        node.register_hook(partial(_once, backend))
+        node.register_hook(partial(_differentiable_once, backend))
 
 
-def _once(
+def _differentiable_once(
     backend: str, gradients: tuple[Tensor | None, ...], incoming: tuple[Tensor | None, ...]
 ) -> tuple[Any, ...] | None:
     return forbid_differentiation(backend, gradients, incoming) if torch.is_grad_enabled() else None
 
 
-def _one_width(given: Products) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad the narrower of the two with zeros: they change no product, and PyTorch needs them to use its kernel."""
-    query, key, value, _ = given
-    lacking = query.shape[-1] - value.shape[-1]
-    if lacking > 0:
-        return query, key, F.pad(value, (0, lacking))
-    if lacking < 0:
-        return F.pad(query, (0, -lacking)), F.pad(key, (0, -lacking)), value
+def _one_width(products: Products) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad the narrower of the two widths with zeros, as PyTorch's kernel requires; zeros change no product."""
+    query, key, value, _ = products
+    missing = query.shape[-1] - value.shape[-1]
+    if missing > 0:
+        return query, key, F.pad(value, (0, missing))
+    if missing < 0:
+        return F.pad(query, (0, -missing)), F.pad(key, (0, -missing)), value
     return query, key, value
 
 
@@ -226,9 +226,9 @@ def _table(table: Tensor, problem: Problem) -> Tensor:
     return table.reshape(-1, leading[-1], *table.shape[-2:])
 
 
-def _alive(bias: Tensor, seen: Tensor | None) -> Tensor:
-    above = bias > -torch.inf
-    return (above if seen is None else above & seen).any(-1)
+def _rows_with_finite_bias(bias: Tensor, seen: Tensor | None) -> Tensor:
+    finite = bias > -torch.inf
+    return (finite if seen is None else finite & seen).any(-1)
 
 
 def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:
@@ -245,14 +245,14 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
     if len(problem.leading) != 2:
         output = output.reshape(*problem.leading, problem.queries, problem.value_width)
         lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
-    seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    sees_any = None if problem.mask == "causal" else call.visibility.rows_with_keys()
     if call.bias_tensor is not None and lse is not None:
         # A bias of -inf may mask a whole row, as a mask does.
-        seeing = _alive(call.bias_tensor, call.visibility.matrix())
-    if seeing is not None:
+        sees_any = _rows_with_finite_bias(call.bias_tensor, call.visibility.matrix())
+    if sees_any is not None:
         # For rows without visible keys the kernel's output is undefined (its lse there is 0).
-        output = torch.where(seeing[..., None], output, output.new_zeros(()))
-        lse = None if lse is None else torch.where(seeing, lse, -torch.inf)
+        output = torch.where(sees_any[..., None], output, output.new_zeros(()))
+        lse = None if lse is None else torch.where(sees_any, lse, -torch.inf)
     return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), lse)
 
 

@@ -48,7 +48,7 @@ def forward(
     """
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, query.new_zeros(()), -torch.inf)
-    query, key, value = _together(query), _together(key), _together(value)
+    query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
     output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
     return output, lse.detach()
 
@@ -68,14 +68,14 @@ def backward(
         >>> backward(x, x, x, x, *forward(x, x, x, None, False, 1.0), False, 1.0)[2][0, 0, 0]
         tensor([1., 1., 1., 1.])
     """
-    grad, query, key, value, output = (_together(x) for x in (grad, query, key, value, output))
-    found: tuple[Tensor, Tensor, Tensor] = _backward(
+    grad, query, key, value, output = (_contiguous_last_dim(x) for x in (grad, query, key, value, output))
+    gradients: tuple[Tensor, Tensor, Tensor] = _backward(
         grad, query, key, value, output, lse.contiguous(), 0.0, causal, attn_mask=None, scale=scale
     )
-    return found
+    return gradients
 
 
-def _together(x: Tensor) -> Tensor:
+def _contiguous_last_dim(x: Tensor) -> Tensor:
     """Return x with a contiguous last dimension; the kernel does not read the stride of a dimension of size 1."""
     return x if x.stride(-1) == 1 else x.contiguous()
 

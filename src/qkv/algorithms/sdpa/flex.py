@@ -50,14 +50,14 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
     query, key, scale = call.score.prepare(call.query, call.key).with_number()
     query, key, value = (_four_dimensional(x, problem.leading) for x in (query, key, call.value))
-    score, seen = _score(problem), _block_mask(problem, call)
-    # Operands that the score computed are wider than half precision.
-    output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=seen, scale=scale)
+    score, block_mask = _score(problem), _block_mask(problem, call)
+    # A score may compute its operands in a wider dtype than that of the values.
+    output = flex_attention(query, key, value.to(query.dtype), score_mod=score, block_mask=block_mask, scale=scale)
     output = output.to(problem.dtype)
     output = output.reshape(*problem.leading, problem.queries, problem.value_width)
-    seeing = None if problem.mask == "causal" else call.visibility.rows_with_keys()
-    if seeing is not None:
-        output = torch.where(seeing[..., None], output, output.new_zeros(()))
+    sees_any = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    if sees_any is not None:
+        output = torch.where(sees_any[..., None], output, output.new_zeros(()))
     return Result(output, None)
 
 

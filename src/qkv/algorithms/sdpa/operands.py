@@ -31,10 +31,10 @@ def products_of(call: Call) -> Products:
     return Products(query, key, value, scale)
 
 
-def by_head(x: Tensor, leading: Shape, own: int = 2) -> Tensor:
-    """Reshape (..., own dimensions) to (batch, heads, own dimensions), as a view if possible."""
-    rest = x.shape[x.ndim - own :]
-    if x.shape[:-own] != leading:
+def by_head(x: Tensor, leading: Shape, last: int = 2) -> Tensor:
+    """Reshape (..., last dimensions) to (batch, heads, last dimensions), as a view if possible."""
+    rest = x.shape[x.ndim - last :]
+    if x.shape[:-last] != leading:
         x = x.expand(*leading, *rest)
     return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
 

@@ -67,8 +67,8 @@ def _enough(problem: Problem) -> bool:
     """Return whether there is enough work, in enough items, for each thread to gain."""
     if problem.rows >= LEAST:
         return True
-    much = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
-    return much >= MUCH and problem.rows >= 2 * problem.threads
+    multiplications = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
+    return multiplications >= MUCH and problem.rows >= 2 * problem.threads
 
 
 def work(problem: Problem) -> Work:
@@ -121,8 +121,8 @@ def _ranges_of(problem: Problem, visibility: Visibility) -> _Ranges:
     last = torch.full((1,), problem.keys, dtype=torch.int32, device="cpu") if last is None else last
     # Both get one shape, so that they have the same strides.
     ends = [x.contiguous() for x in (first + torch.zeros_like(last), last + torch.zeros_like(first))]
-    rows = [by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends]
-    return _Ranges(_flat(rows[0]), _flat(rows[1]), rows[0].stride())
+    first, last = (by_head(x.expand(*x.shape[:-1], problem.queries), problem.leading, 1) for x in ends)
+    return _Ranges(_flat(first), _flat(last), first.stride())
 
 
 @lru_cache(maxsize=256)
@@ -174,18 +174,25 @@ def _forward(
     output = query.new_empty(items, queries, heads, value.shape[-1])
     lse = query.new_empty(items, heads, queries, dtype=torch.float32) if state else None
     states = np.empty(0, np.float32) if lse is None else _flat(lse)
-    given = [*map(_flat, (query, key, value)), *ranges[:2], _sinks(sink, items, heads), _flat(output), states]
-    rows, keys, deep, broad = _whole(queries, key.shape[2], width, value.shape[-1])
-    tables = rows * deep, keys * deep, keys * broad, keys * deep, ROWS * keys, ROWS * broad
-    _share(short_kernel.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *given), tables)
+    arrays = [*map(_flat, (query, key, value)), *ranges[:2], _sinks(sink, items, heads), _flat(output), states]
+    padded_rows, keys, padded_width, padded_value_width = _padded(queries, key.shape[2], width, value.shape[-1])
+    scratch_sizes = (
+        padded_rows * padded_width,
+        keys * padded_width,
+        keys * padded_value_width,
+        keys * padded_width,
+        ROWS * keys,
+        ROWS * padded_value_width,
+    )
+    _run_kernel(short_kernel.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *arrays), scratch_sizes)
     return output.transpose(1, 2), lse
 
 
 def _sinks(sink: Tensor | None, items: int, heads: int) -> NDArray[np.float32]:
     if sink is None:
         return np.full(items * heads, -np.inf, np.float32)
-    found: NDArray[np.float32] = sink.detach().expand(items, heads).contiguous().view(-1).numpy()
-    return found
+    array: NDArray[np.float32] = sink.detach().expand(items, heads).contiguous().view(-1).numpy()
+    return array
 
 
 def _backward(
@@ -201,17 +208,28 @@ def _backward(
 
     query, key, value, grad = (contiguous_last_dim(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, ranges), np.array(grad.stride()[:3], np.uint64)))
-    found = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
-    of_sinks = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+    gradients = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
+    d_sink = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
     sinks = _sinks(sink, *query.shape[:2])
-    results, none = map(_flat, (*found, of_sinks)), np.empty(0, np.float32)
-    given = *map(_flat, (query, key, value, grad)), *ranges[:2], sinks, *results, none
-    rows, keys, deep, broad = _whole(query.shape[2], key.shape[2], query.shape[3], value.shape[3])
-    largest = max(rows, keys) * max(deep, broad)
-    small = rows * deep, keys * deep, keys * broad, rows * broad, largest, keys * broad
-    tables = *small, rows * keys, rows * keys, rows
-    _share(short_kernel.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *given), tables)
-    return (*(x.transpose(1, 2) for x in found), None if sink is None else of_sinks.sum_to_size(sink.shape))
+    results, none = map(_flat, (*gradients, d_sink)), np.empty(0, np.float32)
+    arrays = *map(_flat, (query, key, value, grad)), *ranges[:2], sinks, *results, none
+    padded_rows, keys, padded_width, padded_value_width = _padded(
+        query.shape[2], key.shape[2], query.shape[3], value.shape[3]
+    )
+    largest = max(padded_rows, keys) * max(padded_width, padded_value_width)
+    input_sizes = (
+        padded_rows * padded_width,
+        keys * padded_width,
+        keys * padded_value_width,
+        padded_rows * padded_value_width,
+        largest,
+        keys * padded_value_width,
+    )
+    scratch_sizes = *input_sizes, padded_rows * keys, padded_rows * keys, padded_rows
+    _run_kernel(
+        short_kernel.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *arrays), scratch_sizes
+    )
+    return (*(x.transpose(1, 2) for x in gradients), None if sink is None else d_sink.sum_to_size(sink.shape))
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArray[np.uint64]:
@@ -221,20 +239,22 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArra
     return np.array([*shape, *strides], np.uint64)
 
 
-def _share(kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], tables: Shape) -> None:
-    """Distribute the items over threads, each with its own scratch; `each`: microseconds per query element and key."""
+def _run_kernel(
+    kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], scratch_sizes: Shape
+) -> None:
+    """Run a kernel over all items on several threads; `each`: microseconds per query element and key."""
     from qkv.compiled import thread_pool
     from qkv.compiled.registers import ROUND
     from qkv.linalg.small_matmul import ROWS
 
-    edges = -query.shape[2] // ROUND * -ROUND // ROWS
-    scratch = *(((size,), np.float32) for size in tables), ((edges, 2), np.uint64)
+    blocks = -query.shape[2] // ROUND * -ROUND // ROWS
+    scratch = *(((size,), np.float32) for size in scratch_sizes), ((blocks, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
     # Items take equally long: with two chunks per thread a training step of a small GPT takes 4% less than with four.
     thread_pool.run_in_chunks(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)
 
 
-def _whole(*sizes: int) -> tuple[int, ...]:
+def _padded(*sizes: int) -> tuple[int, ...]:
     from qkv.compiled.registers import ROUND
 
     return tuple(-size // ROUND * -ROUND for size in sizes)

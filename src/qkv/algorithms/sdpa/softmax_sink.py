@@ -1,9 +1,9 @@
-"""A softmax with a sink by PyTorch's fused kernel, forward and backward: the sink is never a column of scores.
+"""A softmax with a sink by PyTorch's fused kernel, forward and backward, without a column of scores for the sink.
 
-With ℓ = log Σ_j e^{s_j} of a row and ℓ' = log(e^ℓ + e^sink), the weights are w_j = e^{s_j − ℓ'}: those of a softmax,
-all smaller by the factor e^{ℓ − ℓ'}, and so is the output. The kernel's backward pass makes weights from scores and row
-state, and takes w_j(g·v_j − g·out) for the gradient of s_j: given ℓ' and the smaller output in place of its own, these
-are the gradients with the sink. The sink's own is −w_sink (g·out), summed over rows.
+With ℓ = log Σ_j e^{s_j} of a row and ℓ' = log(e^ℓ + e^sink), the weights are w_j = e^{s_j − ℓ'}: those of a softmax
+without the sink, times e^{ℓ − ℓ'}, and so is the output. The kernel's backward pass recomputes the weights from scores
+and row state, and returns w_j(g·v_j − g·out) as the gradient of s_j. Given ℓ' and the rescaled output, these are the
+gradients with the sink. The gradient of the sink is −w_sink (g·out), summed over rows.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ from qkv.values.parameters import finite, spread
 
 
 def refuses(problem: Problem) -> str | None:
-    """Return why a sink cannot be served, or None. Half precision would be rounded twice."""
+    """Return why a softmax with a sink cannot be computed here, or None. Half precision would be rounded twice."""
     if not problem.sink:
         return "the softmax has no sink"
-    served = (
+    is_supported = (
         flash_operators.KERNELS
         and problem.device == "cpu"
         and problem.mask in ("all", "causal")
@@ -35,16 +35,18 @@ def refuses(problem: Problem) -> str | None:
         and problem.mode == "eager"
         and not (problem.state and problem.gradient)
     )
-    return flash.refuses_mechanism(problem) if served else "a sink is served without other masks, biases and types"
+    return (
+        flash.refuses_mechanism(problem) if is_supported else "a sink is served without other masks, biases and types"
+    )
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """Attend without the sink, then take its share away; in tiles where the kernel gets non-finite numbers wrong."""
+    """Attend without the sink, then rescale the output; in tiles if the kernel gets non-finite numbers wrong."""
     assert isinstance(call.normalizer, Softmax)
     assert call.normalizer.sink is not None
-    given = products_of(call)
-    with as_it_is(given.query):
-        inputs = flash.kernel_inputs(problem, call, given)
+    products = products_of(call)
+    with as_it_is(products.query):
+        inputs = flash.kernel_inputs(problem, call, products)
         with torch.no_grad():
             output, lse = flash_operators.forward(*inputs)
         if not flash.trusted(problem, inputs, lse):
@@ -70,19 +72,20 @@ def attend(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Attend with a sink.
+    """Compute attention with a sink.
 
     Args:
         query: (B, H, Q, F).
         key: (B, H, K, F).
         value: (B, H, K, F).
         sink: a number, or a tensor that broadcasts to (B, H).
-        plain: output and row state without it, as `flash_operators.forward` gives them where no gradient is recorded.
-        causal: whether query i sees the keys j ≤ i alone.
-        scale: multiplies the products.
+        plain: output and row state without the sink, as `flash_operators.forward` returns them without gradients; the
+            output is overwritten.
+        causal: whether query i sees only the keys j ≤ i.
+        scale: factor of the dot products.
 
     Returns:
-        The output (B, H, Q, F), differentiable once; and the row state (B, H, Q), without a gradient.
+        The output (B, H, Q, F), differentiable once, and the row state (B, H, Q), without a gradient.
 
     Example:
         >>> zeros, ones = torch.zeros(1, 1, 2, 4), torch.ones(1, 1, 3, 4)
@@ -91,11 +94,11 @@ def attend(
         tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
     sink = torch.as_tensor(spread(sink, by=1), dtype=query.dtype, device=query.device)
-    output, state = _Sunk.apply(query, key, value, sink, plain, causal, scale)  # type: ignore[no-untyped-call]
+    output, state = _SoftmaxWithSink.apply(query, key, value, sink, plain, causal, scale)  # type: ignore[no-untyped-call]
     return output, state
 
 
-class _Sunk(torch.autograd.Function):
+class _SoftmaxWithSink(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -119,12 +122,12 @@ class _Sunk(torch.autograd.Function):
     @once_differentiable("sdpa")
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sink, output, state = ctx.saved_tensors
-        found = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)
-        of_sink = None
+        gradients = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)
+        d_sink = None
         if ctx.needs_input_grad[3]:
             weight = torch.exp(finite(sink) - finite(state))
-            of_sink = -(weight * (g * output).sum(-1)).sum_to_size(sink.shape)
-        return (*found, of_sink, None, None, None)
+            d_sink = -(weight * (g * output).sum(-1)).sum_to_size(sink.shape)
+        return (*gradients, d_sink, None, None, None)
 
 
 SINK = Algorithm(

@@ -1,4 +1,4 @@
-"""Backend `blocked`: serves everything, forward and backward, in memory that grows linearly with queries and keys."""
+"""Backend `blocked`: computes every problem, forward and backward, in memory linear in queries and keys."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.algorithms.tiled import operators, traced_user_scores, user_scores
 from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
 from qkv.algorithms.tiled.position_tiles import PositionTiles
-from qkv.algorithms.tiled.stripes import SAVED, Tiles
+from qkv.algorithms.tiled.stripes import SAVED, Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
@@ -42,7 +42,7 @@ def _no_core(problem: Problem) -> str:
 
 
 def _by_equation(problem: Problem) -> bool:
-    """Return whether a traced call needs the equation on stripes, as an operator cannot hold a function."""
+    """Return whether a traced call needs the equation on stripes, because an operator cannot take a Python function."""
     return problem.core == "tile" or problem.bias_by_tile or (problem.positional and problem.forward_mode)
 
 
@@ -108,9 +108,9 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         output, state = _Blocked.apply(mechanism, call.visibility, None, *inputs)  # type: ignore[no-untyped-call]
         return _narrowed(problem, output, state)
     reads = Reads(())
-    ask = partial(PositionTiles, positions, len(problem.leading), reads)
-    given = (*inputs, *positions.learned)
-    output, state = _Blocked.apply(mechanism, call.visibility, ask, *given)  # type: ignore[no-untyped-call]
+    make_tiles = partial(PositionTiles, positions, len(problem.leading), reads)
+    tensors = (*inputs, *positions.learned)
+    output, state = _Blocked.apply(mechanism, call.visibility, make_tiles, *tensors)  # type: ignore[no-untyped-call]
     reads.guard((output, state))
     return _narrowed(problem, output, state)
 
@@ -121,7 +121,7 @@ def _run_traced(problem: Problem, call: Call, facts: Facts) -> Result:
 
 
 def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
-    """The result in the problem's type, where a score's operands were wider."""
+    """Cast the result to the problem's dtype, if the score computed its operands in a wider one."""
     if output.dtype != problem.dtype:
         output = output.to(problem.dtype)
         state = state if problem.dtype == torch.float64 else state.float()
@@ -129,40 +129,41 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
 
 
 class _Blocked(torch.autograd.Function):
-    """The eager way: a function of PyTorch's autograd over the tiles."""
+    """The stripes as one autograd function, for eager calls."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        recipe: Mechanism,
+        mechanism: Mechanism,
         visibility: Visibility,
-        ask: Callable[[bool], PositionTiles] | None,
+        make_tiles: Callable[[bool], PositionTiles] | None,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        ctx.recipe, ctx.visibility, ctx.ask = recipe, visibility, ask
-        # What the backward pass asks of the mask again is saved too, so that PyTorch sees when it was changed.
+        ctx.mechanism, ctx.visibility, ctx.make_tiles = mechanism, visibility, make_tiles
+        # The backward pass evaluates the mask again: saving its tensors lets PyTorch detect in-place changes.
         ctx.save_for_backward(*tensors, *visibility.tensors())
         ctx.set_materialize_grads(False)
         inputs = Inputs(*tensors[:SAVED])  # type: ignore[arg-type]
-        added = None if ask is None else ask(False)
-        # Operands of half precision may be wider than what comes back.
+        bias_tiles = None if make_tiles is None else make_tiles(False)
+        # The output has the dtype of the values, also where a score computed wider operands.
         with torch.autocast(inputs.query.device.type, enabled=False):
-            return Tiles(recipe, inputs, visibility, added).forward(inputs.value.dtype)
+            return Stripes(mechanism, inputs, visibility, bias_tiles).forward(inputs.value.dtype)
 
     @staticmethod
     @once_differentiable("blocked")
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         wanted, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
-        given, recipe = Inputs(*ctx.saved_tensors[:SAVED]), ctx.recipe
-        added = None if ctx.ask is None else ctx.ask(len(learned) > 0)
+        inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
+        bias_tiles = None if ctx.make_tiles is None else ctx.make_tiles(len(learned) > 0)
         if g_output is None:
-            g_output = given.query.new_zeros(1).expand(*recipe.leading, given.query.shape[-2], given.value.shape[-1])
-        with torch.autocast(given.query.device.type, enabled=False):
-            tiles = Tiles(recipe, given, ctx.visibility, added)
-            found = tiles.backward(g_output, g_state if recipe.state else None, wanted)
-        pairs = zip(found, given, strict=False)
-        gradients = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
-        return (None, None, None, *gradients, None, *(() if added is None else added.gradients()))
+            sizes = inputs.query.shape[-2], inputs.value.shape[-1]
+            g_output = inputs.query.new_zeros(1).expand(*mechanism.leading, *sizes)
+        with torch.autocast(inputs.query.device.type, enabled=False):
+            stripes = Stripes(mechanism, inputs, ctx.visibility, bias_tiles)
+            gradients = stripes.backward(g_output, g_state if mechanism.state else None, wanted)
+        pairs = zip(gradients, inputs, strict=False)
+        cast = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
+        return (None, None, None, *cast, None, *(() if bias_tiles is None else bias_tiles.gradients()))
 
 
 BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)

@@ -1,7 +1,7 @@
-"""Backend `lookup`: a hard row is one value, read at the place of its largest score; no weights, no second product.
+"""Backend `lookup`: hard attention reads, for each query, the value of the key with the largest score.
 
-The places, one number for each query, are found tile by tile as in `tiled.stripes` and kept for the backward pass,
-which then has nothing to compute again: only the values that were read get a gradient.
+These keys are found tile by tile as in `tiled.stripes`. No weights and no second product are computed; in the backward
+pass only the values that were read get a gradient.
 """
 
 from dataclasses import replace
@@ -13,22 +13,21 @@ from torch.nn import functional as F
 
 from qkv.algorithms.tiled import blocked
 from qkv.algorithms.tiled.row_rules import Row
-from qkv.algorithms.tiled.stripes import Tiles
-from qkv.engine import mechanism
+from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism
+from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import take
 from qkv.engine.work import pairs_of
 from qkv.masks.lower import Visibility
 from qkv.scores.products import Dot, ScaledDot
 
-WHOLE = 1 << 20
-"""The most pairs, over all leading indices, that are looked at as one matrix."""
+MAX_MATRIX_PAIRS = 1 << 20
+"""The most pairs, over all leading indices, whose scores are computed as one matrix."""
 
 
 def refuses(problem: Problem) -> str | None:
-    """Only the hard normalizer, in eager calls."""
+    """Accept only the hard normalizer, in eager calls."""
     reasons = (
         (problem.normalizer != "hard", f"the normalizer is {problem.normalizer}, not hard"),
         (problem.core == "tile", "scores are user-defined"),
@@ -48,85 +47,96 @@ def work(problem: Problem) -> Work:
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """Find the places, then read the values there, which PyTorch differentiates."""
-    place = _whole(problem, call)
-    if place is not None:
-        output = _read(problem, call.value, place)
+    """Find the keys of the largest scores, then read their values, which autograd differentiates."""
+    winners = _winners_by_matrix(problem, call)
+    if winners is not None:
+        output = _read(problem, call.value, winners)
         leaves = [x for x in (call.query, call.key) if x.requires_grad] if problem.gradient else []
-        return Result(_Still.apply(output, *leaves) if leaves else output, None)  # type: ignore[no-untyped-call]
-    recipe, inputs = mechanism.prepare_inputs(problem, call)
+        return Result(_ZeroGradients.apply(output, *leaves) if leaves else output, None)  # type: ignore[no-untyped-call]
+    mechanism, inputs = prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
-        place, top, found = _places(recipe, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
-    read = _read(problem, call.value, place)
-    # What a row may see and is NaN stays visible; a row that sees nothing gives 0.
-    unread = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
-    output = torch.where((found & ~top.isnan())[..., None], read, unread[..., None])
+        winners, top, visible = _winners(mechanism, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
+    read = _read(problem, call.value, winners)
+    # A NaN that a row may see stays visible; a row without visible keys gives 0.
+    otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
+    output = torch.where((visible & ~top.isnan())[..., None], read, otherwise[..., None])
     if problem.gradient:
-        output = _Still.apply(output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad))  # type: ignore[no-untyped-call]
+        output = _ZeroGradients.apply(
+            output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad)
+        )  # type: ignore[no-untyped-call]
     return Result(output, top if problem.state else None)
 
 
-def _whole(problem: Problem, call: Call) -> Tensor | None:
-    """The places (..., Q) by one small matrix; None where it is none, or a row has no largest score to speak of."""
-    if call.visibility.kind != "all" or call.bias is not None or problem.state or not 0 < pairs_of(problem) <= WHOLE:
+def _winners_by_matrix(problem: Problem, call: Call) -> Tensor | None:
+    """Return the key of the largest score of each row, (..., Q), from the full matrix of scores.
+
+    None if the matrix is large or needs more than a dot product, or the largest score of a row is −inf or NaN.
+    """
+    if (
+        call.visibility.kind != "all"
+        or call.bias is not None
+        or problem.state
+        or not 0 < pairs_of(problem) <= MAX_MATRIX_PAIRS
+    ):
         return None
     if type(call.score) not in (Dot, ScaledDot):
-        # Of other scores the operands learn too.
+        # Other scores have parameters, which need a gradient too.
         return None
-    plain = problem.dtype in (torch.float32, torch.float64)
-    if not plain or not call.query.shape[:-2] == call.key.shape[:-2] == problem.leading:
+    supported = problem.dtype in (torch.float32, torch.float64)
+    if not supported or not call.query.shape[:-2] == call.key.shape[:-2] == problem.leading:
         return None
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
         query, key, scale, _ = call.score.prepare(call.query, call.key)
         if isinstance(scale, Tensor):
             return None
-        # Scaled after the product, as the equation says: a product that takes the scale with it breaks ties.
+        # Scaled after the product, as in the equation: scaling inside the product would round ties apart.
         s_QK = call.score.pointwise((query @ key.mT).mul_(scale))
-        place = s_QK.argmax(-1, keepdim=True)
-        plain = bool((s_QK.gather(-1, place) > -torch.inf).all())
-    return place[..., 0] if plain else None
+        winners = s_QK.argmax(-1, keepdim=True)
+        ordinary = bool((s_QK.gather(-1, winners) > -torch.inf).all())
+    return winners[..., 0] if ordinary else None
 
 
-def _read(problem: Problem, value: Tensor, place: Tensor) -> Tensor:
-    """The values at the places."""
-    # Gradients of rows that read the same value add up: in half precision each addition would round.
+def _read(problem: Problem, value: Tensor, winners: Tensor) -> Tensor:
+    """Return the value of each row's winner, (..., Q, V)."""
+    # Gradients of rows that read the same value are summed, in float32: half precision would round each addition.
     summed = problem.gradient and value.dtype.itemsize == 2
-    wide = (value.float() if summed else value).expand(*problem.leading, *value.shape[-2:])
-    first = torch.arange(0, problem.rows * problem.keys, problem.keys, device=place.device)
-    read = F.embedding(place + first.view(*problem.leading, 1), wide.reshape(-1, wide.shape[-1]))
+    table = (value.float() if summed else value).expand(*problem.leading, *value.shape[-2:])
+    first = torch.arange(0, problem.rows * problem.keys, problem.keys, device=winners.device)
+    read = F.embedding(winners + first.view(*problem.leading, 1), table.reshape(-1, table.shape[-1]))
     return read.to(value.dtype)
 
 
-def _places(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row (..., Q): the key of the first largest score, that score, and whether there is such a key."""
-    tiles = Tiles(replace(recipe, normalizer="scores"), inputs, visibility)
-    top = torch.full((*recipe.leading, tiles.queries), -torch.inf, dtype=tiles.dtype, device=inputs.query.device)
-    place, found = torch.zeros_like(top, dtype=torch.int64), torch.zeros_like(top, dtype=torch.bool)
-    for at, visible in tiles.walk:
-        if at.columns.start < at.columns.stop:
-            own, largest, seen = _first_largest(tiles.stripe(at, visible).row)
-            take(place, at.lead, at.rows).copy_(own + at.columns.start)
-            take(top, at.lead, at.rows).copy_(largest)
-            take(found, at.lead, at.rows).copy_(seen)
-    return place, top, found
+def _winners(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the key of each row's first largest score, that score, and whether the row sees any key, (..., Q) each."""
+    stripes = Stripes(replace(mechanism, normalizer="scores"), inputs, visibility)
+    top = torch.full((*mechanism.leading, stripes.queries), -torch.inf, dtype=stripes.dtype, device=inputs.query.device)
+    winners, sees_any = torch.zeros_like(top, dtype=torch.int64), torch.zeros_like(top, dtype=torch.bool)
+    for slices, mask in stripes.tiling:
+        items, rows, columns = slices
+        if columns.start < columns.stop:
+            column, largest, any_visible = _first_largest(stripes.stripe(slices, mask).row)
+            take(winners, items, rows).copy_(column + columns.start)
+            take(top, items, rows).copy_(largest)
+            take(sees_any, items, rows).copy_(any_visible)
+    return winners, top, sees_any
 
 
 def _first_largest(row: Row) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a tile's rows have their first largest score, that score, and whether they see any key."""
+    """Return the column of each row's first largest score, that score, and whether the row sees any key."""
     s, visible, _ = row
-    place = s.argmax(-1)
-    top = s.gather(-1, place[..., None])[..., 0]
-    none = top == -torch.inf
-    if visible is None or not none.any():
-        return place, top, torch.ones_like(none)
-    # A row whose visible scores are all -inf looks like its hidden ones: ask visibility again.
+    column = s.argmax(-1)
+    top = s.gather(-1, column[..., None])[..., 0]
+    infinite = top == -torch.inf
+    if visible is None or not infinite.any():
+        return column, top, torch.ones_like(infinite)
+    # Visible scores of −inf look like masked ones, so such rows take their first visible key.
     seen = visible.expand(s.shape).to(torch.int8)
-    return torch.where(none, seen.argmax(-1), place), top, ~none | (seen.amax(-1) > 0)
+    return torch.where(infinite, seen.argmax(-1), column), top, ~infinite | (seen.amax(-1) > 0)
 
 
-class _Still(torch.autograd.Function):
-    """The output as it is, with gradients of zero for what decides no more than where values are read."""
+class _ZeroGradients(torch.autograd.Function):
+    """The identity on the output, with zero gradients for the tensors that only decide which values are read."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, *inputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Masks as arguments of a registered operator: a text, a list of tensors, a list of numbers.
+"""Encode masks as arguments of a registered operator, which are tensors, numbers and text.
 
-An operator's arguments are tensors, numbers and texts, so a composition of masks is written in postfix order, operands
-before what combines them: `causal(2) & ~dense(t)` is `"number causal:start tensor dense not and"`.
+A composition of masks is written in postfix order, operands before the operation that combines them: `causal(2) &
+~dense(t)` is `"number causal:start tensor dense not and"`.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,24 @@ from qkv.engine.mechanism import full_rank
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Window, clamped
 
-_COMBINED: dict[type[Mask], str] = {Both: "and", Either: "or"}
-_BUILT = {"dense": Dense, "lengths": Lengths, "documents": Documents, "window": Window, "and": Both, "or": Either}
-_TAKES = {"dense": 1, "lengths": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
+_OPERATIONS: dict[type[Mask], str] = {Both: "and", Either: "or"}
+_CONSTRUCTORS = {
+    "dense": Dense,
+    "lengths": Lengths,
+    "documents": Documents,
+    "window": Window,
+    "and": Both,
+    "or": Either,
+}
+_OPERAND_COUNTS = {"dense": 1, "lengths": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
 
 
 def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
-    """Write a mask as text, tensors and numbers, or None where it holds a user-defined mask.
+    """Encode a mask as text, tensors and numbers; return None if it contains a user-defined mask.
 
     Args:
         mask: any composition.
-        rank: of the leading shape, to which dense tables are brought.
+        rank: of the leading shape, to which dense masks are reshaped.
 
     Example:
         >>> from qkv.masks.patterns import causal, lengths
@@ -42,7 +49,7 @@ def _words(mask: Mask, rank: int, tensors: list[Tensor], numbers: list[int]) -> 
         return None if inner is None else [*inner, "not"]
     if isinstance(mask, (Both, Either)):
         left, right = _words(mask.left, rank, tensors, numbers), _words(mask.right, rank, tensors, numbers)
-        return None if left is None or right is None else [*left, *right, _COMBINED[type(mask)]]
+        return None if left is None or right is None else [*left, *right, _OPERATIONS[type(mask)]]
     items: list[Tensor | int | None]
     if isinstance(mask, Dense):
         items, name = [full_rank(mask.tensor, rank + 2)], "dense"
@@ -65,13 +72,13 @@ def _word(item: Tensor | int | None, tensors: list[Tensor], numbers: list[int]) 
     if isinstance(item, Tensor):
         tensors.append(item)
         return "tensor"
-    # An operator's numbers are int64, in which every position lies far from either end.
+    # An operator's numbers are int64, whose limits are far beyond any position.
     numbers.append(clamped(item))
     return "number"
 
 
 def decode(code: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Mask:
-    """The mask that `encode` wrote.
+    """Return the mask that `encode` wrote.
 
     Example:
         >>> decode("number causal:start number none lengths or", [], [2, 3])
@@ -87,7 +94,7 @@ def decode(code: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Mask
         elif word.startswith("causal:"):
             stack.append(Causal(stack.pop(), word.removeprefix("causal:")))  # type: ignore[arg-type]
         else:
-            taken = stack[-_TAKES[word] :]
-            del stack[-_TAKES[word] :]
-            stack.append(_BUILT[word](*taken))
+            operands = stack[-_OPERAND_COUNTS[word] :]
+            del stack[-_OPERAND_COUNTS[word] :]
+            stack.append(_CONSTRUCTORS[word](*operands))
     return stack.pop()  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""The tiles as registered operators, for what traces: `torch.compile`, `torch.export`, `torch.func`.
+"""The stripes as registered operators, for tracing: `torch.compile`, `torch.export`, `torch.func`.
 
-Eager calls go through `torch.autograd.Function`, which costs a tenth of an operator's dispatch; beneath both is one
-`Tiles`. A description of the computation travels as text and numbers, so that an exported program can be saved.
+Eager calls use a `torch.autograd.Function`, whose overhead is a tenth of an operator's dispatch; both run the same
+`Stripes`. The mechanism and the mask are passed as text and numbers, so that an exported program can be saved.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled.mask_encoding import decode, encode
-from qkv.algorithms.tiled.stripes import Tiles
+from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.autograd import second_derivative
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
@@ -28,14 +28,14 @@ from qkv.scores.pointwise import (
 )
 
 TENSORS = len(Inputs._fields) + 3
-"""How many tensors, or None, begin the arguments: the inputs, the bounds `first` and `last`, and a dense mask."""
+"""How many arguments are tensors or None: the inputs, the bounds `first` and `last`, and a dense mask."""
 
-_BENDING: dict[str, Callable[[float], Pointwise]] = {
+_WITH_PARAMETER: dict[str, Callable[[float], Pointwise]] = {
     "Softcap": Softcap,
     "Leaky": Leaky,
     "EpanechnikovShape": EpanechnikovShape,
 }
-_PLAIN: dict[str, Pointwise] = {
+_WITHOUT_PARAMETER: dict[str, Pointwise] = {
     "Linear": Linear(),
     "NegativeHalf": NegativeHalf(),
     "GaussianShape": GaussianShape(),
@@ -43,25 +43,25 @@ _PLAIN: dict[str, Pointwise] = {
 }
 
 
-def apply(recipe: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
-    """Output and row state through the registered operator."""
-    rank = len(recipe.leading)
+def apply(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Return output and row state, computed by the registered operator."""
+    rank = len(mechanism.leading)
     first, last = visibility.bounds or (None, None)
     first, last = (None if bound is None else full_rank(bound, rank + 1) for bound in (first, last))
     dense = None if visibility.dense is None else full_rank(visibility.dense, rank + 2)
     code, tensors, numbers = "", [], []  # type: tuple[str, list[Tensor], list[int]]
     if visibility.mask is not None:
-        written = encode(visibility.mask, len(visibility.grid.leading))
-        if written is None:
+        encoded = encode(visibility.mask, len(visibility.grid.leading))
+        if encoded is None:
             dense = full_rank(visibility.tile(slice(None), slice(None)), rank + 2)  # type: ignore[arg-type]
         else:
-            code, tensors, numbers = written
-    kind = type(recipe.pointwise).__name__
-    bend = next((float(x) for x in vars(recipe.pointwise).values()), 0.0)
-    names = f"{recipe.core} {kind} {recipe.normalizer}"
+            code, tensors, numbers = encoded
+    kind = type(mechanism.pointwise).__name__
+    shape_parameter = next((float(x) for x in vars(mechanism.pointwise).values()), 0.0)
+    names = f"{mechanism.core} {kind} {mechanism.normalizer}"
     groups = [] if visibility.groups is None or visibility.mask is None else list(visibility.groups)
-    numbers_of = (recipe.factor, bend, recipe.dropout, recipe.state)
-    args = (*inputs, first, last, dense, tensors, code, numbers, groups, names, *numbers_of)
+    settings = (mechanism.factor, shape_parameter, mechanism.dropout, mechanism.state)
+    args = (*inputs, first, last, dense, tensors, code, numbers, groups, names, *settings)
     run: Callable[..., Any] = blocked if torch.compiler.is_compiling() else Transformed.apply
     output, state = run(*args)
     return output, state
@@ -87,21 +87,23 @@ def blocked(
     groups: Sequence[int],
     names: str,
     factor: float,
-    bend: float,
+    shape_parameter: float,
     dropout: float,
     state: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Output (..., Q, V) and row state (..., Q), empty where it is not wanted."""
+    """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
-    seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
-    return Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen).forward(value.dtype)
+    visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    return Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility).forward(
+        value.dtype
+    )
 
 
 @blocked.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    state_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows = query.shape[:-1]
-    state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=wide)
+    state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=state_dtype)
     return value.new_empty(*rows, value.shape[-1]), state
 
 
@@ -128,15 +130,15 @@ def blocked_backward(
     groups: Sequence[int],
     names: str,
     factor: float,
-    bend: float,
+    shape_parameter: float,
     dropout: float,
     state: bool,
 ) -> list[Tensor]:
-    """The gradients of the first eight tensors, empty where not wanted."""
+    """Return the gradients of the first eight tensors, empty where not requested."""
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
-    seen = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
-    tiles = Tiles(_recipe(query, names, factor, bend, dropout, state), inputs, seen)
-    gradients = zip(tiles.backward(g_output, g_state, list(wanted)), inputs, strict=False)
+    visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    stripes = Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility)
+    gradients = zip(stripes.backward(g_output, g_state, list(wanted)), inputs, strict=False)
     return [query.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
 
 
@@ -147,9 +149,13 @@ def _(g_output: Tensor, g_state: Tensor | None, wanted: Sequence[bool], query: T
     return [query.new_empty(0) if x is None or not want else x.new_empty(x.shape) for x, want in pairs]
 
 
-def _recipe(query: Tensor, names: str, factor: float, bend: float, dropout: float, state: bool) -> Mechanism:
+def _mechanism(
+    query: Tensor, names: str, factor: float, shape_parameter: float, dropout: float, state: bool
+) -> Mechanism:
     core, kind, normalizer = names.split(" ")
-    pointwise: Pointwise = _PLAIN[kind] if kind in _PLAIN else _BENDING[kind](bend)
+    pointwise: Pointwise = (
+        _WITHOUT_PARAMETER[kind] if kind in _WITHOUT_PARAMETER else _WITH_PARAMETER[kind](shape_parameter)
+    )
     return Mechanism(core, pointwise, normalizer, factor, dropout, state, tuple(query.shape[:-2]))
 
 
@@ -174,7 +180,7 @@ def _visibility(
     return Visibility(kind, grid, Bounds(first, last), dense)  # type: ignore[arg-type]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     tensors, rest = inputs[:TENSORS], inputs[TENSORS:]
     ctx.save_for_backward(*tensors, *rest[0])
     ctx.rest = rest[1:]
@@ -184,27 +190,29 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _gradients(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-    found = _pulled(blocked_backward, ctx, g_output, g_state)
-    # PyTorch takes an empty list for one of tensors, and wants as many gradients back.
+    gradients = _requested_gradients(blocked_backward, ctx, g_output, g_state)
+    # PyTorch takes an empty list for a list of tensors, and expects as many gradients.
     rest: list[Any] = [[] if isinstance(x, (list, tuple)) and not x else None for x in ctx.rest]
-    return (*found, *(None,) * (TENSORS - DIFFERENTIABLE), [None] * (len(ctx.saved_tensors) - TENSORS), *rest)
+    return (*gradients, *(None,) * (TENSORS - DIFFERENTIABLE), [None] * (len(ctx.saved_tensors) - TENSORS), *rest)
 
 
-def _pulled(backward: Callable[..., Any], ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> list[Any]:
+def _requested_gradients(
+    backward: Callable[..., Any], ctx: Any, g_output: Tensor | None, g_state: Tensor | None
+) -> list[Any]:
     tensors = ctx.saved_tensors
     if g_output is None:
         g_output = tensors[0].new_zeros(ctx.shape)
     wanted = list(ctx.needs_input_grad[:DIFFERENTIABLE])
     state = g_state if ctx.state else None
-    found = backward(g_output, state, wanted, *tensors[:TENSORS], list(tensors[TENSORS:]), *ctx.rest)
-    return [g if want else None for g, want in zip(found, wanted, strict=True)]
+    gradients = backward(g_output, state, wanted, *tensors[:TENSORS], list(tensors[TENSORS:]), *ctx.rest)
+    return [g if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
 def _no_gradients(ctx: Any, *_: Any) -> Any:
     raise second_derivative("blocked")
 
 
-blocked.register_autograd(_gradients, setup_context=_remember)
+blocked.register_autograd(_gradients, setup_context=_setup_context)
 blocked_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)
 
 
@@ -213,20 +221,20 @@ SEED = Inputs._fields.index("seed")
 
 def _vmap_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     if args[SEED] is not None:
-        parts = [blocked(*_picked(args, in_dims, i)) for i in range(info.batch_size)]
+        parts = [blocked(*_select_item(args, in_dims, i)) for i in range(info.batch_size)]
         return (torch.stack([part[0] for part in parts]), torch.stack([part[1] for part in parts])), (0, 0)
-    args = _to_front(args, in_dims)
+    args = _move_to_front(args, in_dims)
     query = args[0].expand(info.batch_size, *args[0].shape[1:])
     return blocked(query, *args[1:]), (0, 0)
 
 
 def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[list[Tensor], list[int]]:
     if args[3 + SEED] is not None:
-        parts = [blocked_backward(*_picked(args, in_dims, i)) for i in range(info.batch_size)]
+        parts = [blocked_backward(*_select_item(args, in_dims, i)) for i in range(info.batch_size)]
         gradients = [torch.stack(each) for each in zip(*parts, strict=True)]
         return gradients, [0] * len(gradients)
-    # Every item has a gradient of its own, also of what is the same for all items.
-    args = _to_front(args, in_dims)
+    # Each mapped item has its own gradient, also of tensors that all items share.
+    args = _move_to_front(args, in_dims)
     differentiable = (
         x.expand(info.batch_size, *x.shape[1:]) if isinstance(x, Tensor) and x.ndim else x
         for x in (*args[:2], *args[3 : 3 + DIFFERENTIABLE])
@@ -238,8 +246,8 @@ def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[lis
     return [g if want else g.expand(front, 0) for g, want in zip(gradients, wanted, strict=True)], [0] * len(gradients)
 
 
-def _to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The mapped dimension becomes the first leading one; what is not mapped broadcasts over it."""
+def _move_to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Move the mapped dimension to the front; tensors that are not mapped broadcast over it."""
 
     def moved(x: Any, dim: Any) -> Any:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
@@ -251,8 +259,8 @@ def _to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(moved(x, dim) for x, dim in zip(args, in_dims, strict=True))
 
 
-def _picked(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple[Any, ...]:
-    """One item of what is mapped: dropout counts rows of the problem as each item sees it."""
+def _select_item(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple[Any, ...]:
+    """Select one mapped item: dropout counts the rows of each item separately."""
 
     def pick(x: Any, dim: Any) -> Any:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
@@ -263,21 +271,21 @@ def _picked(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple
 
 
 class Transformed(torch.autograd.Function):
-    """The operator under transformations of `torch.func`, which look for these methods and not for its registration."""
+    """The operator under transformations of `torch.func`, which use these methods instead of its registration."""
 
     vmap = staticmethod(_vmap_forward)
-    setup_context = staticmethod(_remember)
+    setup_context = staticmethod(_setup_context)
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, Tensor]:
-        """The operator."""
+        """Run the operator."""
         return blocked(*args)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        """Gradients of the tensors; none for what describes the computation."""
-        found = _pulled(_TransformedBackward.apply, ctx, g_output, g_state)
-        return (*found, *(None,) * (TENSORS - DIFFERENTIABLE + 1 + len(ctx.rest)))
+        """Return the gradients of the tensors, and None for the other arguments."""
+        gradients = _requested_gradients(_TransformedBackward.apply, ctx, g_output, g_state)
+        return (*gradients, *(None,) * (TENSORS - DIFFERENTIABLE + 1 + len(ctx.rest)))
 
 
 class _TransformedBackward(torch.autograd.Function):
@@ -289,7 +297,7 @@ class _TransformedBackward(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Nothing is remembered: there is no second derivative."""
+        """Save nothing: there is no second derivative."""
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

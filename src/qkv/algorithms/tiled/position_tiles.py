@@ -1,7 +1,7 @@
-"""A bias from positions on tiles, where it is no function of j − i alone: made for a stripe's rows, and differentiated.
+"""Tiles of a position bias that is not a function of j − i, and the gradients of its parameters.
 
-As a mask that is asked about tiles, it is asked once for all leading indices of the rows. Its gradient waits until all
-of them have added theirs: one backward pass of PyTorch's autograd for each stripe of rows then serves all parameters.
+The bias of some rows is evaluated once for all leading indices. The gradients of all their tiles are summed before one
+backward pass of autograd per stripe of rows computes those of the parameters.
 """
 
 from typing import final
@@ -11,57 +11,57 @@ from torch import Tensor
 
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.tiles import Place, Size, take
+from qkv.engine.tiles import TileSize, TileSlices, take
 from qkv.engine.unchanged import Reads
 
-SIZE = Size(1 << 18, 8)
-"""Of stripes, in place of `tiles.CACHED`: the bias of their rows is held for all leading indices at once."""
+SIZE = TileSize(1 << 18, 8)
+"""The size of stripes with such a bias, which is stored for all leading indices of their rows at once."""
 
 
 @final
 class PositionTiles:
-    """The tiles of a bias from positions, asked for row by row.
+    """The tiles of a position bias, requested stripe by stripe.
 
     Args:
         positions: the bias.
         rank: of the leading shape.
-        reads: notes what its function reads.
-        learns: whether gradients of its parameters are added up.
+        reads: records the tensors that the bias function reads.
+        learns: whether to compute gradients of its parameters.
     """
 
     def __init__(self, positions: PositionBias, rank: int, reads: Reads, learns: bool) -> None:
         self.positions, self.rank, self.reads, self.learns = positions, rank, reads, learns
         self.rows: slice | None = None
-        self.whole: Tensor
+        self.bias: Tensor
         self.gradient: Tensor
-        self.found = [torch.zeros_like(x) for x in positions.learned] if learns else []
+        self.parameter_gradients = [torch.zeros_like(x) for x in positions.learned] if learns else []
 
-    def tile(self, place: Place) -> Tensor:
-        """What is added to the scores of a tile."""
-        if place.rows != self.rows:
+    def tile(self, slices: TileSlices) -> Tensor:
+        """Return the bias of a tile's scores."""
+        if slices.rows != self.rows:
             self._finish_rows()
             with torch.set_grad_enabled(self.learns), self.reads:
-                self.whole = full_rank(self.positions.tile(place.rows), self.rank + 2)
-            self.rows = place.rows
+                self.bias = full_rank(self.positions.tile(slices.rows), self.rank + 2)
+            self.rows = slices.rows
             if self.learns:
-                self.gradient = torch.zeros_like(self.whole)
-        return take(self.whole.detach(), place.lead, slice(None), place.columns)
+                self.gradient = torch.zeros_like(self.bias)
+        return take(self.bias.detach(), slices.items, slice(None), slices.columns)
 
-    def add_gradient(self, place: Place, g_scores: Tensor) -> None:
-        """Add the gradient of a tile's scores."""
-        part = take(self.gradient, place.lead, slice(None), place.columns)
+    def add_gradient(self, slices: TileSlices, g_scores: Tensor) -> None:
+        """Add the gradient of a tile's scores to that of the bias."""
+        part = take(self.gradient, slices.items, slice(None), slices.columns)
         part += g_scores.sum_to_size(part.shape)
 
     def gradients(self) -> list[Tensor]:
-        """Those of the parameters, all rows together."""
+        """Return the gradients of the parameters, summed over all rows."""
         self._finish_rows()
-        return self.found
+        return self.parameter_gradients
 
     def _finish_rows(self) -> None:
-        if self.rows is None or not self.learns or not self.whole.requires_grad:
+        if self.rows is None or not self.learns or not self.bias.requires_grad:
             return
-        given = torch.autograd.grad(self.whole, self.positions.learned, self.gradient, allow_unused=True)
-        for place, g in enumerate(given):
+        gradients = torch.autograd.grad(self.bias, self.positions.learned, self.gradient, allow_unused=True)
+        for total, g in zip(self.parameter_gradients, gradients, strict=True):
             if g is not None:
-                self.found[place] += g
+                total.add_(g)
         self.rows = None

@@ -1,7 +1,7 @@
-"""From the core's numbers on whole rows to weights, forward and backward: bend, add bias, hide, normalize.
+"""Normalizers on the whole rows of a tile, and their gradients by explicit formulas.
 
-Each derivative is written out, so that a tile needs no recording and runs the same inside a registered operator. The
-equations are those of `qkv.scores.pointwise` and `qkv.normalizers`; p stands for a row of weights.
+Autograd records nothing, so that a tile runs the same inside a registered operator. The equations are those of
+`qkv.scores.pointwise` and `qkv.normalizers`; p stands for a row of weights, g for a gradient.
 """
 
 from collections.abc import Callable
@@ -27,47 +27,46 @@ from qkv.scores.pointwise import (
 from qkv.values.parameters import finite
 
 NEWTON_STEPS = 64
-"""Far more than a row needs: each step at least halves what is left, and soon squares it."""
+"""Far more than a row needs: each step at least halves the error, and near the root squares it."""
 
 
-def pointwise_gradient(pointwise: Pointwise, x: Tensor, bent: Tensor, g: Tensor) -> Tensor | None:
-    """The gradient of what went into a pointwise function, given input, output and gradient; None where it is zero."""
+def pointwise_gradient(pointwise: Pointwise, x: Tensor, y: Tensor, g: Tensor) -> Tensor | None:
+    """Return the gradient of x, given y = pointwise(x) and the gradient g of y; None if it is zero."""
     match pointwise:
         case BoxcarShape():
             return None
         case Softcap(cap):
-            slope: Tensor | float = 1 - (bent / cap).square_()
-        case Leaky(slope_below):
-            slope = torch.where(x > 0, torch.ones_like(x), slope_below)
+            slope: Tensor | float = 1 - (y / cap).square_()
+        case Leaky(negative_slope):
+            slope = torch.where(x > 0, torch.ones_like(x), negative_slope)
         case GaussianShape():
-            slope = bent * -0.5
+            slope = y * -0.5
         case EpanechnikovShape(power):
-            slope = _bump_slope(x, power)
+            slope = _epanechnikov_slope(x, power)
         case _:
             slope = -0.5 if isinstance(pointwise, NegativeHalf) else 1.0
     return g if isinstance(pointwise, Linear) else g * slope
 
 
-def _bump_slope(x: Tensor, power: float) -> Tensor:
-    """d/dx max(0, 1 − x^(power/2)), 0 outside; 0 also at x = 0 where the root has no slope."""
+def _epanechnikov_slope(x: Tensor, power: float) -> Tensor:
+    """Return d/dx max(0, 1 − x^(power/2)); 0 outside the support, and at x = 0 where a root has no derivative."""
     slope = torch.full_like(x, -1.0) if power == 2 else x.pow(power / 2 - 1).mul_(-power / 2)
     outside = x >= 1
     return slope.masked_fill_(outside if power == 2 else outside | (x == 0), 0)
 
 
 def _per_row(parameter: Tensor) -> Tensor:
-    """A parameter beside (..., h)."""
+    """Drop the last dimension of a parameter, so that it broadcasts with (..., h)."""
     return parameter.squeeze(-1) if parameter.ndim else parameter
 
 
 class Row(NamedTuple):
-    """Whole rows of a tile on their way to weights.
+    """The scores of a tile's rows, and what a normalizer needs besides.
 
     Attributes:
-        scores: s, (..., h, c); hidden entries hold the rule's `hidden`.
-        visible: bool, broadcasts to (..., h, c); None where all is seen.
-        parameter: sink, alpha or bias of the normalizer, (..., 1, 1) or a double without dimensions;
-            None where there is none.
+        scores: s, (..., h, c); masked ones have the rule's value `hidden`.
+        visible: bool, broadcasts to (..., h, c); None if all is visible.
+        parameter: sink, alpha or bias of the normalizer, (..., 1, 1) or a float64 scalar; None if it has none.
     """
 
     scores: Tensor
@@ -75,36 +74,36 @@ class Row(NamedTuple):
     parameter: Tensor | None
 
 
-class Pull(NamedTuple):
-    """Gradients on their way back.
+class Upstream(NamedTuple):
+    """The upstream gradients of a tile's rows.
 
     Attributes:
-        weights: of the weights, (..., h, c).
-        state: of the row state, (..., h); None where none came.
+        weights: gradients of the weights, (..., h, c).
+        state: gradients of the row state, (..., h); None if it has none.
     """
 
     weights: Tensor
     state: Tensor | None
 
 
-Pushed = tuple[Tensor | None, Tensor | None]
-"""The gradients of scores and of the parameter; None where zero."""
+RowGradients = tuple[Tensor | None, Tensor | None]
+"""The gradients of the scores and of the parameter; None where zero."""
 
 
 class Rule(NamedTuple):
     """A normalizer on whole rows.
 
     Attributes:
-        hidden: what a hidden score is set to before.
+        hidden: the value of masked scores.
         weights: `(row) -> w`.
         state: `(row, w) -> (..., h)`.
-        backward: `(row, w, pull) -> gradients of scores and parameter`.
+        backward: `(row, w, upstream) -> gradients of scores and parameter`.
     """
 
     hidden: float
     weights: Callable[[Row], Tensor]
     state: Callable[[Row, Tensor], Tensor]
-    backward: Callable[[Row, Tensor, Pull], Pushed]
+    backward: Callable[[Row, Tensor, Upstream], RowGradients]
 
 
 def _softmax(row: Row) -> Tensor:
@@ -122,7 +121,7 @@ def _softmax(row: Row) -> Tensor:
 
 
 def _safe(total: Tensor) -> Tensor:
-    """A total to divide by: 1 where it is 0, and with it everything that adds up to it."""
+    """Replace totals of 0 by 1, to divide by them: all that such a total sums is 0 too."""
     return torch.where(total == 0, torch.ones_like(total), total)
 
 
@@ -132,9 +131,9 @@ def _lse(row: Row, w: Tensor) -> Tensor:
     return lse if sink is None else torch.logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
 
 
-def _softmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    """p(g − Σpg); the row state log Σ exp(s) has the slope p. A sink is one more key, without a value."""
-    g, g_state = pull
+def _softmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    """Return p(g − Σpg). The row state log Σ exp(s) has the gradient p; a sink is one more key, without a value."""
+    g, g_state = upstream
     g_scores = torch.ops.aten._softmax_backward_data(g, w, -1, w.dtype)
     if g_state is not None:
         g_scores = g_scores.addcmul_(w, g_state.unsqueeze(-1))
@@ -153,35 +152,35 @@ def _total(row: Row, w: Tensor) -> Tensor:
     return row.scores.sum(-1)
 
 
-def _sum_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    """(g − Σwg)/Σs."""
-    g, g_state = pull
+def _sum_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    """Return (g − Σwg)/Σs."""
+    g, g_state = upstream
     total = row.scores.sum(-1, keepdim=True)
     g_scores = (g - (w * g).sum(-1, keepdim=True)).div_(_safe(total)).masked_fill_(total == 0, 0)
     return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
 
 
 def _gaussian(row: Row) -> Tensor:
-    """e^x/Σe^x of exponents x, 0 in rows whose exponentials are all 0."""
+    """Return e^x/Σe^x of exponents x; 0 in rows whose exponentials all underflow."""
     if row.scores.shape[-1] == 0:
         return row.scores.clone()
     top = row.scores.amax(-1, keepdim=True)
     return torch.softmax(row.scores, -1).masked_fill_(top < FAINT[top.dtype], 0)
 
 
-def _exponentials(row: Row, w: Tensor) -> Tensor:
+def _sum_of_exponentials(row: Row, w: Tensor) -> Tensor:
     return row.scores.exp().sum(-1)
 
 
-def _gaussian_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    """p(g − Σpg), as of a softmax; the row state Σe^x has the slope e^x."""
-    g_scores: Tensor = torch.ops.aten._softmax_backward_data(pull.weights, w, -1, w.dtype)
-    if pull.state is not None:
-        g_scores = g_scores.addcmul_(row.scores.exp(), pull.state.unsqueeze(-1))
+def _gaussian_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    """Return p(g − Σpg), as for a softmax; the row state Σe^x has the gradient e^x."""
+    g_scores: Tensor = torch.ops.aten._softmax_backward_data(upstream.weights, w, -1, w.dtype)
+    if upstream.state is not None:
+        g_scores = g_scores.addcmul_(row.scores.exp(), upstream.state.unsqueeze(-1))
     return g_scores, None
 
 
-def _seen(row: Row, w: Tensor) -> Tensor:
+def _count_visible(row: Row, w: Tensor) -> Tensor:
     n = count(row.visible, row.scores).squeeze(-1)
     return n.expand(row.scores.shape[:-1])
 
@@ -190,11 +189,11 @@ def _mean(row: Row) -> Tensor:
     return row.scores / count(row.visible, row.scores).clamp(min=1)
 
 
-def _mean_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    return pull.weights / count(row.visible, row.scores).clamp(min=1), None
+def _mean_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    return upstream.weights / count(row.visible, row.scores).clamp(min=1), None
 
 
-def _nothing(row: Row, w: Tensor) -> Tensor:
+def _no_state(row: Row, w: Tensor) -> Tensor:
     return row.scores.new_zeros(row.scores.shape[:-1])
 
 
@@ -205,8 +204,8 @@ def _sigmoid(row: Row) -> Tensor:
     return w if visible is None else w.masked_fill_(~visible, 0)
 
 
-def _sigmoid_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    g_scores = torch.ops.aten.sigmoid_backward(pull.weights, w)
+def _sigmoid_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    g_scores = torch.ops.aten.sigmoid_backward(upstream.weights, w)
     return g_scores, None if row.parameter is None else g_scores.sum(-1, keepdim=True)
 
 
@@ -219,12 +218,12 @@ def _largest(row: Row, w: Tensor) -> Tensor:
     return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
 
 
-def _hard_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    """Only the row state has a slope: 1 at the largest score, shared by ties as `amax` shares it."""
-    if pull.state is None or not row.scores.shape[-1]:
+def _hard_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    """Return the gradient of the row state, 1 at the largest score, shared by ties as in `amax`; weights have none."""
+    if upstream.state is None or not row.scores.shape[-1]:
         return None, None
     ties = row.scores == row.scores.amax(-1, keepdim=True)
-    return ties / ties.sum(-1, keepdim=True).clamp(min=1) * pull.state.unsqueeze(-1), None
+    return ties / ties.sum(-1, keepdim=True).clamp(min=1) * upstream.state.unsqueeze(-1), None
 
 
 def _alpha(row: Row, otherwise: float) -> float | Tensor:
@@ -232,10 +231,10 @@ def _alpha(row: Row, otherwise: float) -> float | Tensor:
 
 
 def _project(s: Tensor, square: bool) -> Tensor:
-    """Sparsemax, or 1.5-entmax where `square`, without sorting: Newton's steps towards the threshold τ.
+    """Compute sparsemax, or 1.5-entmax if `square`, with Newton's method for the threshold τ instead of a sort.
 
-    Σ max(0, z − τ) − 1, or Σ max(0, z/2 − τ)² − 1, falls with τ and is convex. From τ = −1, where it is not negative,
-    each step stays on that side, and about ten of them reach the last bit; a sort costs as much as a hundred.
+    Σ max(0, z − τ) − 1, or Σ max(0, z/2 − τ)² − 1, is convex and decreases with τ. From τ = −1, where it is not
+    negative, no step overshoots the root, and about ten steps reach the last bit; a sort takes as long as a hundred.
 
     Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex";
         Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3.
@@ -247,7 +246,7 @@ def _project(s: Tensor, square: bool) -> Tensor:
     z = s - top.masked_fill_(empty, 0)
     z = z.mul_(0.5) if square else z
     tau = torch.full_like(top, -1.0)
-    near = 2 * torch.finfo(s.dtype).eps
+    tolerance = 2 * torch.finfo(s.dtype).eps
     t = torch.empty_like(z)
     for _ in range(NEWTON_STEPS):
         torch.sub(z, tau, out=t).relu_()
@@ -256,7 +255,7 @@ def _project(s: Tensor, square: bool) -> Tensor:
         else:
             step = (t.sum(-1, keepdim=True) - 1) / _safe((t > 0).sum(-1, keepdim=True))
         tau += step
-        if not bool((step > near).any()):
+        if not bool((step > tolerance).any()):
             break
     w = torch.sub(z, tau, out=t).relu_()
     return (w.square_() if square else w).masked_fill_(empty, 0)
@@ -266,16 +265,16 @@ def _sparsemax(row: Row) -> Tensor:
     return _project(row.scores, square=False)
 
 
-def _sparsemax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    return _projected(w, (w > 0).to(w.dtype), pull, 2.0)[0], None
+def _sparsemax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    return _projection_gradient(w, (w > 0).to(w.dtype), upstream, 2.0)[0], None
 
 
 def _entmax15(row: Row) -> Tensor:
     return _project(row.scores, square=True)
 
 
-def _entmax15_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    return _projected(w, w.sqrt(), pull, 1.5)[0], None
+def _entmax15_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    return _projection_gradient(w, w.sqrt(), upstream, 1.5)[0], None
 
 
 def _entmax(row: Row) -> Tensor:
@@ -285,51 +284,53 @@ def _entmax(row: Row) -> Tensor:
     return Entmax(alpha)(row.scores, row.visible)
 
 
-def _projected(w: Tensor, q: Tensor, pull: Pull, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """With q = p^(2−α): dp/ds = diag(q) − qqᵀ/Σq and dτ/ds = (α−1)q/Σq. Gives the gradient of s, and Σq."""
-    g, g_state = pull
+def _projection_gradient(w: Tensor, q: Tensor, upstream: Upstream, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of s, and Σq, for q = p^(2−α): dp/ds = diag(q) − qqᵀ/Σq and dτ/ds = (α−1)q/Σq."""
+    g, g_state = upstream
     total = q.sum(-1, keepdim=True)
     total = total.masked_fill_(total == 0, 1)
-    level = (q * g).sum(-1, keepdim=True) / total
+    mean = (q * g).sum(-1, keepdim=True) / total
     if g_state is not None:
-        level = level - (alpha - 1) * g_state.unsqueeze(-1) / total
-    return q * (g - level), total
+        mean = mean - (alpha - 1) * g_state.unsqueeze(-1) / total
+    return q * (g - mean), total
 
 
-def _entmax_backward(row: Row, w: Tensor, pull: Pull) -> Pushed:
-    """dp/dα = p/(α−1)² − p log p/(α−1) + qC, where Σ dp/dα = 0 gives C; dτ/dα = τ/(α−1) − (α−1)C.
+def _entmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+    """Return the gradients of s and α.
+
+    dp/dα = p/(α−1)² − p log p/(α−1) + qC with Σ dp/dα = 0; dτ/dα = τ/(α−1) − (α−1)C.
 
     Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", proposition 1.
     """
     alpha = row.parameter
     assert alpha is not None
-    if steep.steep(alpha):
-        return _steep_backward(row, w, pull, alpha)
+    if steep.is_steep(alpha):
+        return _steep_backward(row, w, upstream, alpha)
     inside = w > 0
     q = torch.where(inside, w.clamp(min=torch.finfo(w.dtype).tiny) ** (2 - alpha), torch.zeros_like(w))
-    g_scores, total = _projected(w, q, pull, alpha)
-    own = w / (alpha - 1) ** 2 - torch.special.xlogy(w, w) / (alpha - 1)
-    # Σ(own + qC)g = Σ own(g − level) is one sum of differences; two sums would cancel.
-    level = (q * pull.weights).sum(-1, keepdim=True) / total
-    g_alpha = (own * (pull.weights - level)).sum(-1, keepdim=True)
-    if pull.state is not None:
+    g_scores, total = _projection_gradient(w, q, upstream, alpha)
+    d = w / (alpha - 1) ** 2 - torch.special.xlogy(w, w) / (alpha - 1)
+    # With d = dp/dα − qC, Σ(d + qC)g = Σ d(g − mean) is one sum of differences; two separate sums would cancel.
+    mean = (q * upstream.weights).sum(-1, keepdim=True) / total
+    g_alpha = (d * (upstream.weights - mean)).sum(-1, keepdim=True)
+    if upstream.state is not None:
         tau = threshold(row.scores, w, alpha).unsqueeze(-1)
-        slope = tau / (alpha - 1) + (alpha - 1) * own.sum(-1, keepdim=True) / total
-        g_alpha = g_alpha + torch.where(tau == torch.inf, 0, slope * pull.state.unsqueeze(-1))
+        slope = tau / (alpha - 1) + (alpha - 1) * d.sum(-1, keepdim=True) / total
+        g_alpha = g_alpha + torch.where(tau == torch.inf, 0, slope * upstream.state.unsqueeze(-1))
     return g_scores, g_alpha
 
 
-def _steep_backward(row: Row, w: Tensor, pull: Pull, alpha: Tensor) -> Pushed:
-    g_tau = None if pull.state is None else pull.state.unsqueeze(-1).double()
-    wide = w.double()
-    g_scores, g_alpha = steep.slopes(wide, pull.weights.double(), alpha.double(), g_tau)
+def _steep_backward(row: Row, w: Tensor, upstream: Upstream, alpha: Tensor) -> RowGradients:
+    g_tau = None if upstream.state is None else upstream.state.unsqueeze(-1).double()
+    w64 = w.double()
+    g_scores, g_alpha = steep.slopes(w64, upstream.weights.double(), alpha.double(), g_tau)
     if g_tau is not None:
-        g_alpha = g_alpha + _tau_by_alpha(row, wide, alpha) * g_tau
+        g_alpha = g_alpha + _tau_gradient(row, w64, alpha) * g_tau
     return g_scores.to(w.dtype), g_alpha.to(w.dtype)
 
 
-def _tau_by_alpha(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
-    """dτ/dα, of τ = (α−1)s − w^(α−1) averaged with the slopes q of w, since Σ dw/dα = 0; 0 where nothing is seen."""
+def _tau_gradient(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
+    """Return dτ/dα of τ = (α−1)s − w^(α−1), averaged with weights q, as Σ dw/dα = 0; 0 if nothing is visible."""
     inside = w > 0
     q = torch.where(inside, torch.exp((2 - alpha) * torch.where(inside, w, 1.0).log()).clamp(max=1e300), 0.0)
     slope = torch.where(inside, row.scores.double() - torch.xlogy(w ** (alpha - 1), w), 0.0)
@@ -344,11 +345,11 @@ def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:
 RULES = {
     "softmax": Rule(-torch.inf, _softmax, _lse, _softmax_backward),
     "sum": Rule(0.0, _sum, _total, _sum_backward),
-    "gaussian": Rule(-torch.inf, _gaussian, _exponentials, _gaussian_backward),
-    "mean": Rule(0.0, _mean, _seen, _mean_backward),
-    "identity": Rule(0.0, lambda row: row.scores, _nothing, lambda row, w, pull: (pull.weights, None)),
-    "sigmoid": Rule(0.0, _sigmoid, _seen, _sigmoid_backward),
-    "scores": Rule(-torch.inf, lambda row: row.scores, _largest, lambda row, w, pull: (None, None)),
+    "gaussian": Rule(-torch.inf, _gaussian, _sum_of_exponentials, _gaussian_backward),
+    "mean": Rule(0.0, _mean, _count_visible, _mean_backward),
+    "identity": Rule(0.0, lambda row: row.scores, _no_state, lambda row, w, upstream: (upstream.weights, None)),
+    "sigmoid": Rule(0.0, _sigmoid, _count_visible, _sigmoid_backward),
+    "scores": Rule(-torch.inf, lambda row: row.scores, _largest, lambda row, w, upstream: (None, None)),
     "hard": Rule(-torch.inf, _hard, _largest, _hard_backward),
     "sparsemax": Rule(-torch.inf, _sparsemax, _tau(2.0), _sparsemax_backward),
     "entmax15": Rule(-torch.inf, _entmax15, _tau(1.5), _entmax15_backward),

@@ -1,8 +1,8 @@
-"""The walk over tiles: stripes of whole rows, small enough for the cache, forward and backward.
+"""Attention by stripes, tiles of whole rows that fit the cache, forward and backward.
 
-A stripe holds `h` rows for some leading indices over all the columns that its rows may see, so that each row is
-normalized at once: no normalizer needs an online form, and columns that no row of the stripe may see are never
-computed. Backward makes every stripe again from query and key. Nothing of size Q×K exists at any time.
+A stripe holds h rows for some leading indices over all the columns that its rows may see. So each row is normalized at
+once, no normalizer needs an online form, and columns that no row of the stripe may see are never computed. The backward
+pass computes every stripe again from query and key. No tensor of size Q×K exists at any time.
 """
 
 from typing import NamedTuple, final
@@ -13,177 +13,192 @@ from torch import Tensor
 from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
-from qkv.algorithms.tiled.row_rules import RULES, Pull, Row, pointwise_gradient
+from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
-from qkv.engine.tiles import Place, TileWalk, dropout_factors, take
+from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
 from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import GaussianShape, Softcap, rooted, steepness
 
 SAVED = len(Inputs._fields)
-"""Of what a function saves, the first so many are the inputs; what the mask holds follows."""
+"""How many of an autograd function's saved tensors are inputs; those of the mask follow."""
 
 
 @final
-class Tiles:
-    """A problem on its tiles: each stripe is made from its inputs, and can be made again.
+class Stripes:
+    """A problem cut into stripes, which are computed one after another from its inputs.
 
     Half precision is computed in float32.
 
     Args:
-        recipe, inputs: the problem.
+        mechanism, inputs: the problem.
         visibility: the lowered mask.
-        added: a bias from positions that is no function of j − i.
+        bias_tiles: a position bias that is not a function of j − i.
     """
 
     def __init__(
-        self, recipe: Mechanism, inputs: Inputs, visibility: Visibility, added: PositionTiles | None = None
+        self, mechanism: Mechanism, inputs: Inputs, visibility: Visibility, bias_tiles: PositionTiles | None = None
     ) -> None:
-        self.recipe, self.added = recipe, added
+        self.mechanism, self.bias_tiles = mechanism, bias_tiles
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
-        # A number without dimensions stays a double: it does not widen what it meets.
-        wide = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-        self.inputs = Inputs(*wide, inputs.seed)  # type: ignore[arg-type, call-arg]
+        # A scalar stays float64: it does not promote the tensors that it is combined with.
+        cast = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
+        self.inputs = Inputs(*cast, inputs.seed)  # type: ignore[arg-type, call-arg]
         self.inputs = self.inputs._replace(
             key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
         )
         self.queries, self.keys = inputs.query.shape[-2], inputs.key.shape[-2]
-        size = None if added is None else position_tiles.SIZE
-        self.walk = TileWalk(recipe.leading, self.queries, self.keys, visibility, size)
-        self.core, self.rule = CORES[recipe.core], RULES[recipe.normalizer]
-        scale, steep = _factor(self.inputs.scale, recipe.factor), steepness(recipe.pointwise)
-        centered = recipe.core == "distance" and not subtraction_is_faster(self.inputs.query)
-        self.center = center(*self.inputs[:2], scale, steep) if centered else None
+        size = None if bias_tiles is None else position_tiles.SIZE
+        self.tiling = Tiling(mechanism.leading, self.queries, self.keys, visibility, size)
+        self.core, self.rule = CORES[mechanism.core], RULES[mechanism.normalizer]
+        scale, slope = _factor(self.inputs.scale, mechanism.factor), steepness(mechanism.pointwise)
+        centered = mechanism.core == "distance" and not subtraction_is_faster(self.inputs.query)
+        self.center = center(*self.inputs[:2], scale, slope) if centered else None
 
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The output (..., Q, V), and the row state (..., Q), empty where it is not wanted."""
+        """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
         query, value = self.inputs.query, self.inputs.value
-        output = query.new_empty(*self.recipe.leading, self.queries, value.shape[-1], dtype=dtype)
-        state = query.new_empty(*self.recipe.leading, self.queries if self.recipe.state else 0)
-        for place, visible in self.walk:
-            stripe = self.stripe(place, visible)
-            take(output, place.lead, place.rows).copy_(batched(stripe.applied, take(value, place.lead, place.columns)))
-            if self.recipe.state:
-                take(state, place.lead, place.rows).copy_(self.rule.state(stripe.row, stripe.weights))
+        output = query.new_empty(*self.mechanism.leading, self.queries, value.shape[-1], dtype=dtype)
+        state = query.new_empty(*self.mechanism.leading, self.queries if self.mechanism.state else 0)
+        for slices, visible in self.tiling:
+            stripe = self.stripe(slices, visible)
+            take(output, slices.items, slices.rows).copy_(
+                batched(stripe.applied, take(value, slices.items, slices.columns))
+            )
+            if self.mechanism.state:
+                take(state, slices.items, slices.rows).copy_(self.rule.state(stripe.row, stripe.weights))
         return output, state
 
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
-        """The gradients of the inputs that are wanted, in the order of `Inputs`."""
+        """Return the requested gradients of the inputs, in the order of `Inputs`."""
         buffers = zero_gradients(self.inputs, wanted)
-        for place, visible in self.walk:
-            g = take(g_output, place.lead, place.rows).to(self.dtype)
-            g_row = None if g_state is None else take(g_state, place.lead, place.rows)
-            self._pull(buffers, place, self.stripe(place, visible), g, g_row)
+        for slices, visible in self.tiling:
+            g = take(g_output, slices.items, slices.rows).to(self.dtype)
+            g_state_rows = None if g_state is None else take(g_state, slices.items, slices.rows)
+            self._backward_stripe(buffers, slices, self.stripe(slices, visible), g, g_state_rows)
         return [None if buffer is None else buffer.contiguous() for buffer in buffers]
 
-    def stripe(self, place: Place, visible: Tensor | None) -> "Stripe":
-        """Everything from operands to the weights that are applied."""
-        recipe, inputs, lead = self.recipe, self.inputs, place.lead
-        sides = self._sides(place)
-        core = self.core.forward(sides)
-        scale = None if inputs.scale is None else take(inputs.scale, lead)
-        x = core.mul_(recipe.factor) if scale is None else core * scale
-        bent = recipe.pointwise(x)
-        # Those two derivatives are taken from the result; elsewhere what follows may write over it.
-        s = bent.clone() if isinstance(recipe.pointwise, (GaussianShape, Softcap)) else bent
-        biased = self._add_bias(s, place)
+    def stripe(self, slices: TileSlices, visible: Tensor | None) -> "Stripe":
+        """Compute a stripe from its operands to its weights."""
+        mechanism, inputs, items = self.mechanism, self.inputs, slices.items
+        operands = self._operands(slices)
+        core = self.core.forward(operands)
+        scale = None if inputs.scale is None else take(inputs.scale, items)
+        x = core.mul_(mechanism.factor) if scale is None else core * scale
+        y = mechanism.pointwise(x)
+        # The derivatives of these two are computed from their results, which must not be overwritten.
+        s = y.clone() if isinstance(mechanism.pointwise, (GaussianShape, Softcap)) else y
+        biased = self._add_bias(s, slices)
         if visible is not None:
             s.masked_fill_(~visible, self.rule.hidden)
         if visible is None and biased:
-            # A bias may hide a whole row by -inf, as a mask does.
+            # A bias may mask a whole row by -inf.
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
-        row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, lead))
+        row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, items))
         w = self.rule.weights(row)
         seed = inputs.seed
-        share = None
+        factors = None
         if seed is not None:
-            share = dropout_factors(seed, place, recipe.leading, self.queries, recipe.dropout, w.dtype)
-        return Stripe(sides, core, scale, x, bent, row, w, share)
+            factors = dropout_factors(seed, slices, mechanism.leading, self.queries, mechanism.dropout, w.dtype)
+        return Stripe(operands, core, scale, x, y, row, w, factors)
 
-    def _add_bias(self, s: Tensor, place: Place) -> bool:
-        """Add what is added to the scores; whether anything is."""
-        lead, rows, columns = place
+    def _add_bias(self, s: Tensor, slices: TileSlices) -> bool:
+        """Add all biases to the scores in place; return whether there are any."""
+        items, rows, columns = slices
         if self.inputs.bias is not None:
-            s += take(self.inputs.bias, lead, rows, columns)
+            s += take(self.inputs.bias, items, rows, columns)
         if self.inputs.diagonals is not None:
-            own = take(self.inputs.diagonals, lead)[..., window(rows, columns, self.queries)]
-            s += toeplitz(own, rows.stop - rows.start)
-        if self.added is not None:
-            s += self.added.tile(place)
-        return self.inputs.biased or self.added is not None
+            diagonals = take(self.inputs.diagonals, items)[..., window(rows, columns, self.queries)]
+            s += toeplitz(diagonals, rows.stop - rows.start)
+        if self.bias_tiles is not None:
+            s += self.bias_tiles.tile(slices)
+        return self.inputs.biased or self.bias_tiles is not None
 
-    def _sides(self, place: Place) -> CoreInputs:
-        inputs, lead = self.inputs, place.lead
+    def _operands(self, slices: TileSlices) -> CoreInputs:
+        inputs, items = self.inputs, slices.items
         return CoreInputs(
-            take(inputs.query, lead, place.rows),
-            take(inputs.key, lead, place.columns),
-            None if inputs.vector is None else take(inputs.vector, lead),
-            None if self.center is None else take(self.center, lead),
-            rooted(self.recipe.pointwise),
+            take(inputs.query, items, slices.rows),
+            take(inputs.key, items, slices.columns),
+            None if inputs.vector is None else take(inputs.vector, items),
+            None if self.center is None else take(self.center, items),
+            rooted(self.mechanism.pointwise),
         )
 
-    def _pull(self, buffers: Gradients, place: Place, stripe: "Stripe", g: Tensor, g_state: Tensor | None) -> None:
+    def _backward_stripe(
+        self, buffers: Gradients, slices: TileSlices, stripe: "Stripe", g: Tensor, g_state: Tensor | None
+    ) -> None:
         """Add a stripe's share to the gradients."""
-        lead = place.lead
+        items = slices.items
         if buffers.value is not None:
-            _add(take(buffers.value, lead, place.columns), batched(g.mT, stripe.applied).mT)
-        g_weights = batched(g, take(self.inputs.value, lead, place.columns).mT)
-        if stripe.share is not None:
-            g_weights *= stripe.share
-        g_scores, g_parameter = self.rule.backward(stripe.row, stripe.weights, Pull(g_weights, g_state))
+            _add(take(buffers.value, items, slices.columns), batched(g.mT, stripe.applied).mT)
+        g_weights = batched(g, take(self.inputs.value, items, slices.columns).mT)
+        if stripe.dropout_factors is not None:
+            g_weights *= stripe.dropout_factors
+        g_scores, g_parameter = self.rule.backward(stripe.row, stripe.weights, Upstream(g_weights, g_state))
         if buffers.parameter is not None and g_parameter is not None:
-            _add(take(buffers.parameter, lead), g_parameter)
+            _add(take(buffers.parameter, items), g_parameter)
         if g_scores is None:
             return
         if stripe.row.visible is not None:
             g_scores.masked_fill_(~stripe.row.visible, 0)
-        self._pull_bias(buffers, place, g_scores)
-        g_x = pointwise_gradient(self.recipe.pointwise, stripe.x, stripe.bent, g_scores)
+        self._backward_bias(buffers, slices, g_scores)
+        g_x = pointwise_gradient(self.mechanism.pointwise, stripe.x, stripe.y, g_scores)
         if g_x is not None and any(
             buffer is not None for buffer in (buffers.query, buffers.key, buffers.scale, buffers.vector)
         ):
-            self._pull_core(buffers, place, stripe, g_x)
+            self._backward_core(buffers, slices, stripe, g_x)
 
-    def _pull_bias(self, buffers: Gradients, place: Place, g_scores: Tensor) -> None:
-        lead, rows, columns = place
+    def _backward_bias(self, buffers: Gradients, slices: TileSlices, g_scores: Tensor) -> None:
+        items, rows, columns = slices
         if buffers.bias is not None:
-            _add(take(buffers.bias, lead, rows, columns), g_scores)
+            _add(take(buffers.bias, items, rows, columns), g_scores)
         if buffers.diagonals is not None:
-            _add(take(buffers.diagonals, lead)[..., window(rows, columns, self.queries)], diagonal_sums(g_scores))
-        if self.added is not None and self.added.learns:
-            self.added.add_gradient(place, g_scores)
+            _add(take(buffers.diagonals, items)[..., window(rows, columns, self.queries)], diagonal_sums(g_scores))
+        if self.bias_tiles is not None and self.bias_tiles.learns:
+            self.bias_tiles.add_gradient(slices, g_scores)
 
-    def _pull_core(self, buffers: Gradients, place: Place, stripe: "Stripe", g_x: Tensor) -> None:
-        lead = place.lead
+    def _backward_core(self, buffers: Gradients, slices: TileSlices, stripe: "Stripe", g_x: Tensor) -> None:
+        items = slices.items
         if buffers.scale is not None:
-            _add(take(buffers.scale, lead), (g_x * stripe.core).sum((-2, -1), keepdim=True))
-        g_core = g_x * _factor(stripe.scale, self.recipe.factor)
-        slopes: CoreGradients = self.core.backward(stripe.sides, g_core)
+            _add(take(buffers.scale, items), (g_x * stripe.core).sum((-2, -1), keepdim=True))
+        g_core = g_x * _factor(stripe.scale, self.mechanism.factor)
+        gradients: CoreGradients = self.core.backward(stripe.operands, g_core)
         if buffers.query is not None:
-            _add(take(buffers.query, lead, place.rows), slopes.query)
+            _add(take(buffers.query, items, slices.rows), gradients.query)
         if buffers.key is not None:
-            _add(take(buffers.key, lead, place.columns), slopes.key)
-        if buffers.vector is not None and slopes.vector is not None:
-            _add(take(buffers.vector, lead), slopes.vector)
+            _add(take(buffers.key, items, slices.columns), gradients.key)
+        if buffers.vector is not None and gradients.vector is not None:
+            _add(take(buffers.vector, items), gradients.vector)
 
 
 class Stripe(NamedTuple):
-    """What a stripe's backward pass needs: the values on the way from operands to weights."""
+    """The intermediate results of a stripe, which its backward pass needs.
 
-    sides: CoreInputs
+    Attributes:
+        operands: of the core.
+        core: the core's result, (..., h, c).
+        scale: multiplies it, None for the mechanism's factor.
+        x: the scaled result, the input of the pointwise function.
+        y: the output of the pointwise function.
+        row: the scores, with bias and mask.
+        weights: before dropout.
+        dropout_factors: 0 or 1/(1 − p) for each weight, None without dropout.
+    """
+
+    operands: CoreInputs
     core: Tensor
     scale: Tensor | None
     x: Tensor
-    bent: Tensor
+    y: Tensor
     row: Row
     weights: Tensor
-    share: Tensor | None
+    dropout_factors: Tensor | None
 
     @property
     def applied(self) -> Tensor:
         """The weights after dropout."""
-        return self.weights if self.share is None else self.weights * self.share
+        return self.weights if self.dropout_factors is None else self.weights * self.dropout_factors
 
 
 def _factor(scale: Tensor | None, factor: float) -> Tensor | float:
@@ -191,5 +206,5 @@ def _factor(scale: Tensor | None, factor: float) -> Tensor | float:
 
 
 def _add(buffer: Tensor, g: Tensor) -> None:
-    """Add, summing over what the buffer broadcasts."""
+    """Add a gradient to a buffer, summed over the dimensions that the buffer broadcasts."""
     buffer += g if g.shape == buffer.shape else g.sum_to_size(buffer.shape)

@@ -1,7 +1,7 @@
-"""User-defined scores and biases under tracing and transformations: stripes that no value of a tensor decides.
+"""User-defined scores and biases under tracing and transformations, in stripes that do not depend on tensor values.
 
-The eager walk reads where rows begin and end from the mask; a tracer cannot. Here every stripe has the same number of
-rows and all the keys, so that one compilation serves any mask and any number of keys.
+In eager calls the mask decides which columns a stripe has; a tracer cannot read it. Here every stripe has the same
+number of rows and all the keys, so that one compilation serves any mask and any number of keys.
 """
 
 import torch
@@ -12,19 +12,19 @@ from qkv.algorithms.matrix.reference import scores, seen_by, state_of
 from qkv.engine.algorithm import Facts, Result
 from qkv.engine.position_bias import bias_tile
 from qkv.engine.problem import Call, Problem
-from qkv.engine.tiles import Place, dropout_factors
+from qkv.engine.tiles import TileSlices, dropout_factors
 
 ROWS = 64
 """How many rows a stripe has."""
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """The equation on each stripe, put together again; kept stripes are made anew in the backward pass."""
+    """Evaluate the equation on each stripe, with checkpoints for gradients, and concatenate the results."""
     call = call._replace(query=call.query.expand(*problem.leading, *call.query.shape[-2:]))
     outputs, states = [], []
     for start in range(0, max(1, problem.queries), ROWS):
         rows = slice(start, min(start + ROWS, problem.queries))
-        # Nothing asks for a gradient under a transformation: `refuses` sees to that.
+        # Gradients under a transformation are refused by `blocked`, so none is needed here.
         if problem.gradient and problem.mode != "transformed":
             output, state = checkpoint(_stripe, problem, call, rows, use_reentrant=False)
         else:
@@ -35,15 +35,15 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
-    """The output (..., h, V) of some rows, and their row state (..., h)."""
-    everything = slice(0, problem.keys)
-    visible = call.visibility.tile(rows, everything)
-    piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows, everything))
-    s = scores(piece)
-    w = call.normalizer(s, seen_by(piece, visible))
+    """Return the output (..., h, V) of some rows and their row state (..., h)."""
+    all_keys = slice(0, problem.keys)
+    visible = call.visibility.tile(rows, all_keys)
+    part = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows, all_keys))
+    s = scores(part)
+    w = call.normalizer(s, seen_by(part, visible))
     if call.seed is not None:
-        place = Place((slice(None),) * len(problem.leading), rows, everything)
-        w = w * dropout_factors(call.seed, place, problem.leading, problem.queries, call.dropout, w.dtype)
+        slices = TileSlices((slice(None),) * len(problem.leading), rows, all_keys)
+        w = w * dropout_factors(call.seed, slices, problem.leading, problem.queries, call.dropout, w.dtype)
     output = (w @ call.value.to(w.dtype)).to(call.value.dtype)
     output = output.expand(*problem.leading, *output.shape[-2:])
     if not problem.state:

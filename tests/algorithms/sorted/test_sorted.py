@@ -219,7 +219,7 @@ def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> N
     query, key, value = inputs("a triangle", (2,))
     numbers = [query[..., 0], key[..., 0]]
     visible = torch.arange(KEYS) < torch.tensor([[30], [11]])
-    line, keys = two_pointer._line(numbers[0], None), two_pointer._line(numbers[1], visible)
+    line, keys = two_pointer._sort(numbers[0], None), two_pointer._sort(numbers[1], visible)
     rows = two_pointer_parallel.Rows(
         torch.ones(2 * QUERIES * VALUES, dtype=torch.float64).numpy(), np.ones(2 * QUERIES)
     )

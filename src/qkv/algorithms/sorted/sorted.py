@@ -1,6 +1,6 @@
 """Scores of one number per query and key, by sorting the keys and summing them once.
 
-Where a score is a polynomial of the key on each side of a boundary (a rectified sum, a kernel of bounded support), the
+If a score is a polynomial of the key on each side of a boundary (a rectified sum, a kernel of bounded support), the
 weighted sum over all keys is a difference of prefix sums over the sorted keys: O((N + M) log M) instead of O(N·M).
 Eager calls on the CPU use a compiled two-pointer pass over sorted queries and keys (`two_pointer`); all others compute
 the prefix sums with PyTorch operators (`prefix_sums`). Both keep sums in float64 and find boundaries by the score's own
@@ -23,14 +23,14 @@ from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 def refuses(problem: Problem) -> str | None:
     """Accept only scores that are polynomials of one sorted number on each side of a boundary."""
-    kernel = isinstance(problem.pointwise, BoxcarShape) or (
+    is_polynomial = isinstance(problem.pointwise, BoxcarShape) or (
         isinstance(problem.pointwise, EpanechnikovShape) and problem.pointwise.power in (1, 2)
     )
     allowed = ("mean", "identity", "softmax") if problem.core == "relu_sum" else ("sum", "mean", "identity")
     reasons = (
         (problem.core not in ("relu_sum", "distance"), f"the core is {problem.core}: its keys have no order"),
         (problem.core == "distance" and problem.width != 1, f"points of {problem.width} dimensions have no order"),
-        (problem.core == "distance" and not kernel, f"{problem.pointwise} scores are no polynomials"),
+        (problem.core == "distance" and not is_polynomial, f"{problem.pointwise} scores are no polynomials"),
         (problem.normalizer not in allowed, f"the normalizer is {problem.normalizer}"),
         (problem.sink, "the softmax has a sink"),
         (problem.bias != "none", "a bias is added to the scores"),
@@ -80,37 +80,37 @@ def _kind(problem: Problem) -> str:
 
 
 class Sorted(NamedTuple):
-    """What the numbers of a call tell.
+    """The operands of a call, and whether they can be sorted.
 
     Attributes:
-        operands: the numbers of queries and keys.
-        finite: whether all of them are, so that they can be sorted; None if a graph cannot know.
-        near: whether float64 tells cells as wide as the support from each other at every key.
+        operands: the coordinates of queries and keys, and the values.
+        finite: whether all coordinates are known to be finite, so that they can be sorted.
+        resolvable: whether every key is so near 0 that float64 resolves cells as wide as the support there.
     """
 
     operands: Operands
     finite: bool
-    near: bool
+    resolvable: bool
 
 
 def inspect(problem: Problem, call: Call) -> Sorted:
-    """Prepare the operands, and look at their size where a call is eager."""
+    """Prepare the operands, and check their magnitude in eager calls."""
     operands = _operands(problem, call)
     if problem.mode != "eager" or problem.device != "cpu":
         return Sorted(operands, False, True)
     finite = all(isfinite(x.detach().sum(dtype=torch.float64).item()) for x in operands[:2])
     finite = finite and isfinite(operands.scale.detach().sum(dtype=torch.float64).item())
-    return Sorted(operands, finite, not _beyond(problem, operands))
+    return Sorted(operands, finite, not _has_far_keys(problem, operands))
 
 
 def _declines_two_pointer(problem: Problem, facts: Sorted) -> str | None:
     if not facts.finite:
-        return "NaN and infinities have no place in an order"
+        return "NaN and infinities cannot be sorted"
     return _declines_far(problem, facts)
 
 
 def _declines_far(problem: Problem, facts: Sorted) -> str | None:
-    return None if facts.near else "some keys are so far from 0 that the support around them has no digits"
+    return None if facts.resolvable else "some keys are so far from 0 that the support around them has no digits"
 
 
 def _run_two_pointer(problem: Problem, call: Call, facts: Sorted) -> Result:
@@ -121,52 +121,55 @@ def _run_prefix_sums(problem: Problem, call: Call, facts: Sorted) -> Result:
     return _finish(problem, call, facts.operands, prefix_sums.run(problem, facts.operands))
 
 
-def _finish(problem: Problem, call: Call, operands: Operands, found: tuple[Tensor, Tensor]) -> Result:
-    output, state = found
+def _finish(problem: Problem, call: Call, operands: Operands, sums: tuple[Tensor, Tensor]) -> Result:
+    output, state = sums
     return Result(output.to(call.query.dtype), _state(problem, operands, state) if problem.state else None)
 
 
-_FARTHEST = 2.0**44
-"""Keys are counted from the centers of cells as wide as the support. A center at so many bandwidths from 0 rounds to
-2⁻⁹ of one, and a key keeps within a bandwidth of it; farther away it may lie anywhere, and its powers cancel."""
+_MAX_COORDINATE = 2.0**44
+"""The largest distance of a key from 0, in bandwidths.
+
+Keys are measured from the centers of cells as wide as the support. At this distance a center is rounded to 2⁻⁹
+bandwidths, and a key stays within a bandwidth of it; farther away it may not, and the powers of its coordinate cancel.
+"""
 
 
-def _beyond(problem: Problem, operands: Operands) -> bool:
-    """Return whether some key is so far from 0 that a float64 does not tell cells from each other."""
+def _has_far_keys(problem: Problem, operands: Operands) -> bool:
+    """Return whether some key is so far from 0 that float64 does not resolve cells there."""
     if not isinstance(problem.pointwise, EpanechnikovShape):
         return False
     low, high = operands.b.detach().aminmax()
     farthest = max(-low.item(), high.item()) * operands.scale.detach().max().item() ** 0.5
-    return bool(farthest > _FARTHEST)
+    return bool(farthest > _MAX_COORDINATE)
 
 
 def _operands(problem: Problem, call: Call) -> Operands:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     leading = problem.leading
-    # Half precision is decided and summed as float32, as the full matrix is.
+    # In half precision boundaries and sums are computed in float32, as they are for the full matrix.
     query, key, value = (x.float() if x.dtype.itemsize == 2 else x for x in (query, key, call.value))
-    # A score may widen its operands.
+    # A score may compute its operands in a wider dtype.
     value = value.to(query.dtype)
     a, b = (x[..., 0].expand(*leading, x.shape[-2]) for x in (query, key))
-    seen = call.visibility.keys_with_queries()
+    visible = call.visibility.keys_with_queries()
     scale = torch.as_tensor(scale, dtype=torch.float64, device=a.device)
     return Operands(
         a,
         b,
         value if value.shape[:-2] == leading else value.expand(*leading, *value.shape[-2:]),
         scale[..., 0] if scale.ndim else scale,
-        None if seen is None else seen.expand_as(b),
+        None if visible is None else visible.expand_as(b),
         call.visibility.count(),
     )
 
 
 def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
-    wide = torch.float64 if problem.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
     if problem.normalizer in ("sum", "softmax"):
-        return state.to(wide)
-    count = operands.seen.to(wide).expand(state.shape)
-    own = count if problem.normalizer == "mean" else torch.zeros_like(count)
-    return torch.where(state.isnan(), torch.nan, own)
+        return state.to(dtype)
+    count = operands.visible_count.to(dtype).expand(state.shape)
+    ordinary = count if problem.normalizer == "mean" else torch.zeros_like(count)
+    return torch.where(state.isnan(), torch.nan, ordinary)
 
 
 TWO_POINTER = Algorithm(

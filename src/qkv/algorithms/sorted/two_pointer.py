@@ -1,10 +1,10 @@
-"""Sums over sorted keys by compiled loops: queries and keys are sorted, and one two-pointer pass keeps running sums.
+"""Sums over sorted keys by compiled loops: one two-pointer pass along sorted queries and keys keeps running sums.
 
-Where `prefix_sums` writes sums of all keys up to each key, here a walk holds one row of them at a time. The gradients
-of keys and values are the transposed sums, of keys over queries, and so another walk. A walk is along one item and some
-of its columns, which no other walk touches, so that the order of additions does not depend on the threads.
+`prefix_sums` stores the sums of all keys up to each key; here only one row of sums exists at a time. Gradients of keys
+and values are the transposed sums, of keys over queries, and so another pass. A pass covers one item and some of its
+columns, which no other pass touches, so the order of additions does not depend on the threads.
 
-| score | its keys | times, for a weight | slope along the query |
+| score | value at a key | factor of the weight | derivative by the query |
 |---|---|---|---|
 | relu or leaky relu under Mean or Identity | b > −a: a + b; others: slope·(a + b) | 1/count or 1 | 1; slope |
 | leaky relu under Softmax | b > −a: e^(a + b); others: e^(slope·(a + b)) | e^−lse | itself; slope times itself |
@@ -24,47 +24,47 @@ from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 if TYPE_CHECKING:
-    from qkv.algorithms.sorted.two_pointer_parallel import Line, Support
+    from qkv.algorithms.sorted.two_pointer_parallel import Points, Support
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
 
 
 def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
-    """Walk along sorted queries and keys.
+    """Compute attention by a pass along sorted queries and keys.
 
     Args:
-        problem: what is asked.
-        operands: its numbers, all finite but for values.
+        problem: the problem.
+        operands: its operands; coordinates and scale are finite.
 
     Returns:
         As `prefix_sums.run`.
     """
     a, b, value, scale, visible, count = operands
     if problem.gradient:
-        output, state = _Sweeps.apply(problem, visible, count, a, b, value, scale)  # type: ignore[no-untyped-call]
+        output, state = _TwoPointer.apply(problem, visible, count, a, b, value, scale)  # type: ignore[no-untyped-call]
         return output, state
-    output, left = _forward(problem, operands)
-    return output, torch.from_numpy(left.state).view(a.shape)
+    output, saved = _forward(problem, operands)
+    return output, torch.from_numpy(saved.state).view(a.shape)
 
 
-class _Left(NamedTuple):
+class _Saved(NamedTuple):
     """What a forward pass saves for its backward pass.
 
     Attributes:
-        queries, keys: their numbers and order.
-        share: what multiplied each query's sums: 1/total, 1/count or 1; 0 where that is not finite, (R·Q,).
-        state: the total, or lse of a softmax, (R·Q,).
+        queries, keys: their coordinates and order.
+        factor: what multiplied each query's sums, 1/total, 1/count or 1; 0 if that is not finite, (R·Q,).
+        state: the total, or the log-sum-exp of a softmax, (R·Q,).
     """
 
-    queries: "Line"
-    keys: "Line"
-    share: Doubles
+    queries: "Points"
+    keys: "Points"
+    factor: Doubles
     state: Doubles
 
 
-class _Slopes(NamedTuple):
-    """Gradients of queries, keys, values and scale, flat; None where not wanted."""
+class _Gradients(NamedTuple):
+    """Gradients of queries, keys, values and scale, flat; None if not requested."""
 
     a: Numbers | None
     b: Numbers | None
@@ -79,7 +79,7 @@ class _Upstream(NamedTuple):
         rows: gradients of the output, (R·Q·V,), flat.
         product: their products with the output, (R·Q,).
         state: gradients of the state, (R·Q,).
-        wanted: whether those of a, b, value and scale are asked for.
+        wanted: whether gradients of a, b, value and scale are requested.
     """
 
     rows: Numbers
@@ -89,8 +89,8 @@ class _Upstream(NamedTuple):
 
 
 @final
-class _Sweeps(torch.autograd.Function):
-    """Output and state; their gradients by the transposed walks, or by the composition where they need some too."""
+class _TwoPointer(torch.autograd.Function):
+    """Output and state; their gradients by transposed passes, or by `prefix_sums` if they must be differentiable."""
 
     @staticmethod
     def forward(
@@ -104,12 +104,12 @@ class _Sweeps(torch.autograd.Function):
         scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
         operands = Operands(a, b, value, scale, visible, count)
-        output, left = _forward(problem, operands)
-        ctx.problem, ctx.left = problem, left
+        output, saved = _forward(problem, operands)
+        ctx.problem, ctx.saved = problem, saved
         ctx.save_for_backward(visible, count, a, b, value, scale, output)
         ctx.set_materialize_grads(False)
-        # A copy: the backward pass reads its own, whatever becomes of this one.
-        return output, torch.from_numpy(left.state.copy()).view(a.shape)
+        # A copy, so that the caller cannot change what the backward pass reads.
+        return output, torch.from_numpy(saved.state.copy()).view(a.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:
@@ -117,119 +117,120 @@ class _Sweeps(torch.autograd.Function):
         operands, wanted = Operands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
         grad = torch.zeros_like(output) if grad is None else grad
         if torch.is_grad_enabled():
-            return (None, None, None, *_composed(ctx.problem, operands, grad, grad_state, wanted))
+            return (None, None, None, *_differentiable_gradients(ctx.problem, operands, grad, grad_state, wanted))
         product = (grad * output).sum(-1, dtype=torch.float64)
         state = torch.zeros_like(product) if grad_state is None else grad_state
         upstream = _Upstream(_flat(grad), _flat(product), _flat(state), wanted)
-        found = _BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.left, upstream)
-        return None, None, None, *_shaped(found, operands)
+        gradients = _BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.saved, upstream)
+        return None, None, None, *_reshape(gradients, operands)
 
 
-def _forward(problem: Problem, operands: Operands) -> tuple[Tensor, _Left]:
-    values, left = _FORWARD[_family(problem)](problem, operands)
-    return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), left
+def _forward(problem: Problem, operands: Operands) -> tuple[Tensor, _Saved]:
+    values, saved = _FORWARD[_family(problem)](problem, operands)
+    return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), saved
 
 
-def _composed(
+def _differentiable_gradients(
     problem: Problem, operands: Operands, grad: Tensor, grad_state: Tensor | None, wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Gradients that PyTorch differentiates again."""
+    """Return gradients that autograd can differentiate."""
     a, b, value, scale, _, _ = operands
     inputs = [x for x, want in zip((a, b, value, scale), wanted, strict=True) if want]
     output, state = prefix_sums.run(problem, operands)
     pairs = [(output, grad.to(output.dtype)), (state, grad_state)]
-    known = [(x, g) for x, g in pairs if g is not None and x.requires_grad]
-    outputs, grads = [x for x, _ in known], [g for _, g in known]
-    each = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
-    return [next(each) if want else None for want in wanted]
+    pairs = [(x, g) for x, g in pairs if g is not None and x.requires_grad]
+    outputs, grads = [x for x, _ in pairs], [g for _, g in pairs]
+    sides = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
+    return [next(sides) if want else None for want in wanted]
 
 
-def _shaped(found: _Slopes, operands: Operands) -> tuple[Tensor | None, ...]:
+def _reshape(gradients: _Gradients, operands: Operands) -> tuple[Tensor | None, ...]:
     shapes = (operands.a.shape, operands.b.shape, operands.value.shape, operands.a.shape)
     types = (operands.a.dtype, operands.b.dtype, operands.value.dtype, torch.float64)
     a, b, value, scale = (
         None if x is None else torch.from_numpy(x).view(shape).to(dtype)
-        for x, shape, dtype in zip(found, shapes, types, strict=True)
+        for x, shape, dtype in zip(gradients, shapes, types, strict=True)
     )
     return a, b, value, None if scale is None else scale.sum_to_size(operands.scale.shape)
 
 
 def _flat(x: Tensor) -> Numbers:
-    found: Numbers = x.detach().contiguous().view(-1).numpy()
-    return found
+    array: Numbers = x.detach().contiguous().view(-1).numpy()
+    return array
 
 
-def _line(x: Tensor, visible: Tensor | None) -> "Line":
-    from qkv.algorithms.sorted.two_pointer_parallel import Line
+def _sort(x: Tensor, visible: Tensor | None) -> "Points":
+    """Sort the coordinates of each item, with masked ones last."""
+    from qkv.algorithms.sorted.two_pointer_parallel import Points
 
     rows = _flat(x).reshape(-1, x.shape[-1])
-    items, each = rows.shape
+    items, length = rows.shape
     if visible is None:
-        count, order = np.full(items, each, np.uint64), rows.argsort(-1)
+        counts, order = np.full(items, length, np.uint64), rows.argsort(-1)
     else:
-        seen = _flat(visible).reshape(rows.shape)
-        count, order = seen.sum(-1).astype(np.uint64), np.where(seen, rows, np.inf).argsort(-1)
-    order += np.arange(items)[:, None] * each
-    return Line(rows.reshape(-1), order.reshape(-1).view(np.uint64), count)
+        is_visible = _flat(visible).reshape(rows.shape)
+        counts, order = is_visible.sum(-1).astype(np.uint64), np.where(is_visible, rows, np.inf).argsort(-1)
+    order += np.arange(items)[:, None] * length
+    return Points(rows.reshape(-1), order.reshape(-1).view(np.uint64), counts)
 
 
-def _share(problem: Problem, operands: Operands) -> Doubles:
-    """What multiplies each query's sums, where they are not divided by a sum of their own."""
+def _query_factor(problem: Problem, operands: Operands) -> Doubles:
+    """Return what multiplies each query's sums, 1 or 1/count, if they are not divided by their total."""
     if problem.normalizer != "mean":
         return np.ones(operands.a.numel())
-    if operands.seen.numel() == 1:
-        return np.full(operands.a.numel(), 1 / max(1, operands.seen.item()))
-    count = operands.seen.double().expand(operands.a.shape)
+    if operands.visible_count.numel() == 1:
+        return np.full(operands.a.numel(), 1 / max(1, operands.visible_count.item()))
+    count = operands.visible_count.double().expand(operands.a.shape)
     return _flat(torch.where(count > 0, 1 / count, 0.0))
 
 
 def _inverse(total: Doubles) -> Doubles:
-    """1/total, and 0 for 0."""
-    found: Doubles = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
-    return found
+    """Return 1/total, and 0 for a total of 0."""
+    inverse: Doubles = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
+    return inverse
 
 
-def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
-    """Σ leaky(a + b) v."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NO_MORE, Factors, Rows, Weights, sides
+def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+    """Return Σ leaky(a + b) v."""
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
-    share, slopes = _share(problem, operands), _bends(problem)
-    ones, b = np.ones(keys.numbers.size), keys.numbers.astype(np.float64)
-    factors = Factors(slopes * (share * queries.numbers), slopes * share, NO_MORE)
+    queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
+    factor, slopes = _query_factor(problem, operands), _side_slopes(problem)
+    ones, b = np.ones(keys.coordinates.size), keys.coordinates.astype(np.float64)
+    factors = Factors(slopes * (factor * queries.coordinates), slopes * factor, NONE_2D)
     weights = Weights(*(x[None].repeat(len(slopes), 0) for x in (ones, b)))
-    found = sides(queries, keys, Rows(_flat(operands.value), ones), weights, factors, None, True)
-    return found.values, _Left(queries, keys, share, found.totals)
+    sums = sides(queries, keys, Rows(_flat(operands.value), ones), weights, factors, None, True)
+    return sums.values, _Saved(queries, keys, factor, sums.totals)
 
 
-def _rectified_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.algorithms.sorted.two_pointer_parallel import NO_MORE, Factors, Rows, Weights, sides
+def _rectified_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys, share, _ = left
-    of_a, of_b, of_value, of_scale = upstream.wanted
-    slopes, ones, nothing = _bends(problem), np.ones(keys.numbers.size), np.zeros(queries.numbers.size)
-    each = len(slopes)
+    queries, keys, factor, _ = saved
+    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
+    slopes, ones, zeros = _side_slopes(problem), np.ones(keys.coordinates.size), np.zeros(queries.coordinates.size)
+    side_count = len(slopes)
     value, d_a, d_b, d_value = Rows(_flat(operands.value), ones), None, None, None
-    grad = Rows(upstream.rows, nothing)
-    if of_a:
-        factors = Factors(nothing[None].repeat(each, 0), NO_MORE, slopes * share)
-        weights = Weights(ones[None].repeat(each, 0), NO_MORE)
+    grad = Rows(upstream.rows, zeros)
+    if wants_a:
+        factors = Factors(zeros[None].repeat(side_count, 0), NONE_2D, slopes * factor)
+        weights = Weights(ones[None].repeat(side_count, 0), NONE_2D)
         d_a = sides(queries, keys, value, weights, factors, grad, False).dots
-    if of_b or of_value:
-        along = slopes * ones
-        factors = Factors(slopes * keys.numbers, along, along if of_b else NO_MORE)
-        weights = Weights(*(x[None].repeat(each, 0) for x in (share, share * queries.numbers)))
-        found = sides(keys, queries, grad, weights, factors, value if of_b else None, of_value)
-        d_b, d_value = found.dots if of_b else None, found.values if of_value else None
-    return _Slopes(d_a, d_b, d_value, nothing if of_scale else None)
+    if wants_b or wants_value:
+        ones_per_side = slopes * ones
+        factors = Factors(slopes * keys.coordinates, ones_per_side, ones_per_side if wants_b else NONE_2D)
+        weights = Weights(*(x[None].repeat(side_count, 0) for x in (factor, factor * queries.coordinates)))
+        sums = sides(keys, queries, grad, weights, factors, value if wants_b else None, wants_value)
+        d_b, d_value = sums.dots if wants_b else None, sums.values if wants_value else None
+    return _Gradients(d_a, d_b, d_value, zeros if wants_scale else None)
 
 
 class _Exponents(NamedTuple):
-    """Of a softmax, each for the sources above the bend and for the others.
+    """Exponentials of a softmax's scores, for the keys above the kink and for those below it.
 
     Attributes:
-        queries: exponentials of queries, relative to the row's largest score, (2, R·Q).
-        keys: exponentials of keys, relative to the item's largest, (2, R·K).
+        queries: of queries, relative to the row's largest score, (2, R·Q).
+        keys: of keys, relative to the item's largest, (2, R·K).
         largest: the row's largest score, (R·Q,).
     """
 
@@ -238,60 +239,61 @@ class _Exponents(NamedTuple):
     largest: Doubles
 
 
-def _exponents(problem: Problem, queries: "Line", keys: "Line", visible: Tensor | None) -> _Exponents:
+def _exponents(problem: Problem, queries: "Points", keys: "Points", visible: Tensor | None) -> _Exponents:
     slope = _slope(problem)
-    items = keys.members.size
-    b = keys.numbers.astype(np.float64).reshape(items, -1)
+    items = keys.counts.size
+    b = keys.coordinates.astype(np.float64).reshape(items, -1)
     if visible is None:
         top = b.max(-1, keepdims=True)
         below = (b - top).reshape(-1)
     else:
-        seen = _flat(visible).reshape(b.shape)
-        top = np.where(seen, b, -np.inf).max(-1, keepdims=True)
+        is_visible = _flat(visible).reshape(b.shape)
+        top = np.where(is_visible, b, -np.inf).max(-1, keepdims=True)
         top[top == -np.inf] = 0.0
-        below = np.where(seen, b - top, 0.0).reshape(-1)
-    best = (queries.numbers.astype(np.float64).reshape(items, -1) + top).reshape(-1)
+        below = np.where(is_visible, b - top, 0.0).reshape(-1)
+    best = (queries.coordinates.astype(np.float64).reshape(items, -1) + top).reshape(-1)
     largest = np.where(best > 0, best, slope * best)
-    # Above the bend there is a key only where best is positive, and then it is the largest score: no exponent is.
+    # A key lies above the kink only if `best` is positive; then `best` is the largest score, and no exponent is
+    # positive.
     slopes = np.array([[1.0], [slope]])
     return _Exponents(np.exp(slopes * best - largest), np.exp(slopes * below), largest)
 
 
-def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
-    """Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NO_MORE, Factors, Rows, Weights, sides
+def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+    """Return Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
+    queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     exponents = _exponents(problem, queries, keys, operands.visible)
-    given = Rows(_flat(operands.value), np.ones(keys.numbers.size))
-    weights, factors = Weights(exponents.keys, NO_MORE), Factors(exponents.queries, NO_MORE, NO_MORE)
-    found = sides(queries, keys, given, weights, factors, None, True, True)
+    source_rows = Rows(_flat(operands.value), np.ones(keys.coordinates.size))
+    weights, factors = Weights(exponents.keys, NONE_2D), Factors(exponents.queries, NONE_2D, NONE_2D)
+    sums = sides(queries, keys, source_rows, weights, factors, None, True, True)
     with np.errstate(divide="ignore"):
-        lse = np.log(found.totals) + exponents.largest
-    return found.values, _Left(queries, keys, _inverse(found.totals), lse)
+        lse = np.log(sums.totals) + exponents.largest
+    return sums.values, _Saved(queries, keys, _inverse(sums.totals), lse)
 
 
-def _exponential_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
-    from qkv.algorithms.sorted.two_pointer_parallel import NO_MORE, Factors, Rows, Weights, sides
+def _exponential_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys, share, _ = left
-    of_a, of_b, of_value, of_scale = upstream.wanted
+    queries, keys, factor, _ = saved
+    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     exponents = _exponents(problem, queries, keys, operands.visible)
-    slope, ones = _slope(problem), np.ones(keys.numbers.size)
+    slope, ones = _slope(problem), np.ones(keys.coordinates.size)
     value, d_a, d_b, d_value = Rows(_flat(operands.value), ones), None, None, None
     grad = Rows(upstream.rows, upstream.state - upstream.product)
-    if of_a:
-        # Gradients of a row's scores add up to that of its lse: those below the bend are the rest.
-        above = Factors(np.zeros_like(share)[None], NO_MORE, exponents.queries[:1] * share)
-        dots = sides(queries, keys, value, Weights(exponents.keys[:1], NO_MORE), above, grad, False).dots
-        d_a = (1 - slope) * dots + slope * np.where(share > 0, upstream.state, 0.0)
-    if of_b or of_value:
+    if wants_a:
+        # The gradients of a row's scores sum to that of its log-sum-exp, which gives those below the kink.
+        above = Factors(np.zeros_like(factor)[None], NONE_2D, exponents.queries[:1] * factor)
+        dots = sides(queries, keys, value, Weights(exponents.keys[:1], NONE_2D), above, grad, False).dots
+        d_a = (1 - slope) * dots + slope * np.where(factor > 0, upstream.state, 0.0)
+    if wants_b or wants_value:
         slopes = np.array([[1.0], [slope]])
-        factors = Factors(exponents.keys, NO_MORE, slopes * exponents.keys if of_b else NO_MORE)
-        weights = Weights(exponents.queries * share, NO_MORE)
-        found = sides(keys, queries, grad, weights, factors, value if of_b else None, of_value)
-        d_b, d_value = found.dots if of_b else None, found.values if of_value else None
-    return _Slopes(d_a, d_b, d_value, np.zeros_like(share) if of_scale else None)
+        factors = Factors(exponents.keys, NONE_2D, slopes * exponents.keys if wants_b else NONE_2D)
+        weights = Weights(exponents.queries * factor, NONE_2D)
+        sums = sides(keys, queries, grad, weights, factors, value if wants_b else None, wants_value)
+        d_b, d_value = sums.dots if wants_b else None, sums.values if wants_value else None
+    return _Gradients(d_a, d_b, d_value, np.zeros_like(factor) if wants_scale else None)
 
 
 def _support(problem: Problem, operands: Operands) -> "Support":
@@ -305,40 +307,40 @@ def _support(problem: Problem, operands: Operands) -> "Support":
     return Support(kind, scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
 
 
-def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Left]:
-    """Σ f(a − b) v, over Σ f(a − b) where it is normalized."""
+def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+    """Return Σ f(a − b) v, divided by Σ f(a − b) if the normalizer is `sum`."""
     from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
 
-    queries, keys = _line(operands.a, None), _line(operands.b, operands.visible)
-    share, ones, summed = _share(problem, operands), np.ones(keys.numbers.size), problem.normalizer == "sum"
+    queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
+    factor, ones, summed = _query_factor(problem, operands), np.ones(keys.coordinates.size), problem.normalizer == "sum"
     # All queries of an item see the same keys.
-    factor = share.reshape(keys.members.size, -1)[:, :1].repeat(operands.b.shape[-1], 1).reshape(-1)
-    given = Rows(_flat(operands.value), ones)
-    found = windows(_support(problem, operands), queries, keys, given, factor, None, True, summed)
-    return found.values, _Left(queries, keys, _inverse(found.totals) if summed else share, found.totals)
+    key_factor = factor.reshape(keys.counts.size, -1)[:, :1].repeat(operands.b.shape[-1], 1).reshape(-1)
+    source_rows = Rows(_flat(operands.value), ones)
+    sums = windows(_support(problem, operands), queries, keys, source_rows, key_factor, None, True, summed)
+    return sums.values, _Saved(queries, keys, _inverse(sums.totals) if summed else factor, sums.totals)
 
 
-def _window_back(problem: Problem, operands: Operands, left: _Left, upstream: _Upstream) -> _Slopes:
+def _window_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
     from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
 
-    queries, keys, share, total = left
-    of_a, of_b, of_value, of_scale = upstream.wanted
-    support, flat = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
-    ones, summed = np.ones(keys.numbers.size), problem.normalizer == "sum"
-    value, grad = Rows(_flat(operands.value), ones), Rows(upstream.rows, np.zeros_like(share))
+    queries, keys, factor, total = saved
+    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
+    support, is_boxcar = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
+    ones, summed = np.ones(keys.coordinates.size), problem.normalizer == "sum"
+    value, grad = Rows(_flat(operands.value), ones), Rows(upstream.rows, np.zeros_like(factor))
     if summed:
         grad = Rows(upstream.rows, upstream.state * total - upstream.product)
-    d_a, d_b, d_value, d_scale = np.zeros_like(share), np.zeros_like(ones), None, np.zeros_like(share)
-    if of_value or (of_b and not flat):
-        own = value if of_b and not flat else None
-        found = windows(support, keys, queries, grad, share, own, of_value)
-        d_b, d_value = found.dots if own is not None else d_b, found.values if of_value else None
-    if (of_a or of_scale) and not flat:
-        found = windows(support, queries, keys, value, ones, grad, False)
-        # 1 − f grows with the power of the distance, and so with half that power of the scale.
-        d_a, each = share * found.dots, share * found.bends * (-0.5 * problem.pointwise.power)  # type: ignore[union-attr]
-        d_scale = each / support.per_width.repeat(operands.a.shape[-1]) ** 2
-    return _Slopes(d_a if of_a else None, d_b if of_b else None, d_value, d_scale if of_scale else None)
+    d_a, d_b, d_value, d_scale = np.zeros_like(factor), np.zeros_like(ones), None, np.zeros_like(factor)
+    if wants_value or (wants_b and not is_boxcar):
+        target_rows = value if wants_b and not is_boxcar else None
+        sums = windows(support, keys, queries, grad, factor, target_rows, wants_value)
+        d_b, d_value = sums.dots if target_rows is not None else d_b, sums.values if wants_value else None
+    if (wants_a or wants_scale) and not is_boxcar:
+        sums = windows(support, queries, keys, value, ones, grad, False)
+        # 1 − f is proportional to the power of the distance, and so to half that power of the scale.
+        d_a, d_log_scale = factor * sums.dots, factor * sums.complements * (-0.5 * problem.pointwise.power)  # type: ignore[union-attr]
+        d_scale = d_log_scale / support.per_width.repeat(operands.a.shape[-1]) ** 2
+    return _Gradients(d_a if wants_a else None, d_b if wants_b else None, d_value, d_scale if wants_scale else None)
 
 
 def _family(problem: Problem) -> int:
@@ -352,8 +354,8 @@ def _slope(problem: Problem) -> float:
     return problem.pointwise.slope
 
 
-def _bends(problem: Problem) -> Doubles:
-    """Those of the sides of the bend that count, above and below, (1 or 2, 1)."""
+def _side_slopes(problem: Problem) -> Doubles:
+    """Return the slopes above and, unless it is 0, below the kink, (1 or 2, 1)."""
     slope = _slope(problem)
     return np.array([[1.0], [slope]] if slope else [[1.0]])
 

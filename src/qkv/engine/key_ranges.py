@@ -1,4 +1,4 @@
-"""What the rows of a kernel may see: bounds, dense masks, a bias, dropout, and which of them belong to an item."""
+"""Arguments that compiled kernels share: the keys that each row may see, biases, and dropout."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -12,15 +12,15 @@ Array = NDArray[np.floating]
 @final
 @dataclass(frozen=True)
 class KeyRanges:
-    """What each row may see, and which rows of shared data belong to an item.
+    """The keys that each row may see, the bias, and which entries of shared data belong to an item.
 
     Attributes:
         first, last: int32 (P, Q): a row sees keys from first up to, not including, last.
-        owner: int64 (N, 5): for each item its row of the vector (C), the bounds (P), the mask (M), the bias (S); and
-            the diagonal with which row 0 begins, Q − 1, 0 for a bias without diagonals.
-        mask: bool (M, 1 or Q, K), of size zero where there is none.
+        owner: int64 (N, 5): for each item its index into the vectors (C), the bounds (P), the masks (M) and the biases
+            (S), and the diagonal with which row 0 begins: Q − 1, or 0 for a bias without diagonals.
+        mask: bool (M, 1 or Q, K); of size zero for none.
         bias: (S, 1 or Q, K), added to the scores, or the diagonals of a relative bias, (S, 1, Q + K − 1); of size zero
-            where there is none.
+            for none.
     """
 
     first: NDArray[np.int32]
@@ -35,7 +35,7 @@ class Drop(NamedTuple):
 
     Attributes:
         seed: an int64.
-        probability: of dropping a weight.
+        probability: the probability of dropping a weight.
     """
 
     seed: int
@@ -54,20 +54,20 @@ def key_ranges(
     mask: NDArray[np.bool_] | None = None,
     bias: Array | None = None,
 ) -> KeyRanges:
-    """Describe what each row may see, for shared data laid out in the usual ways.
+    """Return the key ranges of items that share data by heads and batch entries.
 
     Args:
         dtype: of queries and keys.
         items: N, counted over (..., H).
         queries, keys: Q and K.
-        heads: rows of the vector: item n has row n mod heads.
-        first, last: int32 (P, 1 or Q), None for 0 and K. P, M and S divide N: the data of one batch entry serves all
-            its heads.
+        heads: the number of vectors; item n has vector n mod heads.
+        first, last: int32 (P, 1 or Q); None for 0 and K. P, M and S divide N: all heads of a batch entry share one
+            entry.
         mask: bool (M, 1 or Q, K).
         bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1).
 
     Returns:
-        The description.
+        The key ranges.
 
     Example:
         >>> key_ranges(np.dtype("f4"), 4, 3, 5, heads=2, last=np.array([[5], [2]], np.int32)).owner.tolist()
@@ -80,10 +80,10 @@ def key_ranges(
     mask = np.zeros((0, 0, 0), np.bool_) if mask is None else np.ascontiguousarray(mask)
     bias = np.zeros((0, 0, 0), dtype) if bias is None else np.ascontiguousarray(bias)
     n = np.arange(items)
-    shares = (bounds, max(mask.shape[0], 1), max(bias.shape[0], 1))
+    counts = (bounds, max(mask.shape[0], 1), max(bias.shape[0], 1))
     columns = [
         n % heads,
-        *(n * share // max(items, 1) for share in shares),
+        *(n * count // max(items, 1) for count in counts),
         np.full(items, first_diagonal(bias, queries, keys)),
     ]
     return KeyRanges(
@@ -96,7 +96,7 @@ def key_ranges(
 
 
 def first_diagonal(bias: Array, queries: int, keys: int) -> int:
-    """The diagonal with which row 0 begins; 0 for a bias without diagonals.
+    """Return the diagonal with which row 0 begins; 0 for a bias without diagonals.
 
     Example:
         >>> first_diagonal(np.zeros((1, 1, 6)), 2, 5), first_diagonal(np.zeros((1, 1, 5)), 2, 5)
@@ -106,12 +106,12 @@ def first_diagonal(bias: Array, queries: int, keys: int) -> int:
 
 
 def arguments(
-    sight: KeyRanges, shift: Array | None, drop: Drop | None, dtype: np.dtype[np.floating]
+    ranges: KeyRanges, shift: Array | None, drop: Drop | None, dtype: np.dtype[np.floating]
 ) -> tuple[object, ...]:
-    """Give the arguments from the bounds to the scale of kept weights, in the kernels' order.
+    """Return the kernels' arguments from the bounds to the scale of weights under dropout, in their order.
 
     Args:
-        sight: what each row may see.
+        ranges: the keys that each row may see.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: dropout on the weights.
         dtype: of the arrays.
@@ -127,28 +127,28 @@ def arguments(
     if drop is not None:
         bits = np.array([drop.seed % 2**64, round(drop.probability * 2**32)], np.uint64)
     scale = dtype.type(1.0 if drop is None else 1.0 / (1.0 - drop.probability))
-    shift = np.zeros((sight.owner.shape[0], sight.first.shape[1]), dtype) if shift is None else shift
-    return sight.first, sight.last, sight.mask, sight.bias, sight.owner, shift, bits, scale
+    shift = np.zeros((ranges.owner.shape[0], ranges.first.shape[1]), dtype) if shift is None else shift
+    return ranges.first, ranges.last, ranges.mask, ranges.bias, ranges.owner, shift, bits, scale
 
 
 def summed(rows: NDArray[np.float64], owner: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Add up what items found for parameters that they share.
+    """Sum the items' gradients of the parameters that they share.
 
     Args:
-        rows: (N, A), a row for each item.
-        owner: (N,), whose it is.
-        count: how many owners there are.
+        rows: (N, A), the gradient of each item.
+        owner: (N,), the index of its parameter.
+        count: C, the number of parameters.
 
     Returns:
-        (count, A).
+        (C, A).
 
     Example:
         >>> summed(np.ones((3, 2)), np.array([0, 1, 1]), 2).tolist()
         [[1.0, 1.0], [2.0, 2.0]]
     """
-    found = np.zeros((count, rows.shape[1]))
-    if count == 1:  # a tenth of the time of the general way
-        np.sum(rows, 0, out=found[0])
+    sums = np.zeros((count, rows.shape[1]))
+    if count == 1:  # ten times as fast as the general case
+        np.sum(rows, 0, out=sums[0])
     else:
-        np.add.at(found, owner, rows)
-    return found
+        np.add.at(sums, owner, rows)
+    return sums

@@ -11,7 +11,7 @@ factors: Σ_k g(1 − t²) is the gradient of the query side, Σ_q g(1 − t²) 
 import numpy as np
 
 from qkv.algorithms.additive.dropout_kernel import LOW32, mix, row_bits
-from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, hide, seen_range
+from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, hide, visible_range
 from qkv.algorithms.additive.row_weights_kernel import IDENTITY, SIGMOID, SOFTMAX, exponentials, logistic
 from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
 from qkv.compiled.hints import wide_registers
@@ -20,7 +20,7 @@ from qkv.compiled.tanh import tanh_in_double
 from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
 
 BLOCK = 32
-# Exact in both float types; a Python number would promote float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 ONE, ZERO = np.float32(1), np.float32(0)
 
 
@@ -37,9 +37,9 @@ def _keep_factor(c, bits, start, threshold, scale):
 def _score_gradients(p, g, keep, dropped, rule, total, delta):
     """Convert g in place from weight gradients to score gradients, and p to the weights that multiplied the values."""
     if rule == SOFTMAX:
-        share = ONE / total if total != 0 else ZERO * total
+        inverse = ONE / total if total != 0 else ZERO * total
         for k in range(p.size):
-            p[k] *= share
+            p[k] *= inverse
     if dropped:
         for k in range(p.size):
             g[k] *= keep[k]
@@ -66,18 +66,18 @@ def _factored_feature(left, i, right, grads, start, stop, into, sums):
     e0, e1, e2, e3 = left[0, i], left[1, i], left[2, i], left[3, i]
     f, to = right[i, start:stop], into[i, start:stop]
     g0, g1, g2, g3 = grads[0, start:stop], grads[1, start:stop], grads[2, start:stop], grads[3, start:stop]
-    s0 = s1 = s2 = s3 = along = ZERO * e0
+    s0 = s1 = s2 = s3 = vector_sum = ZERO * e0
     for k in range(f.size):
         t0, t1, t2, t3 = _tanh_of(e0 * f[k]), _tanh_of(e1 * f[k]), _tanh_of(e2 * f[k]), _tanh_of(e3 * f[k])
         u0, u1, u2, u3 = g0[k] * t0, g1[k] * t1, g2[k] * t2, g3[k] * t3
         x0, x1, x2, x3 = g0[k] - u0 * t0, g1[k] - u1 * t1, g2[k] - u2 * t2, g3[k] - u3 * t3
         to[k] += (x0 + x1) + (x2 + x3)
-        along += (u0 + u1) + (u2 + u3)
+        vector_sum += (u0 + u1) + (u2 + u3)
         s0 += x0
         s1 += x1
         s2 += x2
         s3 += x3
-    sums[0], sums[1], sums[2], sums[3], sums[4] = s0, s1, s2, s3, along
+    sums[0], sums[1], sums[2], sums[3], sums[4] = s0, s1, s2, s3, vector_sum
 
 
 @reduction
@@ -87,21 +87,21 @@ def _other_feature(left, i, right, grads, start, stop, into, sums, small):
     sums[4] = 0
     for j in range(4):
         g, a = grads[j, start:stop], left[j, i]
-        across = along = ZERO * a
+        row_sum = vector_sum = ZERO * a
         for k in range(f.size):
             t = small_tanh(a + f[k]) if small else into.dtype.type(tanh_in_double(np.float64(a) + np.float64(f[k])))
             u = g[k] * t
             x = g[k] - u * t
             to[k] += x
-            along += u
-            across += x
-        sums[j] = across
-        sums[4] += along
+            vector_sum += u
+            row_sum += x
+        sums[j] = row_sum
+        sums[4] += vector_sum
 
 
 @inlined
-def _features(left, right, part, into, sums, across, along):
-    """Accumulate all features for four rows: into `across` the sums over keys of each row, into `along` all of them."""
+def _features(left, right, part, into, sums, row_sums, vector_sums):
+    """Accumulate all features for four rows: `row_sums` over the keys of each row, `vector_sums` over all pairs."""
     grads, count, start, stop = part
     small, direct = count[0] + count[1], count[0] + count[1] + count[2]
     for i in range(direct + count[3]):
@@ -109,9 +109,9 @@ def _features(left, right, part, into, sums, across, along):
             _factored_feature(left, i, right, grads, start, stop, into, sums)
         else:
             _other_feature(left, i, right, grads, start, stop, into, sums, i < direct)
-        for j in range(across.shape[0]):
-            across[j, i] += sums[j]
-        along[i] += sums[4]
+        for j in range(row_sums.shape[0]):
+            row_sums[j, i] += sums[j]
+        vector_sums[i] += sums[4]
 
 
 @helper
@@ -129,13 +129,13 @@ def _copy(x, to):
 
 
 @inlined
-def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
+def _row(box, q, part, rule, scale, ranges, state, weights, rows, j, wanted):
     """Convert one row's scores for its part of a tile to weights, and grad·value products to score gradients."""
     n, tile, start, stop = box[0], box[3], part[0], part[1]
     top, total, out, grad, grad_lse, shift, drop = state
     at = tile * weights.shape[1] + start
     p, g, keep = weights[j, start:stop], rows[1][j, start:stop], rows[2][: stop - start]
-    add_bias_and_hide(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
+    add_bias_and_hide(ranges, n, q, at, 0.0 if rule == IDENTITY else -np.inf, p)
     if rule == SOFTMAX:
         exponentials(p, top[n, q] if top[n, q] > -np.inf else ZERO * total[n, q])
     elif rule == SIGMOID:
@@ -152,17 +152,17 @@ def _row(box, q, part, rule, scale, sight, state, weights, rows, j, wanted):
         delta[0] -= grad_lse[n, q]
     _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta[0])
     if rule == IDENTITY:
-        hide(g, sight, n, q, at, 0.0)
-    _collect(g, n, q, at, rule, sight, wanted)
+        hide(g, ranges, n, q, at, 0.0)
+    _add_bias_gradients(g, n, q, at, rule, ranges, wanted)
 
 
 @helper
-def _collect(g, n, q, at, rule, sight, wanted):
+def _add_bias_gradients(g, n, q, at, rule, ranges, wanted):
     """Add the score gradients to the requested gradients of the bias and of the sigmoid's shift."""
     _, _, d_bias, d_shift = wanted
     if d_bias.size:
-        first = at + max(sight[4][n, 4] - q, 0)
-        to = d_bias[sight[4][n, 3], q if d_bias.shape[1] > 1 else 0, first : first + g.size]
+        first = at + max(ranges[4][n, 4] - q, 0)
+        to = d_bias[ranges[4][n, 3], q if d_bias.shape[1] > 1 else 0, first : first + g.size]
         for k in range(g.size):
             to[k] += g[k]
     if rule == SIGMOID:
@@ -171,7 +171,7 @@ def _collect(g, n, q, at, rule, sight, wanted):
 
 
 @inlined
-def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, weights, rows, wanted):
+def _process_tile(box, rule, scale, factors, ranges, state, values, keys, key_tile, weights, rows, wanted):
     """Process a block of rows with one tile of keys, four rows at a time; fills `key_tile` with gradients of the keys.
 
     Returns:
@@ -186,51 +186,54 @@ def _meet_tile(box, rule, scale, factors, sight, state, values, keys, key_tile, 
         for j in range(4):
             parts[j] = 0
             if four + j < end:
-                parts[j, 0], parts[j, 1] = seen_range(sight, n, four + j, tile * size, min(size, keys - tile * size))
+                parts[j, 0], parts[j, 1] = visible_range(
+                    ranges, n, four + j, tile * size, min(size, keys - tile * size)
+                )
             if parts[j, 0] < parts[j, 1]:
                 start, stop = min(start, parts[j, 0]), max(stop, parts[j, 1])
         if start < stop:
             start, stop = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, size)
             low, high = min(low, start), max(high, stop)
-            of_four = weights[four - begin : four - begin + 4]
-            _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, of_four, rows, wanted)
-            across = wanted[0][four : min(four + 4, end)]
+            four_weights = weights[four - begin : four - begin + 4]
+            _gradients_of_four(
+                four, start, stop, box, rule, scale, factors, ranges, state, values, four_weights, rows, wanted
+            )
+            row_sums = wanted[0][four : min(four + 4, end)]
             part = rows[1], factors[3][n], start, stop
-            _features(rows[0], factors[1][n, tile], part, key_tile, rows[3], across, wanted[1])
+            _features(rows[0], factors[1][n, tile], part, key_tile, rows[3], row_sums, wanted[1])
     return low, high
 
 
 @inlined
-def _slopes_of_four(four, start, stop, box, rule, scale, factors, sight, state, values, weights, rows, wanted):
+def _gradients_of_four(four, start, stop, box, rule, scale, factors, ranges, state, values, weights, rows, wanted):
     """Compute weights and score gradients of four rows for part of a tile; zero for keys that a row does not see."""
     n, _, end, tile = box
-    slopes, parts, grads = rows[1], rows[4], rows[5]
+    score_grads, parts, grads = rows[1], rows[4], rows[5]
     scores(factors[0][n], four, end - 1, factors[1][n, tile], factors[2][n], factors[3][n], start, stop, weights)
-    slopes[:, start:stop] = 0
+    score_grads[:, start:stop] = 0
     size, width = values.shape[1], grads.shape[1]
     first = (four - box[1]) * width
-    add_four(IN_FOURS, slopes, start, size, grads, first, width, 1, values, start, size, width, stop - start)
+    add_four(IN_FOURS, score_grads, start, size, grads, first, width, 1, values, start, size, width, stop - start)
     for j in range(4):
         # Scores and products were also computed for keys that this row does not see; clear them.
         before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
         weights[j, start:before] = 0
-        slopes[j, start:before] = 0
+        score_grads[j, start:before] = 0
         weights[j, after:stop] = 0
-        slopes[j, after:stop] = 0
+        score_grads[j, after:stop] = 0
         if parts[j, 0] < parts[j, 1]:
             _copy(factors[0][n, four + j], rows[0][j])
-            _row(box, four + j, parts[j], rule, scale, sight, state, weights, rows, j, wanted)
+            _row(box, four + j, parts[j], rule, scale, ranges, state, weights, rows, j, wanted)
 
 
 @helper
-def _take(box, grad, sight, size, edge, grads):
-    """Copy the output gradients of a block of rows; rows that see nothing of the tile, whose values may be anything,
-    become zero."""
+def _load_gradients(box, grad, ranges, size, tile_size, grads):
+    """Copy the output gradients of a block of rows; zero those of rows that see no key of the tile."""
     n, begin, end, tile = box
     for i in range(grads.shape[0]):
         start, stop = 0, 0
         if begin + i < end:
-            start, stop = seen_range(sight, n, begin + i, tile * edge, size)
+            start, stop = visible_range(ranges, n, begin + i, tile * tile_size, size)
         if start < stop:
             _copy(grad[n, begin + i], grads[i])
         else:
@@ -240,11 +243,11 @@ def _take(box, grad, sight, size, edge, grads):
 @helper
 def _add_value_gradients(to, grads, weights, low, high):
     """Add Σ grad_v p_k over a block's rows to the value gradients of a tile, whose rows are value columns."""
-    (rows, width), size, wide = grads.shape, weights.shape[1], high - low
+    (rows, width), size, columns = grads.shape, weights.shape[1], high - low
     for v in range(0, width - width % 4, 4):
-        add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
+        add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
     for v in range(width - width % 4, width):
-        add_one(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, wide)
+        add_one(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
 
 
 @kernel(
@@ -255,8 +258,8 @@ def _add_value_gradients(to, grads, weights, low, high):
 )
 def backward(
     n0, n1, q0, q1, part, rule, left, right, weight, count, values, first, last, mask, bias, owner, shift, drop, scale,
-    top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, along, d_bias, d_shift,
-    key_tile, weights, lefts, slopes, kept, sums, parts, grads,
+    top, total, out, grad, grad_lse, keys, left_sums, right_sums, value_sums, vector_sums, d_bias, d_shift,
+    key_tile, weights, lefts, score_grads, keep_factors, sums, parts, grads,
 ):  # fmt: skip
     """Accumulate the gradient contributions of the rows q0 to q1 of the items n0 to n1.
 
@@ -266,24 +269,26 @@ def backward(
         values: (N, tiles, V rounded up to fours, keys per tile), as written by `lay_out`.
         grad, grad_lse: gradients of out (N, Q, V) and of the lse (N, Q); the second has size zero if there is none.
         keys: K.
-        left_sums, right_sums, value_sums, along: accumulated: sums over keys (N, Q, R), over queries (parts, N, tiles,
-            rows, keys per tile), over both (parts, N, R).
+        left_sums, right_sums, value_sums, vector_sums: accumulated: sums over keys (N, Q, R), over queries (parts, N,
+            tiles, rows, keys per tile), over both (parts, N, R).
         d_bias: accumulated, (parts or 1, *shape of the bias); size zero if not requested.
         d_shift: accumulated, (N, Q), for a sigmoid.
-        key_tile, weights, lefts, slopes, kept, sums, parts, grads: per-thread scratch, zeroed: (R, keys per tile),
-            (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).
+        key_tile, weights, lefts, score_grads, keep_factors, sums, parts, grads: per-thread scratch, zeroed: (R, keys
+            per tile), (BLOCK, keys per tile), (4, R), (4, keys per tile), keys per tile, 5, (4, 2) and (BLOCK, V).
     """
-    factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
+    factors, ranges = (left, right, weight, count), (first, last, mask, bias, owner)
     state = (top, total, out, grad, grad_lse, shift, drop)
-    rows = (lefts, slopes, kept, sums, parts, grads)
+    rows = (lefts, score_grads, keep_factors, sums, parts, grads)
     for n in range(n0, n1):
-        wanted = (left_sums[n], along[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
+        wanted = (left_sums[n], vector_sums[part, n], d_bias[min(part, d_bias.shape[0] - 1)], d_shift)
         for begin in range(q0, q1, BLOCK):
             for tile in range(right.shape[1]):
                 box = (n, begin, min(q1, begin + BLOCK), tile)
-                _take(box, grad, sight, min(right.shape[3], keys - tile * right.shape[3]), right.shape[3], grads)
-                low, high = _meet_tile(
-                    box, rule, scale, factors, sight, state, values[n, tile], keys, key_tile, weights, rows, wanted
+                _load_gradients(
+                    box, grad, ranges, min(right.shape[3], keys - tile * right.shape[3]), right.shape[3], grads
+                )
+                low, high = _process_tile(
+                    box, rule, scale, factors, ranges, state, values[n, tile], keys, key_tile, weights, rows, wanted
                 )
                 if low < high:
                     _add(right_sums[part, n, tile], key_tile)

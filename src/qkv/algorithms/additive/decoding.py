@@ -24,31 +24,31 @@ class Steps:
         self._shape, self._vector = items.query.shape, items.vector
         self.memory = items.key, items.value
         self._memory = tuple(x.detach().contiguous().numpy() for x in (items.key, items.vector, items.value))
-        self._sight = operators.sight(items)
+        self._ranges = operators.key_ranges_of(items)
 
     def __call__(self, query: Tensor) -> Tensor:
-        """Attend with queries (N, Q, A); queries and the vector receive gradients."""
+        """Compute attention for queries (N, Q, A); queries and the vector receive gradients."""
         assert query.shape == self._shape
         if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
-            found: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
-            return found
+            output: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
+            return output
         return torch.from_numpy(self.forward(query)[0])
 
     def forward(self, query: Tensor) -> tuple[Any, ...]:
         """Return output, largest scores and sums, as arrays."""
         from qkv.algorithms.additive import direct
 
-        return direct.forward(self._given(query), self._sight, 0, None, None)
+        return direct.forward(self._inputs(query), self._ranges, 0, None, None)
 
     def backward(self, query: Tensor, rows: tuple[Any, ...], grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of query and vector."""
         from qkv.algorithms.additive import direct
 
         wanted = (grad.contiguous().numpy(), None, False, False)
-        found = direct.backward(self._given(query), self._sight, 0, None, None, rows, wanted)
-        return torch.from_numpy(found[0]), torch.from_numpy(found[3])
+        gradients = direct.backward(self._inputs(query), self._ranges, 0, None, None, rows, wanted)
+        return torch.from_numpy(gradients[0]), torch.from_numpy(gradients[3])
 
-    def _given(self, query: Tensor) -> Any:
+    def _inputs(self, query: Tensor) -> Any:
         key, vector, value = self._memory
         return query.detach().contiguous().numpy(), key, vector, value
 
@@ -66,19 +66,21 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, output, *_ = ctx.saved_tensors
-        given = ctx.steps, ctx.rows, query, output, grad
+        arguments = ctx.steps, ctx.rows, query, output, grad
         # A separate function, so that differentiating a second time raises a clear error.
-        return *(_StepBackward.apply(*given) if torch.is_grad_enabled() else _pulled(*given)), None  # type: ignore[no-untyped-call]
+        return *(_StepBackward.apply(*arguments) if torch.is_grad_enabled() else _step_gradients(*arguments)), None  # type: ignore[no-untyped-call]
 
 
-def _pulled(steps: Steps, rows: tuple[Any, ...], query: Tensor, output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+def _step_gradients(
+    steps: Steps, rows: tuple[Any, ...], query: Tensor, output: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
     return steps.backward(query, (output.detach().numpy(), *rows), grad.detach())
 
 
 class _StepBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        return _pulled(*given)
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        return _step_gradients(*arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:

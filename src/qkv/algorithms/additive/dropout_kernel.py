@@ -8,7 +8,7 @@ import numpy as np
 from qkv.compiled.kernels import helper
 
 LOW32 = 0xFFFFFFFF
-# Exact in both float types; a Python number would promote float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 _ZERO = np.float32(0)
 
 

@@ -82,14 +82,14 @@ class Factors:
         right: (N, tiles, R, keys per tile); few queries: (N, 1, K, A).
         weight: (N, R); few queries: (C, A).
         count: (N, 4); few queries: (N, 0).
-        place: (N, R); few queries: (N, 0).
+        feature: (N, R); few queries: (N, 0).
     """
 
     left: Array
     right: Array
     weight: Array
     count: NDArray[np.int64]
-    place: NDArray[np.int64]
+    feature: NDArray[np.int64]
 
     @property
     def few(self) -> bool:
@@ -131,14 +131,14 @@ class Gradients(NamedTuple):
     shift: Array
 
 
-def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors:
+def factor(query: Array, key: Array, vector: Array, ranges: KeyRanges) -> Factors:
     """Compute both exponentials of each row, and decide per hidden feature how its tanh is computed.
 
     Args:
         query: a, projected queries (N, Q, A), C-contiguous.
         key: b, projected keys (N, K, A).
         vector: (C, A).
-        sight: the keys that each row may see.
+        ranges: the keys that each row may see.
 
     Returns:
         The factors, about as large as query and key.
@@ -153,22 +153,24 @@ def factor(query: Array, key: Array, vector: Array, sight: KeyRanges) -> Factors
     """
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
     if few(queries, keys):
-        nothing = np.empty((items, 0), np.int64)
-        return Factors(query, key.reshape(items, 1, keys, width), vector, nothing, nothing)
-    room, size = (width + 12) // 4 * 4, tile_size(keys, width)
-    shapes = (items, queries, room), (items, -(-keys // size), room, size), (items, room)
+        none = np.empty((items, 0), np.int64)
+        return Factors(query, key.reshape(items, 1, keys, width), vector, none, none)
+    padded_width, size = (width + 12) // 4 * 4, tile_size(keys, width)
+    shapes = (items, queries, padded_width), (items, -(-keys // size), padded_width, size), (items, padded_width)
     left, right, weight = (np.empty(shape, dtype) for shape in shapes)
-    count, place = np.empty((items, 4), np.int64), np.empty((items, room), np.int64)
-    bounds = sight.first, sight.last, sight.mask, sight.owner
-    given = _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, place
+    count, feature = np.empty((items, 4), np.int64), np.empty((items, padded_width), np.int64)
+    bounds = ranges.first, ranges.last, ranges.mask, ranges.owner
+    kernel_arguments = _LIMITS[dtype.itemsize], query, key, vector, *bounds, left, right, weight, count, feature
     scratch = (
         ((queries + keys,), np.bool_),
         ((width + keys + 1,), np.int64),
-        ((9, room), np.float64),
-        ((16, room), dtype),
+        ((9, padded_width), np.float64),
+        ((16, padded_width), dtype),
     )
-    thread_pool.run_in_chunks(_factors, dtype, items, items * (queries + keys) * width * 0.001, given, scratch)
-    return Factors(left, right, weight, count, place)
+    thread_pool.run_in_chunks(
+        _factors, dtype, items, items * (queries + keys) * width * 0.001, kernel_arguments, scratch
+    )
+    return Factors(left, right, weight, count, feature)
 
 
 def tile_size(keys: int, width: int) -> int:
@@ -191,7 +193,7 @@ def tile_size(keys: int, width: int) -> int:
 def forward(
     factors: Factors,
     value: Array,
-    sight: KeyRanges,
+    ranges: KeyRanges,
     rule: Rule = "softmax",
     shift: Array | None = None,
     drop: Drop | None = None,
@@ -201,7 +203,7 @@ def forward(
     Args:
         factors: the factors of queries and keys.
         value: (N, K, V), C-contiguous.
-        sight: the keys that each row may see, and the bias.
+        ranges: the keys that each row may see, and the bias.
         rule: the normalizer: `softmax`, `identity` (also for the mean, which is divided afterwards) or `sigmoid`.
         shift: (N, Q), added to the scores of a sigmoid.
         drop: dropout on the weights.
@@ -215,20 +217,20 @@ def forward(
     Example:
         >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> sight = key_ranges(a.dtype, 1, 2, 3)
-        >>> forward(factor(a, b, v, sight), np.arange(3.0).reshape(1, 3, 1), sight).out.ravel()
+        >>> ranges = key_ranges(a.dtype, 1, 2, 3)
+        >>> forward(factor(a, b, v, ranges), np.arange(3.0).reshape(1, 3, 1), ranges).out.ravel()
         array([1., 1.])
     """
     if factors.few:
-        return Rows(*direct.forward(_raw(factors, value), sight, _RULES[rule], shift, drop))
+        return Rows(*direct.forward(_inputs(factors, value), ranges, _RULES[rule], shift, drop))
     (items, queries, _), dtype = factors.left.shape, value.dtype
     out = np.empty((items, queries, value.shape[2]), dtype)
     top, total = np.empty((items, queries), dtype), np.empty((items, queries), dtype)
     rows, size = items * queries, factors.right.shape[3]
-    made = factors.left, factors.right, factors.weight, factors.count
-    given = _RULES[rule], *made, value, *arguments(sight, shift, drop, dtype), out, top, total
+    factor_arrays = factors.left, factors.right, factors.weight, factors.count
+    kernel_arguments = _RULES[rule], *factor_arrays, value, *arguments(ranges, shift, drop, dtype), out, top, total
     time = rows * value.shape[1] * (factors.left.shape[2] + value.shape[2] / 2) * 6e-5
-    thread_pool.run_in_chunks(_forward, dtype, rows, time, given, (((4, size), dtype), ((64,), dtype)))
+    thread_pool.run_in_chunks(_forward, dtype, rows, time, kernel_arguments, (((4, size), dtype), ((64,), dtype)))
     return Rows(out, top, total)
 
 
@@ -236,7 +238,7 @@ def backward(
     factors: Factors,
     vector: Array,
     value: Array,
-    sight: KeyRanges,
+    ranges: KeyRanges,
     rows: Rows,
     grad: Array,
     *,
@@ -250,7 +252,7 @@ def backward(
     """Compute the gradients of additive attention, in memory linear in Q and K.
 
     Args:
-        factors, value, sight, rule, shift, drop: as given to `forward`.
+        factors, value, ranges, rule, shift, drop: as given to `forward`.
         vector: as given to `factor`.
         rows: the result of `forward`.
         grad: the gradient of the output, (N, Q, V), C-contiguous.
@@ -264,52 +266,60 @@ def backward(
     Example:
         >>> from qkv.engine.key_ranges import key_ranges
         >>> a, b, v = np.zeros((1, 2, 8)), np.ones((1, 3, 8)), np.ones((1, 8))
-        >>> sight, value = key_ranges(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
-        >>> made = factor(a, b, v, sight)
-        >>> backward(made, v, value, sight, forward(made, value, sight), np.ones((1, 2, 1))).value.ravel()
+        >>> ranges, value = key_ranges(a.dtype, 1, 2, 3), np.arange(3.0).reshape(1, 3, 1)
+        >>> factors = factor(a, b, v, ranges)
+        >>> backward(factors, v, value, ranges, forward(factors, value, ranges), np.ones((1, 2, 1))).value.ravel()
         array([0.66666667, 0.66666667, 0.66666667])
     """
     if factors.few:
         wanted = (grad, grad_lse, bias_gradient, memory_gradient)
-        found = direct.backward(_raw(factors, value), sight, _RULES[rule], shift, drop, tuple(rows), wanted)
-        return Gradients(*found)
-    (items, queries, room), dtype = factors.left.shape, value.dtype
+        gradients = direct.backward(_inputs(factors, value), ranges, _RULES[rule], shift, drop, tuple(rows), wanted)
+        return Gradients(*gradients)
+    (items, queries, padded_width), dtype = factors.left.shape, value.dtype
     keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]
-    time = items * queries * keys * (room + width / 2) * 1.5e-4
-    boxes, parts, bias_parts = _boxes(items, queries, time, sight if bias_gradient else None)
+    time = items * queries * keys * (padded_width + width / 2) * 1.5e-4
+    boxes, parts, bias_parts = _boxes(items, queries, time, ranges if bias_gradient else None)
     tiles = np.empty((items, factors.right.shape[1], (width + 3) // 4 * 4, size), dtype)
     sums = (
-        np.zeros((items, queries, room), dtype),
+        np.zeros((items, queries, padded_width), dtype),
         np.zeros((parts, *factors.right.shape), dtype),
         np.zeros((parts, *tiles.shape), dtype),
-        np.zeros((parts, items, room)),
+        np.zeros((parts, items, padded_width)),
     )
-    d_bias = np.zeros((bias_parts, *(sight.bias.shape if bias_gradient else (0, 0, 0))), dtype)
+    d_bias = np.zeros((bias_parts, *(ranges.bias.shape if bias_gradient else (0, 0, 0))), dtype)
     d_shift = np.zeros((items, queries), dtype)
     none = np.zeros((0, 0), dtype)
-    given = factors.left, factors.right, factors.weight, factors.count, tiles, *arguments(sight, shift, drop, dtype)
+    kernel_arguments = (
+        factors.left,
+        factors.right,
+        factors.weight,
+        factors.count,
+        tiles,
+        *arguments(ranges, shift, drop, dtype),
+    )
     state = rows.top, rows.total, rows.out, grad, none if grad_lse is None else grad_lse, keys
     code, lay_out = _backward.at(dtype), _lay_out.at(dtype)
 
-    def lay(chunk: int) -> None:
+    def lay_out_chunk(chunk: int) -> None:
         lay_out(*thread_pool.share(chunk, items, items), value, tiles)
 
     def work(chunk: int) -> None:
         scratch = [
-            np.zeros(shape, dtype) for shape in ((room, size), (BLOCK, size), (4, room), (4, size), (size,), (5,))
+            np.zeros(shape, dtype)
+            for shape in ((padded_width, size), (BLOCK, size), (4, padded_width), (4, size), (size,), (5,))
         ]
-        ends, grads = np.empty((4, 2), np.int64), np.zeros((BLOCK, width), dtype)
-        code(*boxes[chunk], _RULES[rule], *given, *state, *sums, d_bias, d_shift, *scratch, ends, grads)
+        key_parts, grads = np.empty((4, 2), np.int64), np.zeros((BLOCK, width), dtype)
+        code(*boxes[chunk], _RULES[rule], *kernel_arguments, *state, *sums, d_bias, d_shift, *scratch, key_parts, grads)
 
-    thread_pool.run(lay, items, tiles.size * 1e-3)
+    thread_pool.run(lay_out_chunk, items, tiles.size * 1e-3)
     thread_pool.run(work, len(boxes), time)
-    return _gradients(factors, vector, sight, value.shape, sums, d_bias.sum(0) if bias_gradient else None, d_shift)
+    return _gradients(factors, vector, ranges, value.shape, sums, d_bias.sum(0) if bias_gradient else None, d_shift)
 
 
 def _gradients(
     factors: Factors,
     vector: Array,
-    sight: KeyRanges,
+    ranges: KeyRanges,
     shape: tuple[int, ...],
     sums: tuple[Array, ...],
     d_bias: Array | None,
@@ -318,19 +328,20 @@ def _gradients(
     (items, queries, _), (_, keys, width), hidden = factors.left.shape, shape, vector.shape[1]
     dtype = vector.dtype
     d_query, d_key, d_value = (np.empty((items, *s), dtype) for s in ((queries, hidden), (keys, hidden), (keys, width)))
-    along, ones = np.empty((items, hidden)), np.ones(width, dtype)
+    vector_sums, ones = np.empty((items, hidden)), np.ones(width, dtype)
     code = _collect.at(dtype)
 
     def work(chunk: int) -> None:
         n0, n1 = thread_pool.share(chunk, items, items)
-        code(n0, n1, factors.place, vector, sight.owner, *sums, d_query, d_key, d_value, along, np.arange(width), ones)
+        gradients = d_query, d_key, d_value, vector_sums
+        code(n0, n1, factors.feature, vector, ranges.owner, *sums, *gradients, np.arange(width), ones)
 
     thread_pool.run(work, items, (d_query.size + d_key.size + d_value.size) * 1e-3)
-    d_vector = summed(along, sight.owner[:, 0], len(vector))
+    d_vector = summed(vector_sums, ranges.owner[:, 0], len(vector))
     return Gradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
 
 
-def _raw(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
+def _inputs(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:
     """Return query, key, vector and value, for few queries."""
     return factors.left, factors.right[:, 0], factors.weight, value
 
@@ -346,11 +357,11 @@ def _boxes(
     threads = 1 if time < thread_pool.ALONE_BELOW else thread_pool.thread_count()
     shared = bias is not None and len(np.unique(bias.owner[:, 3])) < items
     cuts = min(threads if shared else -(-threads // max(items, 1)), _MOST_PARTS, max(1, queries // 32))
-    edges = [round(queries * cut / cuts / 4) * 4 for cut in range(cuts)] + [queries]
-    ranges = [(q0, q1, part) for part, (q0, q1) in enumerate(pairwise(edges))]
+    row_cuts = [round(queries * cut / cuts / 4) * 4 for cut in range(cuts)] + [queries]
+    row_ranges = [(q0, q1, part) for part, (q0, q1) in enumerate(pairwise(row_cuts))]
     if shared:
-        boxes = [(0, items, *cut) for cut in ranges]
+        boxes = [(0, items, *cut) for cut in row_ranges]
     else:
-        boxes = [(n, n + 1, *cut) for n in range(items) for cut in ranges]
+        boxes = [(n, n + 1, *cut) for n in range(items) for cut in row_ranges]
     one_row = bias is not None and bias.bias.size > 0 and bias.bias.shape[1] == 1
     return boxes, cuts, cuts if one_row else 1

@@ -31,12 +31,12 @@ CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
 @helper
 def _visible_rows(n, first, last, mask, owner, queries, keys, change):
     """Mark the queries that see any key, and the keys that any query sees."""
-    place, layer = owner[n, 1], owner[n, 2]
+    bounds, layer = owner[n, 1], owner[n, 2]
     queries[:] = False
     keys[:] = False
     change[:] = 0
     for q in range(queries.size):
-        start, stop = max(np.int64(first[place, q]), 0), min(np.int64(last[place, q]), keys.size)
+        start, stop = max(np.int64(first[bounds, q]), 0), min(np.int64(last[bounds, q]), keys.size)
         queries[q] = start < stop
         if mask.size and start < stop:
             row = mask[layer, q if mask.shape[1] > 1 else 0]
@@ -47,14 +47,14 @@ def _visible_rows(n, first, last, mask, owner, queries, keys, change):
         elif start < stop:
             change[start] += 1
             change[stop] -= 1
-    seen = 0
+    open_ranges = 0
     for k in range(keys.size):
-        seen += change[k]
-        keys[k] |= seen > 0
+        open_ranges += change[k]
+        keys[k] |= open_ranges > 0
 
 
 @helper
-def _spread(x, visible, low, high, bad):
+def _extremes(x, visible, low, high, bad):
     """Find the smallest and largest entry of each feature over visible rows; `bad` becomes NaN if one is not finite."""
     wide_registers()
     low[:] = np.inf
@@ -70,11 +70,11 @@ def _spread(x, visible, low, high, bad):
 
 
 @helper
-def _choose(stats, bad, vector, limits, way, center, reach):
+def _choose(stats, bad, vector, limits, way, center, clamp):
     """Decide per feature how its tanh is computed, and where its factors are centered and clamped."""
     saturation, limit, small, has_polynomial, calm = limits[0], limits[1], limits[2], limits[3], limits[4]
     for c in range(way.size):
-        way[c], center[c], reach[c] = DIRECT, 0.0, 0.0
+        way[c], center[c], clamp[c] = DIRECT, 0.0, 0.0
         if bad[c] != 0 or stats[0, c] > stats[1, c] or stats[2, c] > stats[3, c]:
             continue
         if not abs(vector[c]) <= VECTOR_LIMIT:
@@ -89,19 +89,19 @@ def _choose(stats, bad, vector, limits, way, center, reach):
         if half + 0.5 + saturation <= limit and abs(middle) <= CENTER_LIMIT:
             way[c] = CALM if highest <= calm else FACTORED
             center[c] = np.rint(2 * middle * LOG2E)
-            reach[c] = 2 * (saturation + half) + 0.5 * LN2
+            clamp[c] = 2 * (saturation + half) + 0.5 * LN2
 
 
 @helper
-def _arrange(way, count, place):
+def _order_features(way, count, feature):
     """Order features by the way they are computed; all ways but the last are padded to multiples of four with -1."""
-    place[:] = -1
+    feature[:] = -1
     at = 0
     for kind in range(4):
         start = at
         for c in range(way.size):
             if way[c] == kind:
-                place[at] = c
+                feature[at] = c
                 at += 1
         if kind != DIRECT:
             at = start + (at - start + 3) // 4 * 4
@@ -109,49 +109,49 @@ def _arrange(way, count, place):
 
 
 @helper
-def _factor(row, stop, center, reach, sign):
+def _factor(row, stop, center, clamp, sign):
     """Replace the first `stop` entries of a row of reordered features with e^{2x} · 2^{sign·N}, clamped."""
     wide_registers()
     for i in range(stop):
         middle = -sign * center[i] * LN2
         x = 2.0 * np.float64(row[i])
-        x = middle - reach[i] if x < middle - reach[i] else x
-        x = middle + reach[i] if x > middle + reach[i] else x
+        x = middle - clamp[i] if x < middle - clamp[i] else x
+        x = middle + clamp[i] if x > middle + clamp[i] else x
         row[i] = exp_times_power(x, sign * center[i])
 
 
 @helper
-def _take(x, place, ordered, row):
+def _copy_features(x, feature, ordered, row):
     """Copy the features of a row in their new order; in one plain loop if the order is unchanged."""
     if ordered:
         for i in range(x.size):
             row[i] = x[i]
     else:
-        for i in range(place.size):
-            row[i] = x[place[i]] if place[i] >= 0 else 0
+        for i in range(feature.size):
+            row[i] = x[feature[i]] if feature[i] >= 0 else 0
 
 
 @helper
-def _fill_left(a, visible, place, ordered, stop, center, reach, left):
+def _fill_left(a, visible, feature, ordered, stop, center, clamp, left):
     for q in range(a.shape[0]):
         row = left[q]
         row[:] = 0
         if visible[q]:
-            _take(a[q], place, ordered, row)
-            _factor(row, stop, center, reach, 1.0)
+            _copy_features(a[q], feature, ordered, row)
+            _factor(row, stop, center, clamp, 1.0)
 
 
 @helper
-def _fill_right(b, visible, place, ordered, stop, center, reach, block, right):
+def _fill_right(b, visible, feature, ordered, stop, center, clamp, block, right):
     size = right.shape[2]
     for start in range(0, right.shape[0] * size, 16):
         block[:] = 0
         for j in range(min(16, b.shape[0] - start)):
             if visible[start + j]:
-                _take(b[start + j], place, ordered, block[j])
-                _factor(block[j], stop, center, reach, -1.0)
+                _copy_features(b[start + j], feature, ordered, block[j])
+                _factor(block[j], stop, center, clamp, -1.0)
         tile = right[start // size]
-        for i in range(place.size):
+        for i in range(feature.size):
             to = tile[i, start % size : start % size + 16]
             for j in range(16):
                 to[j] = block[j, i]
@@ -162,10 +162,10 @@ def _fill_right(b, visible, place, ordered, stop, center, reach, block, right):
     " F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], i8[:,::1], b1[::1], i8[::1], f8[:,::1], F[:,::1])"
 )
 def factors(
-    n0, n1, limits, a, b, vector, first, last, mask, owner, left, right, weight, count, place,
+    n0, n1, limits, a, b, vector, first, last, mask, owner, left, right, weight, count, feature,
     flags, counts, floats, block,
 ):  # fmt: skip
-    """Fill `left`, `right`, `weight`, `count` and `place` for the items n0 to n1.
+    """Fill `left`, `right`, `weight`, `count` and `feature` for the items n0 to n1.
 
     Args:
         n0, n1: the range of items.
@@ -180,26 +180,26 @@ def factors(
         right: written, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
         weight: written, (N, R): −2v for factored features, v for others.
         count: written, (N, 4): the number of features computed in each way.
-        place: written, (N, R): the feature at each position, -1 for none.
+        feature: written, (N, R): the feature at each position, -1 for none.
         flags, counts, floats, block: per-thread scratch: Q + K, A + K + 1, (9, R) and (16, R).
     """
     queries, keys = flags[: a.shape[1]], flags[a.shape[1] :]
-    features, room = a.shape[2], left.shape[2]
+    features, padded_width = a.shape[2], left.shape[2]
     stats, bad = floats[:4, :features], floats[4, :features]
-    center, reach, centers, reaches = floats[5, :features], floats[6, :features], floats[7], floats[8]
+    center, clamp, centers, clamps = floats[5, :features], floats[6, :features], floats[7], floats[8]
     way, change = counts[:features], counts[features:]
     for n in range(n0, n1):
         _visible_rows(n, first, last, mask, owner, queries, keys, change)
         bad[:] = 0
-        _spread(a[n], queries, stats[0], stats[1], bad)
-        _spread(b[n], keys, stats[2], stats[3], bad)
-        _choose(stats, bad, vector[owner[n, 0]], limits, way, center, reach)
-        _arrange(way, count[n], place[n])
+        _extremes(a[n], queries, stats[0], stats[1], bad)
+        _extremes(b[n], keys, stats[2], stats[3], bad)
+        _choose(stats, bad, vector[owner[n, 0]], limits, way, center, clamp)
+        _order_features(way, count[n], feature[n])
         ordered = True
-        for i in range(room):
-            c = place[n, i]
+        for i in range(padded_width):
+            c = feature[n, i]
             ordered = ordered and c == (i if i < features else -1)
             weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c] * (-2 if way[c] <= FACTORED else 1)
-            centers[i], reaches[i] = (0.0, 0.0) if c < 0 else (center[c], reach[c])
-        _fill_left(a[n], queries, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, left[n])
-        _fill_right(b[n], keys, place[n], ordered, count[n, 0] + count[n, 1], centers, reaches, block, right[n])
+            centers[i], clamps[i] = (0.0, 0.0) if c < 0 else (center[c], clamp[c])
+        _fill_left(a[n], queries, feature[n], ordered, count[n, 0] + count[n, 1], centers, clamps, left[n])
+        _fill_right(b[n], keys, feature[n], ordered, count[n, 0] + count[n, 1], centers, clamps, block, right[n])

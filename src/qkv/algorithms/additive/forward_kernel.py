@@ -11,7 +11,7 @@ other rows, so it is bit-identical however rows are divided among threads.
 import numpy as np
 
 from qkv.algorithms.additive.dropout_kernel import drop_weights, row_bits
-from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, seen_range
+from qkv.algorithms.additive.hidden_keys_kernel import add_bias_and_hide, visible_range
 from qkv.algorithms.additive.row_weights_kernel import (
     IDENTITY,
     SIGMOID,
@@ -28,7 +28,7 @@ from qkv.compiled.kernels import helper, inlined, kernel
 from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
 
 BLOCK = 64
-# Exact in both float types; a Python number would promote float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 ZERO = np.float32(0)
 
 
@@ -41,18 +41,18 @@ def _softmax_step(s, n, q, columns, out, top, total):
     exponentials(s, base)
     if now != before:
         _, e = expm1_and_exp(max(np.float64(before - base), -708.0))
-        keep = e if before > -np.inf else 0.0
-        total[n, q] *= keep
+        rescale = e if before > -np.inf else 0.0
+        total[n, q] *= rescale
         for c in range(out.size):
-            out[c] *= keep
+            out[c] *= rescale
         top[n, q] = now
     total[n, q] += total_of(s)
 
 
 @inlined
-def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, total):
+def _scores_to_weights(n, q, at, rule, ranges, shift, drop, scale, s, columns, out, top, total):
     """Convert the scores of one row, whose first key is number `at`, to weights."""
-    add_bias_and_hide(sight, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
+    add_bias_and_hide(ranges, n, q, at, 0.0 if rule == IDENTITY else -np.inf, s)
     if rule == SOFTMAX:
         _softmax_step(s, n, q, columns, out[n, q], top, total)
     elif rule == SIGMOID:
@@ -62,41 +62,43 @@ def _weigh(n, q, at, rule, sight, shift, drop, scale, s, columns, out, top, tota
 
 
 @inlined
-def _meet_four(
-    n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
+def _process_four_rows(
+    n, q, end, tile, rule, factors, ranges, value, shift, drop, scale, rows, columns, out, top, total
 ):  # fmt: skip
     """Process four rows, or those up to `end`, with one tile of keys."""
     left, right, weight, count = factors
-    edge, low, high = tile * right.shape[3], right.shape[3], 0
-    size = min(right.shape[3], value.shape[1] - edge)
+    tile_start, low, high = tile * right.shape[3], right.shape[3], 0
+    size = min(right.shape[3], value.shape[1] - tile_start)
     for j in range(min(4, end - q)):
-        start, stop = seen_range(sight, n, q + j, edge, size)
+        start, stop = visible_range(ranges, n, q + j, tile_start, size)
         if start < stop:
             low, high = min(low, start), max(high, stop)
     if low >= high:
         return
     scores(left[n], q, end - 1, right[n, tile], weight[n], count[n], low, high, rows)
-    alike = q + 4 <= end
+    same_range = q + 4 <= end
     for j in range(min(4, end - q)):
-        start, stop = seen_range(sight, n, q + j, edge, size)
-        alike &= start == low and stop == high
+        start, stop = visible_range(ranges, n, q + j, tile_start, size)
+        same_range &= start == low and stop == high
         if start < stop:
             s = rows[j, start:stop]
-            _weigh(n, q + j, edge + start, rule, sight, shift, drop, scale, s, columns, out, top, total)
-    # Offsets of row q of the output and of the keys from `edge` on. Products are summed in fours, which is more
+            _scores_to_weights(
+                n, q + j, tile_start + start, rule, ranges, shift, drop, scale, s, columns, out, top, total
+            )
+    # Offsets of row q of the output and of the keys from `tile_start` on. Products are summed in fours, which is more
     # accurate: the backward pass takes Σ_k w_k·dw_k from the output and subtracts it from every dw_k of the row, so an
     # error of the output becomes an error of all the row's gradients.
     width = value.shape[2]
-    to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + edge) * width
-    if alike:
+    to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + tile_start) * width
+    if same_range:
         terms, first = high - low, keys + low * width
         add_four(IN_FOURS, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
         return
     for j in range(min(4, end - q)):
-        start, stop = seen_range(sight, n, q + j, edge, size)
+        start, stop = visible_range(ranges, n, q + j, tile_start, size)
         if start < stop:
-            own, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
-            add_one(IN_FOURS, out, to + j * width, width, rows, own, 0, 1, value, first, width, terms, width)
+            offset, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
+            add_one(IN_FOURS, out, to + j * width, width, rows, offset, 0, 1, value, first, width, terms, width)
 
 
 @kernel(
@@ -124,7 +126,7 @@ def forward(
         rows, columns: per-thread scratch, (4, keys per tile) and 64.
     """
     queries = left.shape[1]
-    factors, sight = (left, right, weight, count), (first, last, mask, bias, owner)
+    factors, ranges = (left, right, weight, count), (first, last, mask, bias, owner)
     row = start
     while row < stop:
         n, begin = row // queries, row % queries
@@ -134,8 +136,8 @@ def forward(
         total[n, begin:end] = 0
         for tile in range(right.shape[1]):
             for q in range(begin, end, 4):
-                _meet_four(
-                    n, q, end, tile, rule, factors, sight, value, shift, drop, scale, rows, columns, out, top, total
+                _process_four_rows(
+                    n, q, end, tile, rule, factors, ranges, value, shift, drop, scale, rows, columns, out, top, total
                 )
         if rule == SOFTMAX:
             for q in range(begin, end):

@@ -87,13 +87,15 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     if problem.normalizer in ("mean", "sigmoid"):
         count = call.visibility.count()
     items = _items(problem, call, count)
-    stated = problem.state or problem.sink
-    output, lse = operators.apply(items, _RULES[problem.normalizer], call.dropout, stated, problem.mode == "compiled")
+    needs_lse = problem.state or problem.sink
+    output, lse = operators.apply(
+        items, _RULES[problem.normalizer], call.dropout, needs_lse, problem.mode == "compiled"
+    )
     if len(leading) != 1:
         output = output.view(*leading, *output.shape[-2:])
     if problem.normalizer == "mean" and count is not None:
         output = output / count.clamp(min=1).unsqueeze(-1)
-    if problem.normalizer == "softmax" and stated:
+    if problem.normalizer == "softmax" and needs_lse:
         output, lse = _with_sink(call, output, lse.view(*leading, problem.queries))
     state = _state(problem, lse, count) if problem.state else None
     return Result(output.to(dtype), state)
@@ -103,21 +105,21 @@ def _items(problem: Problem, call: Call, count: Tensor | None) -> operators.Item
     call, leading = zero_hidden_keys(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
-    wide = _wide(problem.dtype)
+    dtype = _compute_dtype(problem.dtype)
     return operators.Items(
-        _flat(query.to(wide), leading),
-        _flat(key.to(wide), leading),
-        _flat(call.value.to(wide), leading),
-        *_shared(vector.to(wide), leading, 1),  # type: ignore[arg-type]
+        _flat(query.to(dtype), leading),
+        _flat(key.to(dtype), leading),
+        _flat(call.value.to(dtype), leading),
+        *_shared(vector.to(dtype), leading, 1),  # type: ignore[arg-type]
         *_bounds(problem, call),
         *_shared(_dense(problem, call), leading, 2),
-        *_shared(_bias(problem, call, wide), leading, 2),
-        _shift(problem, call, count, wide),
+        *_shared(_bias(problem, call, dtype), leading, 2),
+        _shift(problem, call, count, dtype),
         call.seed,
     )
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -128,8 +130,8 @@ def prepare_loop(problem: Problem, call: Call) -> Callable[[Tensor], Tensor] | N
     projects = any(getattr(call.score, p.name) is not None for p in call.score.parameters if p.name != "vector")
     if not plain or more or projects or len(problem.leading) != 1:
         return None
-    steps, wide = decoding.Steps(_items(problem, call, None)), _wide(problem.dtype)
-    return lambda query: steps(query.to(wide)).to(problem.dtype)
+    steps, dtype = decoding.Steps(_items(problem, call, None)), _compute_dtype(problem.dtype)
+    return lambda query: steps(query.to(dtype)).to(problem.dtype)
 
 
 def _reads_only_seen_keys(problem: Problem, call: Call) -> bool:
@@ -154,17 +156,17 @@ def _flat(x: Tensor, leading: Shape) -> Tensor:
     return x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
 
 
-def _shared(x: Tensor | None, leading: Shape, own: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return shared data once, as (C, *own), and each item's index into it; no index if all items share one entry."""
+def _shared(x: Tensor | None, leading: Shape, last: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return shared data as (C, last dimensions), and each item's index into it, None if all share one entry."""
     if x is None:
         return None, None
-    x = full_rank(x, len(leading) + own)
-    lead = x.shape[: len(leading)]
+    x = full_rank(x, len(leading) + last)
+    shared_leading = x.shape[: len(leading)]
     flat = x.reshape(-1, *x.shape[len(leading) :]) if len(leading) != 1 else x
     if flat.shape[0] == 1:
         return flat, None
-    places = torch.arange(flat.shape[0], device=x.device).view(lead)
-    return flat, places.expand(leading).reshape(-1)
+    indices = torch.arange(flat.shape[0], device=x.device).view(shared_leading)
+    return flat, indices.expand(leading).reshape(-1)
 
 
 def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -176,8 +178,8 @@ def _bounds(problem: Problem, call: Call) -> tuple[Tensor | None, Tensor | None,
     last = torch.full_like(first, problem.keys) if last is None else last
     shape = broadcast(first.shape, last.shape) or ()
     first, last = (x.expand(*shape[:-1], problem.queries) for x in (first, last))
-    flat_first, places = _shared(first, problem.leading, 1)
-    return flat_first, _shared(last, problem.leading, 1)[0], places
+    flat_first, indices = _shared(first, problem.leading, 1)
+    return flat_first, _shared(last, problem.leading, 1)[0], indices
 
 
 def _dense(problem: Problem, call: Call) -> Tensor | None:
@@ -185,10 +187,10 @@ def _dense(problem: Problem, call: Call) -> Tensor | None:
     return None if dense is None else _over_keys(dense, problem)
 
 
-def _bias(problem: Problem, call: Call, wide: torch.dtype) -> Tensor | None:
+def _bias(problem: Problem, call: Call, dtype: torch.dtype) -> Tensor | None:
     if isinstance(call.bias, PositionBias):
-        return call.bias.diagonals().to(wide).unsqueeze(-2)
-    return None if call.bias is None else _over_keys(call.bias.to(wide), problem)
+        return call.bias.diagonals().to(dtype).unsqueeze(-2)
+    return None if call.bias is None else _over_keys(call.bias.to(dtype), problem)
 
 
 def _over_keys(table: Tensor, problem: Problem) -> Tensor:
@@ -197,16 +199,16 @@ def _over_keys(table: Tensor, problem: Problem) -> Tensor:
     return table.expand(*table.shape[:-1], problem.keys)
 
 
-def _shift(problem: Problem, call: Call, count: Tensor | None, wide: torch.dtype) -> Tensor | None:
+def _shift(problem: Problem, call: Call, count: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Return the shift that a sigmoid adds to its scores, (items, Q)."""
     if not isinstance(call.normalizer, Sigmoid):
         return None
     bias = call.normalizer.bias
     if bias is None:
         assert count is not None
-        shift = -count.clamp(min=1).to(wide).log()
+        shift = -count.clamp(min=1).to(dtype).log()
     else:
-        shift = torch.as_tensor(spread(bias, by=1), dtype=wide, device="cpu")
+        shift = torch.as_tensor(spread(bias, by=1), dtype=dtype, device="cpu")
     return shift.expand(*problem.leading, problem.queries).reshape(-1, problem.queries)
 
 
@@ -217,8 +219,8 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
         return output, lse
     sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
     # The gradient of log σ(x) is σ(−x), exact where 1 − σ(x) would cancel.
-    share = F.logsigmoid(lse - finite(sink)).exp()
-    return output * share.unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+    factor = F.logsigmoid(lse - finite(sink)).exp()
+    return output * factor.unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
 
 
 def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:

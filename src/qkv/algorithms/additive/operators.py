@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Items(NamedTuple):
-    """The tensors, flat over leading dimensions; a `_place` holds each item's row of shared data, None for row 0.
+    """The tensors, flat over leading dimensions; an `_index` holds each item's index into shared data, None for 0.
 
     Attributes:
         query, key, value: (N, Q, A), (N, K, A), (N, K, V).
-        vector: (C, A); vector_place (N).
-        first, last: int32 (P, Q), the bounds of each row; bounds_place (N).
-        dense: bool (M, 1 or Q, K); dense_place (N).
-        bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1); bias_place (N).
+        vector: (C, A); vector_index (N).
+        first, last: int32 (P, Q), the bounds of each row; bounds_index (N).
+        dense: bool (M, 1 or Q, K); dense_index (N).
+        bias: (S, 1 or Q, K), or the diagonals of a relative bias, (S, 1, Q + K − 1); bias_index (N).
         shift: (N, Q), added to the scores of a sigmoid.
         seed: the seed of dropout, int64.
     """
@@ -30,20 +30,20 @@ class Items(NamedTuple):
     key: Tensor
     value: Tensor
     vector: Tensor
-    vector_place: Tensor | None
+    vector_index: Tensor | None
     first: Tensor | None
     last: Tensor | None
-    bounds_place: Tensor | None
+    bounds_index: Tensor | None
     dense: Tensor | None
-    dense_place: Tensor | None
+    dense_index: Tensor | None
     bias: Tensor | None
-    bias_place: Tensor | None
+    bias_index: Tensor | None
     shift: Tensor | None
     seed: Tensor | None
 
 
 _LEARNED = tuple(Items._fields.index(name) for name in ("query", "key", "value", "vector", "bias", "shift"))
-_VECTOR_PLACE, _SHIFT = (Items._fields.index(name) for name in ("vector_place", "shift"))
+_VECTOR_INDEX, _SHIFT = (Items._fields.index(name) for name in ("vector_index", "shift"))
 _KEY, _VALUE, _BIAS = (Items._fields.index(name) for name in ("key", "value", "bias"))
 
 
@@ -60,19 +60,19 @@ def apply(items: Items, rule: str, dropout: float, state: bool = True, compiled:
     if compiled:
         output, lse, _, _ = tanh_forward(*items, rule, dropout)
         return output, lse
-    learned = (items[place] for place in _LEARNED)
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
-    if not learns:
-        return _forward(items, rule, state, _known(items, dropout))[:2]
+    learned = (items[index] for index in _LEARNED)
+    has_gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in learned)
+    if not has_gradient:
+        return _forward(items, rule, state, _prepare(items, dropout))[:2]
     output, lse = _Fused.apply(rule, dropout, state, *items)  # type: ignore[no-untyped-call]
     return output, lse
 
 
-class _Known(NamedTuple):
-    """What a forward pass saves for its backward pass."""
+class _Prepared(NamedTuple):
+    """What forward and backward pass compute with, besides the tensors."""
 
     factors: "Factors"
-    sight: "KeyRanges"
+    ranges: "KeyRanges"
     drop: "Drop | None"
 
 
@@ -80,14 +80,14 @@ def _array(x: Tensor | None) -> Any:
     return None if x is None else x.detach().contiguous().numpy()
 
 
-def _known(items: Items, dropout: float) -> _Known:
+def _prepare(items: Items, dropout: float) -> _Prepared:
     from qkv.algorithms.additive import factored
     from qkv.engine.key_ranges import Drop
 
-    seen = sight(items)
-    factors = factored.factor(_array(items.query), _array(items.key), _array(items.vector), seen)
+    ranges = key_ranges_of(items)
+    factors = factored.factor(_array(items.query), _array(items.key), _array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
-    return _Known(factors, seen, drop)
+    return _Prepared(factors, ranges, drop)
 
 
 @lru_cache(maxsize=64)
@@ -98,7 +98,7 @@ def _open(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
     return key_ranges(dtype, count, queries, keys)
 
 
-def sight(items: Items) -> "KeyRanges":
+def key_ranges_of(items: Items) -> "KeyRanges":
     """Return the keys that each row may see, in the form that the kernels take."""
     import numpy as np
 
@@ -106,12 +106,12 @@ def sight(items: Items) -> "KeyRanges":
 
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
-    if all(x is None for x in items[_VECTOR_PLACE:_SHIFT]):
+    if all(x is None for x in items[_VECTOR_INDEX:_SHIFT]):
         return _open(count, queries, keys, dtype)
     owner = np.zeros((count, 5), np.int64)
-    for column, place in enumerate((items.vector_place, items.bounds_place, items.dense_place, items.bias_place)):
-        if place is not None:
-            owner[:, column] = _array(place)
+    for column, index in enumerate((items.vector_index, items.bounds_index, items.dense_index, items.bias_index)):
+        if index is not None:
+            owner[:, column] = _array(index)
     bias = np.zeros((0, 0, 0), dtype) if items.bias is None else _array(items.bias)
     owner[:, 4] = first_diagonal(bias, queries, keys)
     return KeyRanges(
@@ -123,12 +123,12 @@ def sight(items: Items) -> "KeyRanges":
     )
 
 
-def _forward(items: Items, rule: Any, state: bool, known: _Known) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the output, the lse, and the two parts of the lse that the backward pass needs."""
     from qkv.algorithms.additive import factored
 
     rows = factored.forward(
-        known.factors, _array(items.value), known.sight, rule, shift=_array(items.shift), drop=known.drop
+        prepared.factors, _array(items.value), prepared.ranges, rule, shift=_array(items.shift), drop=prepared.drop
     )
     output, top, total = (torch.from_numpy(x) for x in rows)
     if rule != "softmax" or not state:
@@ -139,39 +139,42 @@ def _forward(items: Items, rule: Any, state: bool, known: _Known) -> tuple[Tenso
 def _backward(
     items: Items,
     rule: Any,
-    known: _Known,
+    prepared: _Prepared,
     rows: tuple[Tensor, ...],
     g_output: Tensor,
     g_lse: Tensor | None,
-    learns: tuple[bool, bool],
+    requested: tuple[bool, bool],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, vector, bias and shift."""
+    """Return the gradients of query, key, value, vector, bias and shift.
+
+    `requested`: whether to compute the gradients of the bias, and of keys and values.
+    """
     from qkv.algorithms.additive import factored
 
-    found = factored.backward(
-        known.factors,
+    gradients = factored.backward(
+        prepared.factors,
         _array(items.vector),
         _array(items.value),
-        known.sight,
+        prepared.ranges,
         factored.Rows(*(_array(x) for x in rows)),
         _array(g_output),
         rule=rule,
         shift=_array(items.shift),
-        drop=known.drop,
+        drop=prepared.drop,
         grad_lse=None if rule != "softmax" else _array(g_lse),
-        bias_gradient=learns[0],
-        memory_gradient=learns[1],
+        bias_gradient=requested[0],
+        memory_gradient=requested[1],
     )
-    return tuple(None if x is None else torch.from_numpy(x) for x in found)
+    return tuple(None if x is None else torch.from_numpy(x) for x in gradients)
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         items = Items(*tensors)  # type: ignore[arg-type]
-        known = _known(items, dropout)
-        output, lse, top, total = _forward(items, rule, state, known)
-        ctx.rule, ctx.known = rule, known
+        prepared = _prepare(items, dropout)
+        output, lse, top, total = _forward(items, rule, state, prepared)
+        ctx.rule, ctx.prepared = rule, prepared
         ctx.save_for_backward(*tensors, output, top, total)
         ctx.set_materialize_grads(False)
         return output, lse
@@ -180,12 +183,12 @@ class _Fused(torch.autograd.Function):
     @once_differentiable("fused")
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[3:]
-        learns = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
+        requested = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
         *tensors, output, top, total = ctx.saved_tensors
         g_output = torch.zeros_like(output) if g_output is None else g_output
-        found = _backward(Items(*tensors), ctx.rule, ctx.known, (output, top, total), g_output, g_lse, learns)
-        gradients = dict(zip(_LEARNED, found, strict=True))
-        return (None, None, None, *(gradients.get(i) if want else None for i, want in enumerate(wanted)))
+        gradients = _backward(Items(*tensors), ctx.rule, ctx.prepared, (output, top, total), g_output, g_lse, requested)
+        by_index = dict(zip(_LEARNED, gradients, strict=True))
+        return (None, None, None, *(by_index.get(i) if want else None for i, want in enumerate(wanted)))
 
 
 @torch.library.custom_op("qkv::tanh_sum", mutates_args=())
@@ -194,14 +197,14 @@ def tanh_forward(
     key: Tensor,
     value: Tensor,
     vector: Tensor,
-    vector_place: Tensor | None,
+    vector_index: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
-    bounds_place: Tensor | None,
+    bounds_index: Tensor | None,
     dense: Tensor | None,
-    dense_place: Tensor | None,
+    dense_index: Tensor | None,
     bias: Tensor | None,
-    bias_place: Tensor | None,
+    bias_index: Tensor | None,
     shift: Tensor | None,
     seed: Tensor | None,
     rule: str,
@@ -213,18 +216,18 @@ def tanh_forward(
         key,
         value,
         vector,
-        vector_place,
+        vector_index,
         first,
         last,
-        bounds_place,
+        bounds_index,
         dense,
-        dense_place,
+        dense_index,
         bias,
-        bias_place,
+        bias_index,
         shift,
         seed,
     )
-    return _forward(items, rule, True, _known(items, dropout))
+    return _forward(items, rule, True, _prepare(items, dropout))
 
 
 @tanh_forward.register_fake
@@ -247,14 +250,14 @@ def tanh_backward(
     key: Tensor,
     value: Tensor,
     vector: Tensor,
-    vector_place: Tensor | None,
+    vector_index: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
-    bounds_place: Tensor | None,
+    bounds_index: Tensor | None,
     dense: Tensor | None,
-    dense_place: Tensor | None,
+    dense_index: Tensor | None,
     bias: Tensor | None,
-    bias_place: Tensor | None,
+    bias_index: Tensor | None,
     shift: Tensor | None,
     seed: Tensor | None,
     rule: str,
@@ -266,19 +269,21 @@ def tanh_backward(
         key,
         value,
         vector,
-        vector_place,
+        vector_index,
         first,
         last,
-        bounds_place,
+        bounds_index,
         dense,
-        dense_place,
+        dense_index,
         bias,
-        bias_place,
+        bias_index,
         shift,
         seed,
     )
-    found = _backward(items, rule, _known(items, dropout), (output, top, total), g_output, g_lse, (learns_bias, True))
-    return tuple(query.new_empty(0) if x is None else x for x in found)  # type: ignore[return-value]
+    gradients = _backward(
+        items, rule, _prepare(items, dropout), (output, top, total), g_output, g_lse, (learns_bias, True)
+    )
+    return tuple(query.new_empty(0) if x is None else x for x in gradients)  # type: ignore[return-value]
 
 
 @tanh_backward.register_fake
@@ -290,7 +295,7 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     return (*like, d_bias, query.new_empty(query.shape[:2]))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     out, _, top, total = output
     ctx.save_for_backward(*inputs[:-2], out, top, total)
     ctx.rest = inputs[-2:]
@@ -302,14 +307,14 @@ def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any)
     g_output = torch.zeros_like(out) if g_output is None else g_output
     wanted = ctx.needs_input_grad[:-2]
     learns_bias = wanted[Items._fields.index("bias")]
-    found = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
-    gradients = dict(zip(_LEARNED, found, strict=True))
-    return (*(gradients.get(i) if want else None for i, want in enumerate(wanted)), None, None)
+    gradients = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
+    by_index = dict(zip(_LEARNED, gradients, strict=True))
+    return (*(by_index.get(i) if want else None for i, want in enumerate(wanted)), None, None)
 
 
 def _no_gradients(ctx: Any, *_: Any) -> Any:
     raise second_derivative("fused")
 
 
-tanh_forward.register_autograd(_gradients, setup_context=_remember)
+tanh_forward.register_autograd(_gradients, setup_context=_setup_context)
 tanh_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)

@@ -1,4 +1,4 @@
-"""From scores to weights, a row or a part of one: the normalizers of additive attention."""
+"""The normalizers of additive attention, on the scores of a row or of a part of one."""
 
 # mypy: ignore-errors
 # Numba's signatures are the types here.
@@ -10,21 +10,21 @@ from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, reduction
 
 SOFTMAX, IDENTITY, SIGMOID = 0, 1, 2
-# Exact in both float types; a Python number would promote float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 _ZERO = np.float32(0)
 
 
 @helper
-def largest(s, least, columns):
-    """Return the largest score that is not NaN, found in 64 columns so that the loop fills registers."""
+def largest(s, lower, columns):
+    """Return the largest score that is not NaN; 64 running maxima, in `columns`, let the loop fill registers."""
     wide_registers()
-    columns[:] = least
-    whole = s.size - s.size % 64
-    for start in range(0, whole, 64):
-        part = s[start : start + 64]
+    columns[:] = lower
+    full = s.size - s.size % 64
+    for start in range(0, full, 64):
+        block = s[start : start + 64]
         for k in range(64):
-            columns[k] = part[k] if part[k] > columns[k] else columns[k]
-    for k in range(whole, s.size):
+            columns[k] = block[k] if block[k] > columns[k] else columns[k]
+    for k in range(full, s.size):
         columns[0] = s[k] if s[k] > columns[0] else columns[0]
     top = columns[0]
     for k in range(64):

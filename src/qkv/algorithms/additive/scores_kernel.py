@@ -20,7 +20,7 @@ from qkv.compiled.tanh import tanh_in_double
 
 ROUND = 16
 """Keys per register; in float64 they fill two."""
-# Exact in both float types; a Python number would promote float32 to float64.
+# Exact in both float types; a Python float would promote float32 to float64.
 CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
@@ -37,11 +37,11 @@ def small_tanh(x):
     return x + x * (y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * C5)))))
 
 
-def _factored(left, q, most, right, weight, calm, stop, low, high, s):
+def _factored(left, q, last_row, right, weight, calm, stop, low, high, s):
     """s ← Σ v − 2v/(1 + EF) over the features 0 to `stop` in fours, for four rows and the keys low to high."""
     cap = CAP if s.itemsize == 4 else WIDE_CAP
     for j in range(4):
-        e, sums = left[min(q + j, most)], s[j, low:high]
+        e, sums = left[min(q + j, last_row)], s[j, low:high]
         sums[:] = 0
         for i in range(0, stop, 4):
             d = [1 + e[i + n] * right[i + n, low:high] for n in range(4)]
@@ -54,96 +54,98 @@ def _factored(left, q, most, right, weight, calm, stop, low, high, s):
 
 
 @overload(_factored, inline="always")
-def _factored_compiled(left, q, most, right, weight, calm, stop, low, high, s):
-    def sums(left, q, most, right, weight, calm, stop, low, high, s):
-        _four_rows(left, q, most, right, weight, calm, stop, low, high, s)
+def _factored_compiled(left, q, last_row, right, weight, calm, stop, low, high, s):
+    def sums(left, q, last_row, right, weight, calm, stop, low, high, s):
+        _four_rows(left, q, last_row, right, weight, calm, stop, low, high, s)
 
     return sums
 
 
 @intrinsic
-def _four_rows(_, left, q, most, right, weight, calm, stop, low, high, s):
+def _four_rows(_, left, q, last_row, right, weight, calm, stop, low, high, s):
     """Compute `_factored` in registers."""
 
-    def make(context, builder, signature, given):
-        arrays = {i: context.make_array(signature.args[i])(context, builder, given[i]) for i in (0, 3, 4, 9)}
-        number = context.get_value_type(signature.args[4].dtype)
-        q, most, calm, stop, low, high = (given[i] for i in (1, 2, 5, 6, 7, 8))
+    def make(context, builder, signature, arguments):
+        arrays = {i: context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 3, 4, 9)}
+        element = context.get_value_type(signature.args[4].dtype)
+        q, last_row, calm, stop, low, high = (arguments[i] for i in (1, 2, 5, 6, 7, 8))
         of_left, of_right, of_s = (_width(builder, arrays[i]) for i in (0, 3, 9))
         rows = []
         for j in range(4):
-            own = builder.add(q, registers.WORD(j))
-            own = builder.select(builder.icmp_signed("<", own, most), own, most)
-            rows.append(builder.gep(arrays[0].data, [builder.mul(own, of_left)]))
-        sides = _Sides(rows, arrays[3].data, of_right, arrays[4].data, calm, stop, number)
+            row = builder.add(q, registers.WORD(j))
+            row = builder.select(builder.icmp_signed("<", row, last_row), row, last_row)
+            rows.append(builder.gep(arrays[0].data, [builder.mul(row, of_left)]))
+        operands = _Operands(rows, arrays[3].data, of_right, arrays[4].data, calm, stop, element)
 
-        def turn(k, _):
-            for j, total in enumerate(_sums(builder, sides, k)):
+        def step(k, _):
+            for j, total in enumerate(_sums(builder, operands, k)):
                 at = builder.add(builder.mul(of_s, registers.WORD(j)), k)
                 registers.store(builder, total, builder.gep(arrays[9].data, [at]))
             return []
 
-        registers.loop(builder, low, high, ROUND, [], turn)
+        registers.loop(builder, low, high, ROUND, [], step)
         return context.get_dummy_value()
 
-    return types.void(left, q, most, right, weight, calm, stop, low, high, s), make
+    return types.void(left, q, last_row, right, weight, calm, stop, low, high, s), make
 
 
 def _width(builder, array):
     return builder.extract_value(array.shape, 1)
 
 
-class _Sides:
+class _Operands:
     """Pointers to the factors of four rows and of a tile of keys, and to their weights."""
 
-    def __init__(self, rows, right, of_right, weight, calm, stop, number):
+    def __init__(self, rows, right, of_right, weight, calm, stop, element):
         self.rows, self.right, self.of_right, self.weight = rows, right, of_right, weight
         self.calm, self.stop = calm, stop
-        self.register = ir.VectorType(number, ROUND)
+        self.register = ir.VectorType(element, ROUND)
 
-    def every(self, number):
-        return ir.Constant(self.register, [float(np.float32(number))] * ROUND)
+    def constant(self, element):
+        return ir.Constant(self.register, [float(np.float32(element))] * ROUND)
 
 
-def _sums(builder, sides, k):
+def _sums(builder, operands, k):
     """Compute the scores of four rows and one register of keys, starting at key k."""
-    none = [sides.every(0.0)] * 4
+    zeros = [operands.constant(0.0)] * 4
 
-    def turn(capped):
-        return lambda i, sums: _add_four(builder, sides, i, k, sums, capped)
+    def add_four(capped):
+        return lambda i, sums: _add_four(builder, operands, i, k, sums, capped)
 
-    sums = registers.loop(builder, registers.WORD(0), sides.calm, 4, none, turn(False))
-    return registers.loop(builder, sides.calm, sides.stop, 4, sums, turn(True))
+    sums = registers.loop(builder, registers.WORD(0), operands.calm, 4, zeros, add_four(False))
+    return registers.loop(builder, operands.calm, operands.stop, 4, sums, add_four(True))
 
 
-def _add_four(builder, sides, i, k, sums, capped):
+def _add_four(builder, operands, i, k, sums, capped):
     """Add the features i to i + 3."""
-    places = [builder.add(i, registers.WORD(n)) for n in range(4)]
-    numbers = [builder.load(builder.gep(sides.weight, [at])) for at in places]
-    weights = [registers.spread(builder, number, sides.register) for number in numbers]
+    indices = [builder.add(i, registers.WORD(n)) for n in range(4)]
+    scalars = [builder.load(builder.gep(operands.weight, [at])) for at in indices]
+    weights = [registers.broadcast(builder, element, operands.register) for element in scalars]
     # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-    halves = [builder.fadd(numbers[n], numbers[n + 1], flags=_FLAGS) for n in (0, 2)]
-    minus = ir.Constant(numbers[0].type, -0.5)
-    whole = registers.spread(
-        builder, builder.fmul(minus, builder.fadd(*halves, flags=_FLAGS), flags=_FLAGS), sides.register
+    halves = [builder.fadd(scalars[n], scalars[n + 1], flags=_FLAGS) for n in (0, 2)]
+    minus = ir.Constant(scalars[0].type, -0.5)
+    half_sum = registers.broadcast(
+        builder, builder.fmul(minus, builder.fadd(*halves, flags=_FLAGS), flags=_FLAGS), operands.register
     )
-    starts = [builder.gep(sides.right, [builder.add(builder.mul(n, sides.of_right), k)]) for n in places]
-    keys = [registers.load(builder, start, sides.register) for start in starts]
-    found = []
-    for row, total in zip(sides.rows, sums, strict=True):
-        factors = [registers.spread(builder, builder.load(builder.gep(row, [n])), sides.register) for n in places]
-        d = [_denominator(builder, sides, e, f, capped) for e, f in zip(factors, keys, strict=True)]
-        share = builder.fadd(_fractions(builder, d, weights), whole, flags=_FLAGS)
-        found.append(builder.fadd(share, total, flags=_FLAGS))
-    return found
+    starts = [builder.gep(operands.right, [builder.add(builder.mul(n, operands.of_right), k)]) for n in indices]
+    keys = [registers.load(builder, start, operands.register) for start in starts]
+    results = []
+    for row, total in zip(operands.rows, sums, strict=True):
+        factors = [
+            registers.broadcast(builder, builder.load(builder.gep(row, [n])), operands.register) for n in indices
+        ]
+        d = [_denominator(builder, operands, e, f, capped) for e, f in zip(factors, keys, strict=True)]
+        terms = builder.fadd(_fractions(builder, d, weights), half_sum, flags=_FLAGS)
+        results.append(builder.fadd(terms, total, flags=_FLAGS))
+    return results
 
 
-def _denominator(builder, sides, e, f, capped):
+def _denominator(builder, operands, e, f, capped):
     """Compute 1 + EF; if `capped`, limited so that the product of four is finite."""
-    d = builder.fadd(builder.fmul(e, f, flags=_FLAGS), sides.every(1.0), flags=_FLAGS)
+    d = builder.fadd(builder.fmul(e, f, flags=_FLAGS), operands.constant(1.0), flags=_FLAGS)
     if not capped:
         return d
-    cap = sides.every(CAP if isinstance(sides.register.element, ir.FloatType) else WIDE_CAP)
+    cap = operands.constant(CAP if isinstance(operands.register.element, ir.FloatType) else WIDE_CAP)
     return builder.select(builder.fcmp_ordered("<", d, cap), d, cap)
 
 
@@ -163,12 +165,13 @@ def _fractions(builder, d, w):
 
 
 @helper
-def scores(left, q, most, right, weight, count, start, stop, s):
+def scores(left, q, last_row, right, weight, count, start, stop, s):
     """Compute the scores of four rows for part of a tile of keys, rounded outward to whole registers.
 
     Args:
         left: factors of the queries, (rows, R).
-        q, most: the first of the four rows, and the last existing row, which is scored again in place of missing rows.
+        q, last_row: the first of the four rows, and the last existing row, which is scored again in place of missing
+            rows.
         right: factors of the keys, (R, keys per tile).
         weight, count: the weight of each feature, and the number of features per way, as in `factors`.
         start, stop: the range of the tile.
@@ -177,9 +180,9 @@ def scores(left, q, most, right, weight, count, start, stop, s):
     wide_registers()
     low, high = start // ROUND * ROUND, min((stop + ROUND - 1) // ROUND * ROUND, right.shape[1])
     calm, small, direct = count[0], count[0] + count[1], count[0] + count[1] + count[2]
-    _factored(left, q, most, right, weight, calm, small, low, high, s)
+    _factored(left, q, last_row, right, weight, calm, small, low, high, s)
     for j in range(4):
-        e, sums = left[min(q + j, most)], s[j, low:high]
+        e, sums = left[min(q + j, last_row)], s[j, low:high]
         for i in range(small, direct, 4):
             e0, e1, e2, e3 = e[i], e[i + 1], e[i + 2], e[i + 3]
             w0, w1, w2, w3 = weight[i], weight[i + 1], weight[i + 2], weight[i + 3]

@@ -1,4 +1,4 @@
-"""The interface of an algorithm: what it refuses, what work it does, what it must know of the numbers, how it runs."""
+"""The interface of an algorithm: what it refuses, how much work it does, what it inspects, how it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.engine.problem import Call, Problem
 
 Facts = Any
-"""What `inspect` found in the numbers of a call; each algorithm defines its own type."""
+"""What `inspect` found in the tensors of a call; each algorithm defines its own type."""
 
 
 class Result(NamedTuple):
@@ -54,7 +54,7 @@ class Algorithm:
         refuses: returns the reason why it cannot compute a problem, or None if it can.
         work: counts the work of a problem.
         run: computes the problem. It never chooses another algorithm.
-        inspect: reads what only the numbers of a call tell, for `declines` and `run`; None if nothing needs to be read.
+        inspect: reads tensor values of a call, for `declines` and `run`; None if nothing needs to be read.
             Algorithms that share it are inspected once per call.
         declines: returns the reason why the facts rule the algorithm out, or None; the planner then takes the next one.
         describe: returns a phrase about the facts, for `explain`.

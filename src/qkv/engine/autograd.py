@@ -56,8 +56,8 @@ backend="reference", which PyTorch differentiates any number of times; in a laye
             if not torch.is_grad_enabled():
                 return backward(ctx, *grads)
             with torch.no_grad():
-                found = backward(ctx, *grads)
-            return forbid_differentiation(backend, found, (*grads, *ctx.saved_tensors))
+                gradients = backward(ctx, *grads)
+            return forbid_differentiation(backend, gradients, (*grads, *ctx.saved_tensors))
 
         return run
 
@@ -72,10 +72,10 @@ def forbid_differentiation(backend: str, gradients: tuple[Any, ...], inputs: tup
         gradients: tensors, and None where there is none.
         inputs: what the gradients depend on.
     """
-    own = [x for x in gradients if isinstance(x, Tensor)]
-    linked = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    made = iter(_Forbidden.apply(backend, len(own), *own, *linked))  # type: ignore[no-untyped-call]
-    return tuple(next(made) if isinstance(x, Tensor) else x for x in gradients)
+    tensors = [x for x in gradients if isinstance(x, Tensor)]
+    dependencies = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    linked = iter(_Forbidden.apply(backend, len(tensors), *tensors, *dependencies))  # type: ignore[no-untyped-call]
+    return tuple(next(linked) if isinstance(x, Tensor) else x for x in gradients)
 
 
 class _Forbidden(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""From the arguments of a call to a problem and its tensors: every check, alignment and default in one place."""
+"""Turn the arguments of a call into a problem and its tensors, with all checks, alignment and defaults."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ class DescribedCall(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What the caller gave besides query, key and value."""
+    """The arguments of a call besides query, key and value."""
 
     score: object
     normalizer: Normalizer | None
@@ -108,14 +108,14 @@ def _recorded(x: T) -> T:
 
 
 def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
-    """The same value with parameters that autograd can save."""
-    given = {each.name: getattr(owner, each.name) for each in parameters}
-    changes = {name: kept for name, x in given.items() if (kept := _recorded(x)) is not x}
+    """Return the value with parameters that autograd can save."""
+    tensors = {each.name: getattr(owner, each.name) for each in parameters}
+    changes = {name: recorded for name, x in tensors.items() if (recorded := _recorded(x)) is not x}
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    fine = (
+    valid = (
         isinstance(query, Tensor)
         and isinstance(key, Tensor)
         and isinstance(value, Tensor)
@@ -125,11 +125,11 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         and min(query.ndim, key.ndim, value.ndim) >= 2
         and key.shape[-2] == value.shape[-2]
     )
-    if not fine:
-        _complain_of_tensors(query, key, value)
+    if not valid:
+        _raise_tensor_error(query, key, value)
 
 
-def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
@@ -155,7 +155,7 @@ def _complain_of_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast as PyTorch's own attention does under autocast: all but float64."""
+    """Cast to the autocast dtype, except float64, as PyTorch's own attention does."""
     kind = query.device.type
     if not _autocasts(kind) or query.dtype == torch.float64:
         return query, key, value
@@ -180,7 +180,7 @@ def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
 
 
 def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
-    """The number of key/value heads, and of query heads for each."""
+    """Return the number of key/value heads, and of query heads for each of them."""
     if min(query.ndim, key.ndim, value.ndim) < 3:
         shapes = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
         hint = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
@@ -194,10 +194,10 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
 
 
 def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] | None) -> Shape:
-    """The leading shape that query, key and value broadcast to."""
-    lead: Shape = query.shape[:-2]
-    if groups is None and lead == key.shape[:-2] == value.shape[:-2]:
-        return tuple(lead)
+    """Return the leading shape that query, key and value broadcast to."""
+    own_leading: Shape = query.shape[:-2]
+    if groups is None and own_leading == key.shape[:-2] == value.shape[:-2]:
+        return tuple(own_leading)
     drop = 2 if groups is None else 3
     shapes = [tuple(x.shape[: x.ndim - drop]) for x in (query, key, value)]
     leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
@@ -244,7 +244,7 @@ def _bias(
 
 
 def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
-    """The type in which a bias is added: the query's; beside half precision a wider one is not rounded to it.
+    """Return the dtype in which a bias is added: the query's, or float32 for a wider bias of half-precision queries.
 
     Example:
         >>> bias_type(torch.float32, torch.float64), bias_type(torch.float16, torch.float32)

@@ -1,6 +1,6 @@
-"""Dropout on weights by counters: which weight is dropped is a function of (seed, row, key) alone.
+"""Counter-based dropout: which weights are dropped is a function of (seed, row, key) alone.
 
-Nothing is stored: the backward pass, any tile and any backend make the same bits again. A 32-bit mixing function is
+Nothing is stored: the backward pass, any tile and any backend compute the same bits again. A 32-bit mixing function is
 applied twice, to (seed, row) and then to (that, key): the finalizer of MurmurHash3, a bijection in which every input
 bit changes every output bit with probability near one half.
 """
@@ -39,7 +39,7 @@ def mix(x: Bits) -> Bits:
 
 
 def keep_mask(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
-    """Which weights are kept.
+    """Return which weights dropout keeps.
 
     Args:
         seed: one int64.
@@ -105,13 +105,13 @@ def _mixed_seed(seed: Bits) -> Bits:
 def _keep(seed: Tensor, row_bits: Tensor, key_bits: Tensor, dropout: float) -> Tensor:
     # One number is mixed faster outside of PyTorch's operators.
     seed_bits = _mixed_seed(int(seed)) if numbers(seed) else _mixed_seed(seed)
-    bits = _mix_whole(mix(row_bits + seed_bits).to(torch.int32)[..., None] + key_bits)
-    # Signed numbers are compared: both sides are moved by 2³¹.
+    bits = _mix_int32(mix(row_bits + seed_bits).to(torch.int32)[..., None] + key_bits)
+    # The comparison is signed, so both sides are shifted by 2³¹.
     return bits.bitwise_xor_(-(1 << 31)) >= round(dropout * 2**32) - (1 << 31)
 
 
-def _mix_whole(x: Tensor) -> Tensor:
-    """The same as `mix` in place on int32, whose products wrap: this is what a tile spends its time on."""
+def _mix_int32(x: Tensor) -> Tensor:
+    """Compute `mix` in place on int32, whose products wrap: dropout of a tile spends most of its time here."""
     x ^= (x >> 16).bitwise_and_(0xFFFF)
     x *= 0x85EBCA6B - (1 << 32)
     x ^= (x >> 13).bitwise_and_(0x7FFFF)

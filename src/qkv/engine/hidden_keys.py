@@ -28,10 +28,10 @@ def zero_hidden_keys(call: Call, keys: bool = True) -> Call:
     if visibility.kind == "all" and visibility.grid.keys:
         return call
     query, key, value = call.query, call.key, call.value
-    seen = visibility.keys_with_queries() if keys else None
-    if seen is not None:
-        key, value = (torch.where(seen[..., None], x, x.new_zeros(())) for x in (key, value))
-    seeing = None if visibility.kind == "causal" else visibility.rows_with_keys()
-    if seeing is not None:
-        query = torch.where(seeing[..., None], query, query.new_zeros(()))
+    visible_keys = visibility.keys_with_queries() if keys else None
+    if visible_keys is not None:
+        key, value = (torch.where(visible_keys[..., None], x, x.new_zeros(())) for x in (key, value))
+    nonempty_rows = None if visibility.kind == "causal" else visibility.rows_with_keys()
+    if nonempty_rows is not None:
+        query = torch.where(nonempty_rows[..., None], query, query.new_zeros(()))
     return call._replace(query=query, key=key, value=value)

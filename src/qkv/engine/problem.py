@@ -18,19 +18,19 @@ BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 
 
 class Problem(NamedTuple):
-    """Everything that decides how attention is computed, and nothing else.
+    """A description of an attention call without tensors: everything that decides how it is computed.
 
     Attributes:
-        core: the function on pairs.
-        pointwise: what follows it.
+        core: the function on pairs of query and key.
+        pointwise: the function of one number that follows the core.
         normalizer: the normalizer's name, of `normalizers.kinds`.
         sink: whether the softmax has a sink.
         mask: the kind of the lowered mask.
-        bias: what scores get: none; a tensor, fixed or learned (needing a gradient); or a bias from positions, relative
-            (a function of j − i) or any other (positions), and whether that is learned.
+        bias: none; a tensor, fixed or learned (needing a gradient); or a position bias, relative (a function of j − i)
+            or any other (positions), and whether that is learned.
         dropout: whether weights are dropped.
-        gradient: whether any gradient is wanted.
-        state: whether the row state is wanted.
+        gradient: whether any gradient is needed.
+        state: whether the row state is requested.
         leading: the leading shape, grouped heads as (G, H/G).
         queries, keys: Q and K.
         width, value_width: of the prepared operands (F), and of values (V).
@@ -64,29 +64,29 @@ class Problem(NamedTuple):
 
     @property
     def bias_by_tile(self) -> bool:
-        """Whether the bias is a function of positions that is no function of j − i alone."""
+        """True for a position bias that is not a function of j − i alone."""
         return self.bias.startswith("positions")
 
     @property
     def empty(self) -> bool:
-        """Whether any dimension has size 0."""
+        """True if any dimension has size 0."""
         return 0 in (self.rows, self.queries, self.keys, self.width, self.value_width)
 
     @property
     def positional(self) -> bool:
-        """Whether the bias follows from positions."""
+        """True if the bias is a function of positions."""
         return self.bias not in ("none", "fixed", "learned")
 
     @property
     def rows(self) -> int:
-        """How many (batch, head) problems there are."""
+        """The number of leading indices (batch × heads)."""
         count = 1
         for size in self.leading:
             count = count * size
         return count
 
     def __str__(self) -> str:
-        """One line that a reader of an error can use."""
+        """Return one line for error messages."""
         lead = "".join(f"{size}×" for size in self.leading)
         shape = f"{lead}{self.queries} queries × {self.keys} keys, widths {self.width} and {self.value_width}"
         pointwise = "" if type(self.pointwise).__name__ == "Linear" else f" ({self.pointwise})"
@@ -101,7 +101,7 @@ class Call(NamedTuple):
             keys and values that no query may see are zero, unless the algorithm does not read them.
         score, normalizer: the mechanism, parameters laid out as the leading shape.
         visibility: the lowered mask.
-        bias: added to the scores: a tensor that broadcasts to (..., Q, K), or a bias from positions.
+        bias: added to the scores: a tensor that broadcasts to (..., Q, K), or a position bias.
         dropout: the probability of dropping a weight.
         seed: one int64 tensor; which weights are dropped is a function of (seed, row, key).
     """
@@ -118,6 +118,6 @@ class Call(NamedTuple):
 
     @property
     def bias_tensor(self) -> Tensor | None:
-        """The bias where it is a tensor or None, for algorithms that refuse one from positions."""
+        """The bias, a tensor or None, for algorithms that refuse position biases."""
         assert not isinstance(self.bias, PositionBias)
         return self.bias

@@ -1,7 +1,7 @@
-"""What a backward pass reads again must be as it was: PyTorch's own rule, where PyTorch does not save the tensors.
+"""Detect in-place changes of tensors that a backward pass reads again but that autograd has not saved.
 
-A function of PyTorch's autograd saves what it reads, the tensors of a mask too, and PyTorch compares versions. Tiles
-that are made again (`torch.utils.checkpoint`) read tensors that nobody saved: those of the call, and those that a
+An autograd function saves the tensors that it reads, and PyTorch compares their versions in the backward pass. Tiles
+that are recomputed by `torch.utils.checkpoint` read tensors that nothing saved: those of the call, and those that a
 user-defined function closes over.
 """
 
@@ -20,25 +20,25 @@ from qkv.values.pytree import tensors_in
 
 
 def tensors_of(call: Call) -> list[Tensor]:
-    """The tensors that a call's tiles are made of.
+    """Return the tensors that a call's tiles are computed from.
 
     Args:
         call: the tensors of a problem.
     """
     biases = call.bias.tensors() if isinstance(call.bias, PositionBias) else [call.bias]
-    own = [x for x in (call.query, call.key, call.value, *biases, call.seed) if x is not None]
+    tensors = [x for x in (call.query, call.key, call.value, *biases, call.seed) if x is not None]
     if isinstance(call.score, Learned) and isinstance(call.score.module, nn.Module):
-        # One that was compiled does not show what it reads.
-        own += call.score.module.parameters()
-    return [*own, *tensors_in(call.score), *tensors_in(call.normalizer), *call.visibility.tensors()]
+        # A compiled module does not show which parameters it reads.
+        tensors += call.score.module.parameters()
+    return [*tensors, *tensors_in(call.score), *tensors_in(call.normalizer), *call.visibility.tensors()]
 
 
 @final
 class Reads(TorchFunctionMode):
-    """The tensors that tiles are made of, each with its version.
+    """Records the tensors that tiles are computed from, each with its version.
 
-    Tiles are made within it, and made again: a function that was compiled for the one then serves the other. The first
-    time, it finds the tensors that a user-defined function closes over.
+    Tiles are computed, and recomputed, within this mode, so that a function compiled in one case serves the other. The
+    first time it finds the tensors that a user-defined function closes over.
 
     Args:
         known: tensors that are read in any case.
@@ -58,47 +58,47 @@ class Reads(TorchFunctionMode):
 
     def __init__(self, known: Iterable[Tensor]) -> None:
         super().__init__()
-        self._found: dict[int, tuple[Any, int]] = {}
-        self._made: set[int] = set()
+        self._read: dict[int, tuple[Any, int]] = {}
+        self._computed: set[int] = set()
         self._guarded = False
         for x in known:
-            self._note(x)
+            self._record(x)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note what is read; what the function made itself is nobody else's to change."""
+        """Record the tensors that an operator reads, except those that the function itself has computed."""
         kwargs = kwargs or {}
-        # A compiled function is traced through here: what it reads is no tensor yet.
+        # While a function is compiled, its tensors are symbolic.
         if self._guarded or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         for x in (*args, *kwargs.values()):
             for each in x if isinstance(x, (list, tuple)) else (x,):
-                if isinstance(each, Tensor) and id(each) not in self._made:
-                    self._note(each)
-        found = func(*args, **kwargs)
-        for each in found if isinstance(found, (list, tuple)) else (found,):
-            if isinstance(each, Tensor) and id(each) not in self._found:
-                self._made.add(id(each))
-        return found
+                if isinstance(each, Tensor) and id(each) not in self._computed:
+                    self._record(each)
+        result = func(*args, **kwargs)
+        for each in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(each, Tensor) and id(each) not in self._read:
+                self._computed.add(id(each))
+        return result
 
-    def _note(self, x: Tensor) -> None:
+    def _record(self, x: Tensor) -> None:
         # A tensor of inference mode has no version.
-        if id(x) not in self._found and not x.is_inference():
-            self._found[id(x)] = TensorWeakRef(x), x._version
+        if id(x) not in self._read and not x.is_inference():
+            self._read[id(x)] = TensorWeakRef(x), x._version
 
     def guard(self, outputs: Iterable[Tensor]) -> None:
-        """Let the backward pass of these raise where what was read has changed by then.
+        """Make the backward pass of these outputs raise an error if a recorded tensor has changed by then.
 
-        What the function itself changes, such as counts of its own, is not looked at.
+        Tensors that the function itself changes, such as its own counters, are not checked.
         """
-        pairs = [(reference, reference(), version) for reference, version in self._found.values()]
-        # Tiles that were taken of a tensor are gone; the tensor itself is not.
-        kept = [(reference, version) for reference, x, version in pairs if x is not None and x._version == version]
-        self._found.clear()
-        self._made.clear()
+        pairs = [(reference, reference(), version) for reference, version in self._read.values()]
+        # Temporary views of tensors have been freed; the tensors themselves have not.
+        checked = [(reference, version) for reference, x, version in pairs if x is not None and x._version == version]
+        self._read.clear()
+        self._computed.clear()
         self._guarded = True
 
         def check(_: Any) -> None:
-            for reference, version in kept:
+            for reference, version in checked:
                 x = reference()
                 if x is not None and x._version != version:
                     raise RuntimeError(_changed(x, version))

@@ -1,4 +1,4 @@
-"""What to say where the memory does not hold an attention."""
+"""The error for attention that runs out of memory, with advice on what needs less."""
 
 import functools
 import inspect
@@ -21,13 +21,13 @@ _FEWER = (
 
 
 def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of attention say, where the memory does not hold what was asked, what would take less.
+    """Decorate an attention function so that running out of memory raises an error that says what needs less.
 
     Args:
         attend: takes query, key and value, and the other arguments of `qkv.attention` by name.
 
     Returns:
-        The same function; an exhausted memory is a `OutOfMemoryError`, any other fault passes unchanged.
+        The function, which raises an `OutOfMemoryError` if memory is exhausted; other errors pass unchanged.
     """
 
     @functools.wraps(attend)
@@ -37,22 +37,22 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
         try:
             return attend(*args, **kwargs)
         except (MemoryError, RuntimeError) as error:
-            said = None if isinstance(error, QkvError) else out_of_memory_text(error)
-            if said is None:
+            text = None if isinstance(error, QkvError) else out_of_memory_text(error)
+            if text is None:
                 raise
-            asked = inspect.signature(attend).bind(*args, **kwargs)
-            asked.apply_defaults()
-            raise _no_room(said, asked.arguments) from error
+            bound = inspect.signature(attend).bind(*args, **kwargs)
+            bound.apply_defaults()
+            raise _out_of_memory(text, bound.arguments) from error
 
     return run
 
 
-def _no_room(said: str, asked: Mapping[str, Any]) -> OutOfMemoryError:
-    """Say what was asked, what `explain` would choose, and what lowers the need."""
-    backend = asked["backend"]
-    got = f"{said} (backend {backend!r})"
+def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:
+    """Return the error, which names the call, what `explain` would choose, and what needs less memory."""
+    backend = arguments["backend"]
+    got = f"{text} (backend {backend!r})"
     try:
-        found = _chosen(asked)
+        plan = _plan(arguments)
     except QkvError:
         hint = f"No backend serves it in linear memory: {_FEWER}"
     except (MemoryError, RuntimeError) as error:
@@ -60,15 +60,15 @@ def _no_room(said: str, asked: Mapping[str, Any]) -> OutOfMemoryError:
             raise
         hint = f"Not even its masks find room: {_FEWER}"
     else:
-        got = f"{said} (backend {backend!r}, {found.problem})"
-        hint = f"explain chooses {found.backend}, with {found.bytes:,} bytes beyond inputs and output; {_FEWER}"
-        if backend not in ("auto", found.backend):
+        got = f"{text} (backend {backend!r}, {plan.problem})"
+        hint = f"explain chooses {plan.backend}, with {plan.bytes:,} bytes beyond inputs and output; {_FEWER}"
+        if backend not in ("auto", plan.backend):
             hint = f'backend="auto" takes less: {hint}'
     return OutOfMemoryError(error_message("memory", "room for one attention", got, hint))
 
 
-def _chosen(asked: Mapping[str, Any]) -> Plan:
-    """What `explain` would choose. The caller's generator must not move on for the sake of a message."""
-    own = {**asked, "generator": torch.Generator()}
-    given = Arguments(*(own[name] for name in Arguments._fields))
-    return plan_for(describe(asked["query"], asked["key"], asked["value"], given).problem)
+def _plan(arguments: Mapping[str, Any]) -> Plan:
+    """Return the plan that `explain` would choose, without advancing the caller's random generator."""
+    with_own_generator = {**arguments, "generator": torch.Generator()}
+    given = Arguments(*(with_own_generator[name] for name in Arguments._fields))
+    return plan_for(describe(arguments["query"], arguments["key"], arguments["value"], given).problem)

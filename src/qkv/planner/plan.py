@@ -34,14 +34,14 @@ AUTO = "auto"
 @final
 @dataclass(frozen=True)
 class Plan:
-    """Which algorithm computes a problem, and why.
+    """The algorithm that computes a problem, and why it was chosen.
 
     Attributes:
-        problem: what is asked.
+        problem: the problem.
         asked: the value of `backend=`.
-        candidates: the algorithms that may compute it, best first; the numbers of a call decide which one does.
-        declined: candidates that the numbers of a call ruled out, each with its reason; from `explain` only.
-        facts: what the numbers of a call tell, in words; from `explain` only.
+        candidates: the algorithms that may compute it, best first; the tensor values of a call decide which one does.
+        declined: candidates that the tensor values of a call ruled out, each with its reason; from `explain` only.
+        facts: what the chosen algorithm found in the tensor values of a call; from `explain` only.
     """
 
     problem: Problem
@@ -54,38 +54,38 @@ class Plan:
         """Compute a call of this problem.
 
         Raises:
-            UnsupportedError: the numbers rule out every candidate of a backend that was asked for by name.
+            UnsupportedError: the tensor values rule out every candidate of the backend requested by name.
         """
         algorithm, call, facts = self._select(call, [])
         return algorithm.run(self.problem, call, facts)
 
     def inspected(self, call: Call) -> "Plan":
-        """Return the plan with what the numbers of a call decide."""
+        """Return the plan after inspection of a call's tensor values."""
         declined: list[tuple[str, str]] = []
         algorithm, _, facts = self._select(call, declined)
-        kept = self.candidates[self.candidates.index(algorithm) :]
-        told = algorithm.describe(facts) if algorithm.describe else ""
-        return replace(self, candidates=kept, declined=tuple(declined), facts=told)
+        remaining = self.candidates[self.candidates.index(algorithm) :]
+        description = algorithm.describe(facts) if algorithm.describe else ""
+        return replace(self, candidates=remaining, declined=tuple(declined), facts=description)
 
     def prepared(self, call: Call) -> tuple[Algorithm, Call]:
-        """Return the algorithm that computes a call, and the call with its hidden keys zeroed where it reads them."""
+        """Return the algorithm that computes a call, and the call, with hidden keys zeroed if it reads them."""
         return self._select(call, [])[:2]
 
     def _select(self, call: Call, declined: list[tuple[str, str]]) -> tuple[Algorithm, Call, Facts]:
         zeroed: Call | None = None
-        found: dict[Any, Facts] = {}
+        inspected: dict[Any, Facts] = {}
         for algorithm in self.candidates:
-            given = call
+            inputs = call
             if algorithm.reads_hidden_keys:
-                given = zeroed = zero_hidden_keys(call) if zeroed is None else zeroed
+                inputs = zeroed = zero_hidden_keys(call) if zeroed is None else zeroed
             if algorithm.inspect is None:
-                return algorithm, given, None
-            if algorithm.inspect not in found:
-                found[algorithm.inspect] = algorithm.inspect(self.problem, given)
-            facts = found[algorithm.inspect]
+                return algorithm, inputs, None
+            if algorithm.inspect not in inspected:
+                inspected[algorithm.inspect] = algorithm.inspect(self.problem, inputs)
+            facts = inspected[algorithm.inspect]
             reason = algorithm.declines(self.problem, facts)
             if reason is None:
-                return algorithm, given, facts
+                return algorithm, inputs, facts
             declined.append((algorithm.name, reason))
         raise _unsupported(self.problem, self.asked, "; ".join(f"{name}: {reason}" for name, reason in declined))
 
@@ -137,7 +137,7 @@ class Plan:
                 yield other.name, reason or f"serves too, in {ratio:.1f} times the predicted time"
 
     def __str__(self) -> str:
-        """A small table for people."""
+        """Return a small table."""
         rows = [
             ("problem", str(self.problem)),
             ("leading shape", show(self.problem.leading)),
@@ -164,7 +164,7 @@ def plan_for(problem: Problem, backend: str = AUTO) -> Plan:
     """Return the algorithms that compute a problem, best first.
 
     Args:
-        problem: what is asked.
+        problem: the problem.
         backend: the name of a family or of an algorithm, or "auto" for every one that serves in linear memory.
 
     Raises:
@@ -179,27 +179,27 @@ def _remembered(problem: Problem, backend: str) -> Plan:
 
 
 def _planned(problem: Problem, backend: str) -> Plan:
-    among = ALGORITHMS if backend == AUTO else algorithms_of(backend)
-    if not among:
+    candidates = ALGORITHMS if backend == AUTO else algorithms_of(backend)
+    if not candidates:
         names = [AUTO, *BACKENDS]
         raise UnsupportedError(
             error_message("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
         )
-    serving = [algorithm for algorithm in among if refusal(algorithm, problem, backend) is None]
+    serving = [algorithm for algorithm in candidates if refusal(algorithm, problem, backend) is None]
     if not serving:
-        raise _unsupported(problem, backend, _reasons(among, problem, backend))
+        raise _unsupported(problem, backend, _reasons(candidates, problem, backend))
     if backend == AUTO and problem.mode != "compiled":
-        serving = [each for each in serving if not (each.quadratic and _heavy(each, problem))] or serving
+        serving = [each for each in serving if not (each.quadratic and _needs_much_memory(each, problem))] or serving
     return Plan(problem, backend, tuple(_best_first(serving, problem)))
 
 
-def _heavy(algorithm: Algorithm, problem: Problem) -> bool:
+def _needs_much_memory(algorithm: Algorithm, problem: Problem) -> bool:
     """Return whether a full matrix over all heads and hidden features takes more memory than `auto` may."""
     return algorithm.work(problem).bytes > QUADRATIC_BYTES
 
 
 def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
-    """Order algorithms by their largest regret over the processors that this one may be."""
+    """Order algorithms by their largest regret over the processors whose coefficients may apply."""
     if len(serving) == 1:
         return list(serving)
     if problem.mode == "compiled":
@@ -218,17 +218,17 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
 
 def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
     """Move an algorithm ahead of those that are not clearly faster on every processor measured."""
-    own = times(problem, preferred, everywhere=True)
+    preferred_times = times(problem, preferred, everywhere=True)
     faster = []
     for other in ordered:
-        pairs = zip(times(problem, other, everywhere=True), own, strict=True)
+        pairs = zip(times(problem, other, everywhere=True), preferred_times, strict=True)
         if other is not preferred and all(time * CLEARLY < reference for time, reference in pairs):
             faster.append(other)
     return [*faster, preferred, *(other for other in ordered if other is not preferred and other not in faster)]
 
 
 def _best_of_symbols(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
-    """Put the fastest algorithm first by plain comparisons, as sizes may be symbols, which cannot be sorted by."""
+    """Put the fastest algorithm first by comparisons only, because symbolic sizes cannot be sorted."""
     best, least = serving[0], times(problem, serving[0])[0]
     for other in serving[1:]:
         time = times(problem, other)[0]
@@ -241,8 +241,8 @@ def refusal(algorithm: Algorithm, problem: Problem, backend: str = AUTO) -> str 
     """Return why an algorithm does not compute a problem, None if it may.
 
     Args:
-        algorithm: which one.
-        problem: what is asked.
+        algorithm: the algorithm.
+        problem: the problem.
         backend: the value of `backend=`; "auto" takes quadratic memory for small problems only.
     """
     reason = algorithm.refuses(problem)
@@ -256,17 +256,17 @@ def why_not(backend: str, problem: Problem) -> str | None:
 
     Args:
         backend: the name of a family or of an algorithm.
-        problem: what is asked.
+        problem: the problem.
     """
-    among = algorithms_of(backend)
-    served = any(refusal(algorithm, problem, backend) is None for algorithm in among)
-    return None if served else _reasons(among, problem, backend)
+    candidates = algorithms_of(backend)
+    served = any(refusal(algorithm, problem, backend) is None for algorithm in candidates)
+    return None if served else _reasons(candidates, problem, backend)
 
 
-def _reasons(among: Sequence[Algorithm], problem: Problem, backend: str) -> str:
-    told = [(algorithm.name, refusal(algorithm, problem, backend)) for algorithm in among]
-    reasons = {reason for _, reason in told}
-    return str(told[0][1]) if len(reasons) == 1 else "; ".join(f"{name}: {reason}" for name, reason in told)
+def _reasons(candidates: Sequence[Algorithm], problem: Problem, backend: str) -> str:
+    refusals = [(algorithm.name, refusal(algorithm, problem, backend)) for algorithm in candidates]
+    reasons = {reason for _, reason in refusals}
+    return str(refusals[0][1]) if len(reasons) == 1 else "; ".join(f"{name}: {reason}" for name, reason in refusals)
 
 
 def _unsupported(problem: Problem, backend: str, reasons: str) -> UnsupportedError:

@@ -1,9 +1,9 @@
-"""Plans of calls that look like an earlier one: what was checked, described and chosen for that one holds for them too.
+"""A cache of plans: a call with the same sizes, dtypes and mechanism as an earlier one need not be checked and planned.
 
-Every check of a call, and every choice, follows from sizes, dtypes, the kinds of mechanism and the kind of the lowered
-mask, and from no number that a tensor holds. For a few hundred rows checking and planning takes a tenth of a call and
-more; here it is one lookup. Only calls that cannot differ in anything else are looked up: plain tensors on the CPU in
-eager calls, and a mechanism of this package.
+All checks and choices depend on sizes, dtypes, the kinds of mechanism and the kind of the lowered mask, and on no value
+of a tensor. With a few hundred rows, checking and planning take a tenth of a call or more; a lookup takes less. Only
+calls that cannot differ in anything else are looked up: eager calls with plain tensors on the CPU and a mechanism of
+this package.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from qkv.values.pytree import tensors_in
 MOST = 512
 """How many plans are stored at a time."""
 LONGEST = 1024
-"""The most queries or keys: what is stored of a mask stays small, and the time of longer calls lies elsewhere."""
+"""The most queries or keys: stored masks stay small, and longer calls gain little from a lookup."""
 
 CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
@@ -60,12 +60,12 @@ class PlannedCall(NamedTuple):
 
 
 class CachedPlan(NamedTuple):
-    """What calls that look alike have in common.
+    """What calls with the same key have in common.
 
     Attributes:
         plan: the algorithms that compute them.
         normalizer: the score's default, for calls that name none; else None, so that no tensor of a call is held.
-        visibility: the lowered mask, where it depends on the sizes alone.
+        visibility: the lowered mask, if it depends on the sizes alone.
     """
 
     plan: Plan
@@ -78,7 +78,7 @@ PLANS: dict[CacheKey, CachedPlan] = {}
 
 
 def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str) -> PlannedCall:
-    """Check, describe and plan a call, or look up the plan of one that looks the same.
+    """Check, describe and plan a call, or look up its plan.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
@@ -92,33 +92,33 @@ def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend
         problem, call, leading = describe(query, key, value, given)
         return PlannedCall(plan_for(problem, backend), call, leading)
     visibility = _lowered(query, key, value, given.mask)
-    found = cache_key(query, key, value, given, visibility, backend)
-    known = None if found is None else PLANS.get(found)
-    if known is None:
+    lookup = cache_key(query, key, value, given, visibility, backend)
+    cached = None if lookup is None else PLANS.get(lookup)
+    if cached is None:
         problem, call, leading = describe(query, key, value, given)
         plan = plan_for(problem, backend)
-        if found is not None:
-            _store(found, plan, call, given)
+        if lookup is not None:
+            _store(lookup, plan, call, given)
         return PlannedCall(plan, call, leading)
-    return PlannedCall(known.plan, _call(query, key, value, given, known, visibility), known.plan.problem.leading)
+    return PlannedCall(cached.plan, _call(query, key, value, given, cached, visibility), cached.plan.problem.leading)
 
 
 def _call(
-    query: Tensor, key: Tensor, value: Tensor, given: Arguments, known: CachedPlan, visibility: Visibility | None
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
-    """Return the tensors of a call whose plan is known."""
-    normalizer = given.normalizer or known.normalizer
-    seen = known.visibility or visibility
+    """Return the tensors of a call whose plan is cached."""
+    normalizer = given.normalizer or cached.normalizer
+    lowered = cached.visibility or visibility
     bias: Tensor | Bias | PositionBias | None = given.bias
     if isinstance(bias, Tensor) and bias.dtype != query.dtype:
         bias = bias.to(bias_type(query.dtype, bias.dtype))
     elif isinstance(bias, Bias):
-        bias = position_bias(bias, seen.grid, query.dtype)  # type: ignore[union-attr]
+        bias = position_bias(bias, lowered.grid, query.dtype)  # type: ignore[union-attr]
     seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
-    return Call(query, key, value, given.score, normalizer, seen, bias, given.dropout, seed)  # type: ignore[arg-type]
+    return Call(query, key, value, given.score, normalizer, lowered, bias, given.dropout, seed)  # type: ignore[arg-type]
 
 
-def _store(found: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
+def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
     if len(PLANS) >= MOST:
         PLANS.clear()
     fixed = given.mask is None or _plain_causal(given.mask)
@@ -126,13 +126,13 @@ def _store(found: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
         # A tensor made in inference mode cannot be used outside of it.
         return
     normalizer = call.normalizer if given.normalizer is None else None
-    PLANS[found] = CachedPlan(plan, normalizer, call.visibility if fixed else None)
+    PLANS[lookup] = CachedPlan(plan, normalizer, call.visibility if fixed else None)
 
 
 def cache_key(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, visibility: Visibility | None, backend: str
 ) -> CacheKey | None:
-    """Return everything that decides how a call is checked and computed; None if more than that does.
+    """Return everything that decides how a call is checked and computed; None if a call cannot be cached.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
@@ -143,10 +143,10 @@ def cache_key(
     Example:
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
         >>> given = Arguments(ScaledDot(), None, None, None, 0.0, None, False)
-        >>> found = cache_key(query, key, value, given, None, "auto")
-        >>> found == cache_key(query + 1, key, value, given, None, "auto")
+        >>> first = cache_key(query, key, value, given, None, "auto")
+        >>> first == cache_key(query + 1, key, value, given, None, "auto")
         True
-        >>> found == cache_key(query, key, value.half(), given, None, "auto")
+        >>> first == cache_key(query, key, value.half(), given, None, "auto")
         False
     """
     score, normalizer, mask, bias, dropout, _, grouped = given
@@ -172,8 +172,8 @@ def cache_key(
         *(shape, other, value.shape, query.dtype, key.dtype, value.dtype),
         *(query.requires_grad, key.requires_grad, value.requires_grad, type(dropout), dropout != 0),
     ]
-    alike = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
-    return tuple(parts) if alike else None
+    complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
+    return tuple(parts) if complete else None
 
 
 def _plain_causal(mask: object) -> bool:
@@ -181,7 +181,7 @@ def _plain_causal(mask: object) -> bool:
 
 
 def _add(parts: list[Any], mechanism: object) -> bool:
-    """Add a score, a normalizer or a bias: its kind, its numbers, and what its tensors look like."""
+    """Add a score, a normalizer or a bias: its type, its numbers, and the shapes and dtypes of its tensors."""
     kind: Any = type(mechanism)
     if kind not in _OURS:
         return False
@@ -191,7 +191,7 @@ def _add(parts: list[Any], mechanism: object) -> bool:
     for name, x in vars(mechanism).items():
         if type(x) in _NUMBERS:
             parts.append(x)
-        # A tensor elsewhere than in a parameter would be part of the problem.
+        # A tensor that is not a parameter could change the problem.
         elif not (any(name == each[0] for each in kind.parameters) and _add_tensor(parts, x)):
             return False
     return True
@@ -209,7 +209,7 @@ def _add_tensor(parts: list[Any], x: Any) -> bool:
 
 
 class _Lowered(NamedTuple):
-    """A mask lowered before, and what it was lowered for."""
+    """A lowered mask, with the sizes and tensor versions that it was lowered for."""
 
     leading: Shape
     queries: int
@@ -222,24 +222,24 @@ _LOWERED: "WeakKeyDictionary[Mask, _Lowered]" = WeakKeyDictionary()
 
 
 def _lowered(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Visibility | None:
-    """Lower a mask of key ranges, or look it up: all layers of a model get the same one. None for every other mask."""
+    """Lower a mask of key ranges, or look it up, as all layers of a model get the same one; None for other masks."""
     if not isinstance(mask, Mask) or _plain_causal(mask):
         return None
-    alike = query.ndim >= 2 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    same_leading = query.ndim >= 2 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
     tensors = tensors_in(mask)
     plain = mode_of(query, key, *tensors) == "eager" and all(x.is_cpu and not x.is_inference() for x in tensors)
-    if not (alike and plain):
+    if not (same_leading and plain):
         return None
     leading, queries, keys = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
     versions = tuple(x._version for x in tensors)
-    known = _LOWERED.get(mask)
-    if known is not None and known[:4] == (leading, queries, keys, versions):
-        return known.visibility
+    cached = _LOWERED.get(mask)
+    if cached is not None and cached[:4] == (leading, queries, keys, versions):
+        return cached.visibility
     if torch.is_inference_mode_enabled():
-        # What is made here could not be used outside of inference mode.
+        # An inference tensor created here could not be used outside of inference mode.
         return None
     visibility = lower(mask, Grid(leading, queries, keys, query.device))
-    # Other kinds hold the mask itself, which would then never be freed.
+    # Other kinds refer to the mask itself, which would then never be freed.
     if visibility.kind in ("all", "keys", "bounds"):
         visibility = visibility.shared()
         _LOWERED[mask] = _Lowered(leading, queries, keys, versions, visibility)

@@ -1,4 +1,4 @@
-"""Scores of dot products whose scale and bias PyTorch's product takes with it, not a pass over the matrix each."""
+"""Scores of dot products in one operation of PyTorch, which also applies scale and bias."""
 
 from math import frexp
 
@@ -12,34 +12,34 @@ from qkv.shapes import Shape
 
 
 def scores(problem: Problem, call: Call) -> Tensor | None:
-    """scale·q·k + bias in one operation, with what a sigmoid adds; then the soft cap.
+    """Compute scale·q·k + bias, or + the shift of a sigmoid, in one operation; then the soft cap.
 
     Args:
-        problem, call: what is asked.
+        problem, call: the problem and its tensors.
 
     Returns:
-        The scores (..., Q, K) as the normalizer takes them, memory of their own; or None where they cannot be made so:
-        other scores than dot products, traced calls, half precision (which is widened first), operands that broadcast.
+        The scores (..., Q, K), in new memory; None if one operation cannot compute them: for other scores than dot
+        products, traced calls, half precision (which is cast first), or operands that broadcast.
     """
-    served = (
+    supported = (
         problem.core == "dot"
         and isinstance(problem.pointwise, (Linear, Softcap))
         and problem.mode in ("eager", "wrapped")
         and not problem.constant
-        # Ties of equal products are broken by a scale that is rounded with them.
+        # Scaling inside the product would round equal products apart, and so break ties.
         and problem.normalizer != "hard"
         and problem.dtype in (torch.float32, torch.float64)
         and problem.device == "cpu"
         and len(problem.leading) > 0
     )
-    if not served:
+    if not supported:
         return None
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     if isinstance(scale, Tensor) or not query.shape[:-2] == key.shape[:-2] == problem.leading:
         return None
     plain = call.bias is None and not isinstance(call.normalizer, Sigmoid)
     if isinstance(problem.pointwise, Softcap):
-        # What is added follows the tanh, so there must be nothing.
+        # A bias is added after the tanh, so this serves no bias.
         return _capped(query, key, scale, problem.pointwise.cap) if plain else None
     if plain:
         return _product(query, key, scale, None)
@@ -48,13 +48,13 @@ def scores(problem: Problem, call: Call) -> Tensor | None:
 
 
 def _capped(query: Tensor, key: Tensor, scale: float, cap: float) -> Tensor:
-    """c·tanh(scale·q·k/c)."""
+    """Compute c·tanh(scale·q·k/c)."""
     s_QK = _product(query, key, scale / cap, None)
     return cap * torch.tanh(s_QK) if s_QK.requires_grad else s_QK.tanh_().mul_(cap)
 
 
 def _added(problem: Problem, call: Call) -> Tensor | None:
-    """What is added to the products, of a shape that broadcasts to (items, Q, K) without a copy of a matrix."""
+    """Return what is added to the products, broadcasting to (items, Q, K); None if a matrix would have to be copied."""
     leading, normalizer = problem.leading, call.normalizer
     if isinstance(normalizer, Sigmoid):
         shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype, device=call.query.device)
@@ -63,22 +63,21 @@ def _added(problem: Problem, call: Call) -> Tensor | None:
     assert bias is not None
     if bias.ndim <= 2:
         return bias
-    whole = bias.shape[:-2].numel() == torch.Size(leading).numel()
-    return _flat(bias, leading) if whole else None
+    per_item = bias.shape[:-2].numel() == torch.Size(leading).numel()
+    return _flat(bias, leading) if per_item else None
 
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:
-    """(..., h, c) to (items, h, c); a number as it is."""
+    """Reshape (..., h, c) to (items, h, c); leave a scalar as it is."""
     return x if x.ndim == 0 else x.expand(*leading, *x.shape[-2:]).flatten(0, len(leading) - 1)
 
 
 def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | None) -> Tensor:
     query_flat, key_flat = query.flatten(0, -3), key.flatten(0, -3).mT
     if added is None and 0 < scale <= 1 and frexp(scale)[0] == 0.5:
-        # `baddbmm` would fill the matrix with what it adds before it multiplies, even where that counts for nothing. A
-        # power of two rounds no number of the query.
-        flat = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
+        # `baddbmm` would first fill the matrix with zeros. Scaling the query by a power of two is exact.
+        products = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
     else:
-        nothing = query.new_zeros(()) if added is None else added
-        flat = torch.baddbmm(nothing, query_flat, key_flat, alpha=scale)
-    return flat.view(*query.shape[:-1], key.shape[-2])
+        zero = query.new_zeros(()) if added is None else added
+        products = torch.baddbmm(zero, query_flat, key_flat, alpha=scale)
+    return products.view(*query.shape[:-1], key.shape[-2])

@@ -18,16 +18,16 @@ from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is, wide
 
 CHUNK = 128
-"""Rows of a causal chunk: its matrix costs as much as the running sum at about the width of a head."""
+"""Rows of a causal chunk: for usual widths of a head its matrix takes as long as the running sum."""
 
 
 def refuses(problem: Problem) -> str | None:
-    """Only dot products that are weights themselves, and scores that are all the same."""
+    """Accept only dot products that are the weights themselves, and constant scores."""
     reasons = (
         (problem.core != "dot", f"the core is {problem.core}, not dot"),
         (not isinstance(problem.pointwise, Linear), f"the scores are {problem.pointwise}, not plain products"),
         (
-            problem.normalizer not in ("mean", "identity") and not _evens_out(problem),
+            problem.normalizer not in ("mean", "identity") and not _weights_are_equal(problem),
             f"the normalizer is {problem.normalizer}: weights need a matrix",
         ),
         (problem.bias != "none", "a bias is added to the scores"),
@@ -37,8 +37,8 @@ def refuses(problem: Problem) -> str | None:
     return next((reason for holds, reason in reasons if holds), None)
 
 
-def _evens_out(problem: Problem) -> bool:
-    """Scores that are all 1 give every visible key the same weight, as a mean does."""
+def _weights_are_equal(problem: Problem) -> bool:
+    """Return whether all scores are 1 and the weights of visible keys therefore equal, as for a mean."""
     return problem.constant and problem.normalizer in ("sum", "softmax") and not problem.sink
 
 
@@ -56,7 +56,7 @@ def work(problem: Problem) -> Work:
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """Values summed by their keys first, then read by the queries."""
+    """Compute KᵀV first, then its product with the queries."""
     with as_it_is(call.query):
         return _run(problem, call)
 
@@ -71,43 +71,43 @@ def _run(problem: Problem, call: Call) -> Result:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     query, key, value = wide(query), wide(key), wide(call.value)
     count = call.visibility.count()
-    share = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
+    factor = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":
         parts = (x.expand(*problem.leading, *x.shape[-2:]) for x in (query, key, value))
-        output = _causal(*parts) * share
+        output = _causal(*parts) * factor
     else:
-        # Every row sees the same keys: what all of them read is scaled once.
-        output = query @ ((key.mT @ value) * share)
+        # Every row sees the same keys, so KᵀV is scaled once for all rows.
+        output = query @ ((key.mT @ value) * factor)
     output = output.to(call.query.dtype).expand(whole)
     return Result(output, _state(problem, count, output) if problem.state else None)
 
 
 def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
-    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
-    whole = (*problem.leading, problem.queries)
+    dtype = torch.float64 if output.dtype == torch.float64 else torch.float32
+    shape = (*problem.leading, problem.queries)
     if problem.normalizer == "identity":
-        return output.new_zeros(whole, dtype=wide)
-    state = count.to(wide).expand(whole)
+        return output.new_zeros(shape, dtype=dtype)
+    state = count.to(dtype).expand(shape)
     return 1 + state.log() if problem.normalizer == "softmax" else state
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Each row sees the chunks before its own through their running sum, its own chunk through a small matrix."""
+    """Compute causal attention: earlier chunks by their running sum, each row's own chunk by a small matrix."""
     queries = query.shape[-2]
     chunks = -(-queries // CHUNK)
     q, k, v = (_chunked(x, chunks) for x in (query, key, value))
-    # Only chunks that came before are added, never a whole sum less the chunk itself: 1e20 or Inf in a chunk would
-    # not cancel. The running sum is taken in float64: what many chunks add up must not round what a few rows read.
+    # Sum earlier chunks instead of subtracting the own chunk from a total: 1e20 or Inf in a chunk would not cancel. The
+    # running sum is float64, so that rounding over many chunks does not reach rows that see few keys.
     sums = k[..., :-1, :, :].mT @ v[..., :-1, :, :]
     before = F.pad(sums.cumsum(-3, dtype=torch.float64).to(sums.dtype), (0, 0, 0, 0, 1, 0))
-    # tril() puts zeros, whatever the product of a later key holds.
+    # tril() writes zeros even where the product with a later key is NaN.
     within = (q @ k.mT).tril()
     output = q @ before + within @ v
     return output.flatten(-3, -2)[..., :queries, :]
 
 
 def _chunked(x: Tensor, chunks: int) -> Tensor:
-    """(..., N, F) to (..., chunks, CHUNK, F), cut off or filled up with zeros."""
+    """Reshape (..., N, F) to (..., chunks, CHUNK, F), cut or padded with zeros."""
     x = x[..., : chunks * CHUNK, :]
     x = F.pad(x, (0, 0, 0, chunks * CHUNK - x.shape[-2]))
     return x.reshape(*x.shape[:-2], chunks, CHUNK, x.shape[-1])

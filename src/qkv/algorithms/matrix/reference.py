@@ -1,4 +1,4 @@
-"""Backend `reference`: the equation, full matrix, any dtype. It judges all others and serves small problems."""
+"""Backend `reference`: the equation on the full matrix, in any dtype; all other backends are tested against it."""
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ from qkv.scores.widened import as_it_is, equation, wide
 from qkv.values.parameters import spread
 
 IN_CACHE = 1 << 20
-"""How many numbers may pass from one operation to the next without a way through memory."""
+"""How many numbers stay in the cache from one operator to the next."""
 
 
 def refuses(problem: Problem) -> str | None:
-    """Serves everything."""
+    """Accept every problem."""
     return None
 
 
@@ -57,13 +57,13 @@ def work(problem: Problem) -> Work:
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
-    """scores, bias, mask, normalizer, dropout, weights times values; half precision is computed in float32."""
+    """Compute scores, bias, mask, normalizer, dropout, and weights times values; half precision in float32."""
     state = row_state(problem, call) if problem.state else None
     return Result(output(problem, call, weights(problem, call)), state)
 
 
 def weights(problem: Problem, call: Call) -> Tensor:
-    """The weights that are applied to the values, (..., Q, K)."""
+    """Return the weights after dropout, (..., Q, K)."""
     call = _with_matrix(call)
     visible = seen_by(call, call.visibility.matrix())
     if divides_exponentials(call):
@@ -79,17 +79,17 @@ def weights(problem: Problem, call: Call) -> Tensor:
 
 
 def _with_matrix(call: Call) -> Call:
-    """The same call, a bias from positions written out."""
+    """Return the call with a position bias evaluated as a matrix."""
     return call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
 
 
 def divides_exponentials(call: Call) -> bool:
-    """Whether Gaussians are divided by their sum: a softmax, which does not underflow where they do."""
+    """Return whether weights are Gaussians divided by their sum, computed as a softmax, which does not underflow."""
     return isinstance(call.score, Gaussian) and isinstance(call.normalizer, Sum) and call.bias is None
 
 
 def shares(call: Call, visible: Tensor | None) -> Tensor:
-    """Gaussians divided by their sum, (..., Q, K)."""
+    """Return Gaussians divided by their sum, (..., Q, K)."""
     assert isinstance(call.score, Gaussian)
     query, key = wide(call.query), wide(call.key)
     with as_it_is(query):
@@ -97,14 +97,14 @@ def shares(call: Call, visible: Tensor | None) -> Tensor:
 
 
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
-    """What the normalizer hears of visibility: a bias or a function may hide a whole row by −inf, as a mask does."""
+    """Return the mask for the normalizer: all True instead of None if a bias or function may mask rows by −inf."""
     if visible is None and (call.bias is not None or call.score.core == "tile"):
         return torch.ones((1, 1), dtype=torch.bool, device=call.query.device)
     return visible
 
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
-    """Weights times values, (..., Q, V)."""
+    """Return weights times values, (..., Q, V)."""
     value = wide(call.value)
     with as_it_is(value):
         out_QV = (w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)) @ value
@@ -114,20 +114,20 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 
 def scores(call: Call) -> Tensor:
-    """The scores with their bias, a tensor, (..., Q, K)."""
+    """Return the scores with the bias, which is a tensor or None, (..., Q, K)."""
     s_QK = equation(call.score, call.query, call.key)
     return s_QK if call.bias_tensor is None else s_QK + call.bias_tensor
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
-    """Drop weights, and scale up those that are kept."""
+    """Apply dropout: weights become 0 or are scaled by 1/(1 − dropout)."""
     assert call.seed is not None
     keep = keep_matrix(call.seed, problem.leading, problem.queries, problem.keys, call.dropout)
     return torch.where(keep, w_QK / (1 - call.dropout), torch.zeros_like(w_QK[..., :1, :1]))
 
 
 def row_state(problem: Problem, call: Call) -> Tensor:
-    """The value of the row state, (..., Q)."""
+    """Return the value of the row state, (..., Q)."""
     call = _with_matrix(call)
     state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
     state = state if problem.dtype == torch.float64 else state.float()

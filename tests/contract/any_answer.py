@@ -26,7 +26,8 @@ from qkv.functional import attention, attention_with_state, attention_with_weigh
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
-from qkv.normalizers.row_state import MERGEABLE, RowState, merge
+from qkv.normalizers.kinds import MERGEABLE
+from qkv.normalizers.row_state import RowState, merge
 
 NOISY = 2
 SPARSE = ("sparsemax", "entmax", "entmax_1.3", "entmax_learned")

@@ -17,7 +17,8 @@ from qkv.functional import attention, attention_with_state
 from qkv.masks.patterns import causal, lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
-from qkv.normalizers.row_state import MERGEABLE, RowState, merge
+from qkv.normalizers.kinds import KINDS, MERGEABLE
+from qkv.normalizers.row_state import RowState, merge
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Gaussian
@@ -256,3 +257,28 @@ def test_parts_must_fit() -> None:
         merge([(one[0], RowState("softmax", one[1].value[:, :2]))])
     with pytest.raises(ShapeError, match="parts: expected at least one pair"):
         merge([])
+
+
+@pytest.mark.parametrize("normalizer", [kind() for kind in KINDS if kind.mergeable], ids=lambda x: type(x).__name__)
+def test_state_and_merge_of_a_normalizer_give_the_whole_row(normalizer: Normalizer) -> None:
+    scores, value = torch.rand(3, 9, dtype=torch.float64), torch.rand(9, 2, dtype=torch.float64)
+    visible = torch.rand(3, 9) < 0.7
+
+    def over(keys: slice) -> tuple[Tensor, Tensor]:
+        s, seen = scores[:, keys], visible[:, keys]
+        return normalizer(s, seen) @ value[keys], normalizer.state(s, seen)
+
+    output, state = normalizer.merge(over(slice(0, 4)), over(slice(4, 9)))
+    torch.testing.assert_close(output, over(slice(0, 9))[0])
+    torch.testing.assert_close(state, over(slice(0, 9))[1])
+
+
+def test_a_normalizer_without_state_or_merge_says_so() -> None:
+    class Plain(Normalizer):
+        def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+            return scores
+
+    with pytest.raises(UnsupportedError, match="normalizer: expected one with a row state; got Plain"):
+        Plain().state(torch.zeros(1, 2))
+    with pytest.raises(UnsupportedError, match="a normalizer whose rows can be merged"):
+        Sparsemax.merge((torch.zeros(1, 2), torch.zeros(1)), (torch.zeros(1, 2), torch.zeros(1)))

@@ -1,4 +1,4 @@
-"""What a normalizer is: a function from the scores of a row to its weights."""
+"""The interface of a normalizer: the weights of a row of scores, its row state, and the merge of two results."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -6,21 +6,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from qkv.errors import UnsupportedError, error_message
 from qkv.values.parameters import Parameter, readable
+
+Partial = tuple[Tensor, Tensor]
+"""Attention over some of the keys: output (..., Q, V) and row state (..., Q)."""
 
 
 class Normalizer(ABC):
     """Maps scores to weights, row by row: a small frozen value.
 
+    Calling it computes the weights, which is all that a user-defined normalizer must define. `state` is what a backend
+    stores about a row besides its output; with it, `merge` combines results over disjoint sets of keys.
+
     Attributes:
         parameters: the fields that can be tensors; per-head ones align from the right.
         convex: whether the weights of a row are non-negative and sum to one, unless all its keys are masked.
         needs_non_negative: whether the scores must be non-negative.
+        mergeable: whether results over disjoint sets of keys can be merged.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     convex: ClassVar[bool] = False
     needs_non_negative: ClassVar[bool] = False
+    mergeable: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -33,6 +42,32 @@ class Normalizer(ABC):
         Returns:
             The weights w, (..., Q, K): 0 for masked keys, and all 0 in a fully masked row.
         """
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the row state.
+
+        Args:
+            scores: s, (..., Q, K).
+            visible: as for the weights.
+
+        Returns:
+            (..., Q), in at least float32.
+
+        Raises:
+            UnsupportedError: the normalizer defines no row state.
+        """
+        hint = "attention_with_weights gives the weights themselves."
+        raise UnsupportedError(error_message("normalizer", "one with a row state", type(self).__name__, hint))
+
+    @staticmethod
+    def merge(left: Partial, right: Partial) -> Partial:
+        """Merge attention over two disjoint sets of keys, `left` before `right`, into attention over their union.
+
+        Raises:
+            UnsupportedError: the weights of a row depend on all its keys.
+        """
+        hint = "Compute the rows over all their keys at once."
+        raise UnsupportedError(error_message("parts", "a normalizer whose rows can be merged", "another", hint))
 
 
 def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
@@ -58,3 +93,38 @@ def count(visible: Tensor | None, scores: Tensor) -> Tensor:
     if visible is None:
         return scores.new_full((1, 1), scores.shape[-1])
     return visible.expand(*visible.shape[:-1], scores.shape[-1]).sum(-1, keepdim=True).to(scores.dtype)
+
+
+def state_scores(scores: Tensor, visible: Tensor | None, hidden: float) -> tuple[Tensor, Tensor]:
+    """Prepare scores for a row state.
+
+    Args:
+        scores: s, (..., Q, K).
+        visible: the keys each row may see, or None.
+        hidden: the value of masked scores.
+
+    Returns:
+        The scores in at least float32, and the mask as a tensor.
+    """
+    s = scores if scores.dtype == torch.float64 else scores.float()
+    seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
+    return torch.where(seen, s, hidden), seen
+
+
+def visible_count(scores: Tensor, visible: Tensor | None) -> Tensor:
+    """Return the row state of a normalizer by the number of keys: how many keys each row may see, (..., Q)."""
+    s, seen = state_scores(scores, visible, 0.0)
+    return seen.expand_as(s).sum(-1).to(s.dtype)
+
+
+def weighted_sum(left: Tensor, left_weight: Tensor, right: Tensor, right_weight: Tensor) -> Tensor:
+    """Return the sum of two outputs (..., Q, V), each times a weight (..., Q)."""
+    return left * left_weight[..., None] + right * right_weight[..., None]
+
+
+def merge_totals(left: Partial, right: Partial) -> Partial:
+    """Merge outputs that were divided by their row states."""
+    (left_output, a), (right_output, b) = left, right
+    total = a + b
+    safe = torch.where(total == 0, torch.ones_like(total), total)
+    return weighted_sum(left_output, a / safe, right_output, b / safe), total

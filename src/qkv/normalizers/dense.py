@@ -7,7 +7,17 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.normalizers.base import Normalizer, count, divide, hide
+from qkv.normalizers.base import (
+    Normalizer,
+    Partial,
+    count,
+    divide,
+    hide,
+    merge_totals,
+    state_scores,
+    visible_count,
+    weighted_sum,
+)
 from qkv.shapes import broadcast
 from qkv.values.parameters import Parameter, finite, readable, spread
 from qkv.values.pytree import value
@@ -32,6 +42,7 @@ class Softmax(Normalizer):
     """
 
     convex: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("sink", 0),)
     sink: float | Tensor | None = None
 
@@ -49,6 +60,32 @@ class Softmax(Normalizer):
         rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
         whole = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
         return torch.softmax(whole, -1)[..., :-1]
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the log-sum-exp, log(Σexp(s) + exp(sink)); −inf for a fully masked row without a sink."""
+        s, _ = state_scores(scores, visible, -torch.inf)
+        lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+        if self.sink is None:
+            return lse
+        sink = (
+            self.sink[..., None].to(s.dtype)
+            if isinstance(self.sink, Tensor)
+            else torch.as_tensor(self.sink, dtype=s.dtype, device=s.device)
+        )
+        return torch.logaddexp(lse, sink.to(s.device))
+
+    @staticmethod
+    def merge(left: Partial, right: Partial) -> Partial:
+        """Merge by Σ exp(lse_i − lse) o_i; at most one part may have a sink.
+
+        Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
+            "FlashAttention", section 3.1.
+        """
+        (left_output, a), (right_output, b) = left, right
+        total = torch.logaddexp(a, b)
+        # With an infinite state (no keys, or an infinite sink) the output is 0, whatever its weight.
+        base, a, b = finite(total), finite(a), finite(b)
+        return weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total
 
 
 def _softmax(s: Tensor) -> Tensor:
@@ -81,12 +118,18 @@ class Sum(Normalizer):
     """
 
     convex: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
     needs_non_negative: ClassVar[bool] = True
+    merge = staticmethod(merge_totals)
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """s/Σs."""
+        """Compute s/Σs."""
         s = hide(scores, visible, 0)
         return divide(s, s.sum(-1, keepdim=True))
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the total Σs."""
+        return state_scores(scores, visible, 0.0)[0].sum(-1)
 
     @staticmethod
     def of_exponents(exponents: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -116,7 +159,7 @@ class Sum(Normalizer):
 
 
 FAINT = {torch.float32: -150 * math.log(2), torch.float64: -1075 * math.log(2)}
-"""Return the exponent below which exp gives 0: half of the least positive number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
+"""The exponent below which exp rounds to 0: its value is half of the least positive number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
 
 
 @final
@@ -132,9 +175,16 @@ class Mean(Normalizer):
         tensor([[1., 2.]])
     """
 
+    mergeable: ClassVar[bool] = True
+    merge = staticmethod(merge_totals)
+
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """s/n."""
+        """Compute s/n."""
         return hide(scores, visible, 0) / count(visible, scores).clamp(min=1)
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute n, the number of visible keys."""
+        return visible_count(scores, visible)
 
 
 @final
@@ -148,9 +198,21 @@ class Identity(Normalizer):
         tensor([[ 2., -4.]])
     """
 
+    mergeable: ClassVar[bool] = True
+
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """s."""
+        """Return s, with 0 for masked keys."""
         return hide(scores, visible, 0)
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return zeros: outputs can be added without a state."""
+        s, _ = state_scores(scores, visible, 0.0)
+        return s.new_zeros(s.shape[:-1])
+
+    @staticmethod
+    def merge(left: Partial, right: Partial) -> Partial:
+        """Add the outputs."""
+        return left[0] + right[0], left[1]
 
 
 @final
@@ -173,13 +235,17 @@ class Sigmoid(Normalizer):
     bias: float | Tensor | None = None
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """σ(s + b)."""
+        """Compute σ(s + b)."""
         if self.bias is None and (visible is not None or torch.compiler.is_compiling()):
             shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
         else:
             shift = self.shift(scores.shape[-1])
         # Mask before the sigmoid too: the gradient of a masked NaN would be 0 · NaN.
         return hide(torch.sigmoid(hide(scores, visible, 0) + shift), visible, 0)
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute n, the number of visible keys, on which the default bias depends."""
+        return visible_count(scores, visible)
 
     def shift(self, keys: int) -> float | Tensor:
         """Return b of a row that sees all keys; (H, 1, 1) if per head."""
@@ -203,6 +269,7 @@ class Hard(Normalizer):
     """
 
     convex: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Put 1 at the first of the largest scores."""
@@ -215,3 +282,15 @@ class Hard(Normalizer):
         place = winners.to(torch.int8).argmax(-1, keepdim=True)
         weights = torch.zeros_like(s).scatter(-1, place, winners.any(-1, keepdim=True).to(s.dtype))
         return torch.where(top.isnan(), hide(top.expand_as(s), visible, 0), weights)
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the largest score; −inf for a fully masked row."""
+        s, _ = state_scores(scores, visible, -torch.inf)
+        return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+
+    @staticmethod
+    def merge(left: Partial, right: Partial) -> Partial:
+        """Take the output with the larger score; ties go to `left`, whose keys come first."""
+        (left_output, a), (right_output, b) = left, right
+        first = (a >= b) | a.isnan()
+        return torch.where(first[..., None], left_output, right_output), torch.maximum(a, b)

@@ -1,4 +1,4 @@
-"""The normalizers that backends know by name; of any other, a user-defined one, only the equation is known."""
+"""The normalizers that backends know by name; of a user-defined one only the equation is known."""
 
 from qkv.errors import ConfigError, error_message
 from qkv.normalizers.base import Normalizer
@@ -9,6 +9,8 @@ from qkv.values.parameters import Owner
 _OURS: tuple[type[Normalizer], ...] = (Softmax, Sum, Mean, Identity, Sigmoid, Hard, Sparsemax, Entmax)
 KINDS = {kind: kind.__name__.lower() for kind in _OURS}
 KNOWN = frozenset(KINDS.values())
+MERGEABLE = tuple(name for kind, name in KINDS.items() if kind.mergeable)
+"""The normalizers whose results over disjoint sets of keys can be merged."""
 
 
 def kind_of(normalizer: Normalizer) -> str:

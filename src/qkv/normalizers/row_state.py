@@ -1,8 +1,8 @@
-"""Row states: what a normalizer must store about the keys of a row, so that partial results can be merged.
+"""Row states: what a normalizer stores about the keys of a row, so that partial results can be merged.
 
 Attention over the union of two disjoint sets of keys follows from the attention over each and their row states. This
 merge is associative and commutative and has an identity (the state of no keys), so tiles, streams and shards on
-several machines can be merged in any order.
+several machines can be merged in any order. `Normalizer.state` and `Normalizer.merge` define both.
 
 | normalizer | state of a row | merged output |
 |---|---|---|
@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, final
 
-import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, UnsupportedError, error_message
+from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
-from qkv.values.parameters import finite
 from qkv.values.pytree import value
 
 Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsemax", "entmax"]
-MERGEABLE = ("softmax", "sum", "mean", "identity", "hard")
 
 
 @final
@@ -91,10 +89,10 @@ def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
             error_message("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
         )
     _check([output for output, _ in parts], [state for _, state in parts])
-    dtype = parts[0][0].dtype
-    wide = [(output.to(state.value.dtype), state) for output, state in parts]
-    output, state = reduce(_merge_two, wide)
-    return output.to(dtype), state
+    dtype, kind = parts[0][0].dtype, parts[0][1].kind
+    normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
+    output, state = reduce(normalizer.merge, [(output.to(state.value.dtype), state.value) for output, state in parts])
+    return output.to(dtype), RowState(kind, state)
 
 
 def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
@@ -113,27 +111,3 @@ def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
         raise ShapeError(
             error_message("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")
         )
-
-
-def _merge_two(one: tuple[Tensor, RowState], other: tuple[Tensor, RowState]) -> tuple[Tensor, RowState]:
-    (left, left_state), (right, right_state) = one, other
-    a, b = left_state.value, right_state.value
-    match left_state.kind:
-        case "softmax":
-            total = torch.logaddexp(a, b)
-            # An infinite state (no keys, or an infinite sink) goes with an output of 0, whatever its share.
-            base, a, b = finite(total), finite(a), finite(b)
-            return _weighted(left, torch.exp(a - base), right, torch.exp(b - base)), RowState("softmax", total)
-        case "hard":
-            first = (a >= b) | a.isnan()
-            return torch.where(first[..., None], left, right), RowState("hard", torch.maximum(a, b))
-        case "identity":
-            return left + right, left_state
-        case kind:
-            total = a + b
-            safe = torch.where(total == 0, torch.ones_like(total), total)
-            return _weighted(left, a / safe, right, b / safe), RowState(kind, total)
-
-
-def _weighted(left: Tensor, left_share: Tensor, right: Tensor, right_share: Tensor) -> Tensor:
-    return left * left_share[..., None] + right * right_share[..., None]

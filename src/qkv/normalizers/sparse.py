@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.normalizers import steep
-from qkv.normalizers.base import Normalizer, hide
+from qkv.normalizers.base import Normalizer, hide, state_scores
 from qkv.values.parameters import Parameter, above, readable, spread
 from qkv.values.pytree import value
 
@@ -29,8 +29,13 @@ class Sparsemax(Normalizer):
     convex: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """max(0, s − τ)."""
+        """Compute max(0, s − τ)."""
         return _with_empty_rows(scores, visible, lambda z: torch.relu(z - sparsemax_threshold(z)))
+
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the threshold τ; +inf for a fully masked row."""
+        s, seen = state_scores(scores, visible, -torch.inf)
+        return threshold(s, self(s, seen), 2.0)
 
 
 @final
@@ -61,13 +66,18 @@ class Entmax(Normalizer):
         above("Entmax(alpha)", self.alpha, 1, "alpha = 1 is softmax: use Softmax().")
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-        """max(0, (α−1)s − τ)^(1/(α−1))."""
+        """Compute max(0, (α−1)s − τ)^(1/(α−1))."""
         alpha = spread(self.alpha)
         return _with_empty_rows(scores, visible, lambda z: entmax_weights(z, alpha))
 
+    def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Compute the threshold τ; +inf for a fully masked row."""
+        s, seen = state_scores(scores, visible, -torch.inf)
+        return threshold(s, self(s, seen), spread(self.alpha))
 
-def _with_empty_rows(scores: Tensor, visible: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `weigh`, in at least float32, to rows shifted to a maximum of 0; fully masked rows get weights 0."""
+
+def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `weights_of`, in at least float32, to rows shifted to a maximum of 0; fully masked rows get weights 0."""
     if scores.shape[-1] == 0:
         return scores
     # Ranks and running sums of a row do not fit half precision.
@@ -77,7 +87,7 @@ def _with_empty_rows(scores: Tensor, visible: Tensor | None, weigh: Callable[[Te
     z = s - torch.where(empty, torch.zeros_like(top), top)
     # The support of the row lies within 1/(α−1) of the maximum: a masked score of -inf can stay out of the sums.
     z = torch.where(empty, torch.zeros_like(z), z)
-    weights = torch.where(empty, torch.zeros_like(z), weigh(z))
+    weights = torch.where(empty, torch.zeros_like(z), weights_of(z))
     return hide(weights, visible, 0).to(scores.dtype)
 
 
@@ -119,8 +129,7 @@ def _threshold(x: Tensor, alpha: float | Tensor) -> Tensor:
     """Find the root τ of Σ max(0, x − τ)^p = 1, p = 1/(α−1), for rows whose maximum is 0; differentiable twice.
 
     The root is found to the last bit without recording a graph. Each Newton step from there leaves the value unchanged
-    and
-    doubles the order to which its derivatives in x and α are correct.
+    and doubles the order to which its derivatives in x and α are correct.
     """
     with torch.no_grad():
         tau = _root(x, alpha)
@@ -139,9 +148,8 @@ def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
     """Find τ by iterating from its smallest possible value −1.
 
     For α ≤ 2 the p-norm of max(0, x − τ) is convex in τ: Newton steps towards norm 1 never overshoot the root, and each
-    at
-    least quarters the product of the remaining error and its slope. (The most seen is ten steps, in float64 with 3,000
-    keys.) For α > 2 it is not convex: the interval from −1 to −n^(1−α) is bisected.
+    at least quarters the product of the remaining error and its slope. (The most observed is ten steps, in float64 with
+    3,000 keys.) For α > 2 it is not convex: the interval from −1 to −n^(1−α) is bisected.
 
     Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex" (α =
         2); Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", algorithm 1 (bisection).

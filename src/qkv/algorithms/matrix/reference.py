@@ -9,12 +9,9 @@ from qkv.engine.dropout import keep_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
-from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Sigmoid, Softmax, Sum
-from qkv.normalizers.sparse import Entmax, threshold
+from qkv.normalizers.dense import Sigmoid, Sum
 from qkv.scores.kernels import Gaussian
 from qkv.scores.widened import as_it_is, equation, wide
-from qkv.values.parameters import spread
 
 IN_CACHE = 1 << 20
 """How many numbers stay in the cache from one operator to the next."""
@@ -129,63 +126,10 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 def row_state(problem: Problem, call: Call) -> Tensor:
     """Return the value of the row state, (..., Q)."""
     call = _with_matrix(call)
-    state = state_of(problem.normalizer, call.normalizer, scores(call), call.visibility.matrix())
+    state = call.normalizer.state(scores(call), call.visibility.matrix())
     state = state if problem.dtype == torch.float64 else state.float()
     return state.expand(*problem.leading, problem.queries)
 
-
-def state_of(kind: str, normalizer: Normalizer, s: Tensor, visible: Tensor | None) -> Tensor:
-    """What a normalizer remembers of rows of scores (..., Q, K), at least in float32."""
-    s = s if s.dtype == torch.float64 else s.float()
-    seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
-    return _STATES[kind](normalizer, torch.where(seen, s, _HIDDEN.get(kind, 0.0)), seen)
-
-
-def _softmax(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
-    sink = normalizer.sink if isinstance(normalizer, Softmax) else None
-    if sink is None:
-        return lse
-    sink = (
-        sink[..., None].to(s.dtype)
-        if isinstance(sink, Tensor)
-        else torch.as_tensor(sink, dtype=s.dtype, device=s.device)
-    )
-    return torch.logaddexp(lse, sink.to(s.device))
-
-
-def _total(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    return s.sum(-1)
-
-
-def _count(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    return seen.expand_as(s).sum(-1).to(s.dtype)
-
-
-def _largest(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
-
-
-def _nothing(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    return s.new_zeros(s.shape[:-1])
-
-
-def _threshold(normalizer: Normalizer, s: Tensor, seen: Tensor) -> Tensor:
-    alpha = normalizer.alpha if isinstance(normalizer, Entmax) else 2.0
-    return threshold(s, normalizer(s, seen), spread(alpha))
-
-
-_HIDDEN: dict[str, float] = dict.fromkeys(("softmax", "hard", "sparsemax", "entmax"), -torch.inf)
-_STATES = {
-    "softmax": _softmax,
-    "sum": _total,
-    "mean": _count,
-    "sigmoid": _count,
-    "identity": _nothing,
-    "hard": _largest,
-    "sparsemax": _threshold,
-    "entmax": _threshold,
-}
 
 REFERENCE = Algorithm(
     "matrix.reference", "reference", "the equation on the full matrix", refuses, work, run, quadratic=True

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.algorithms.matrix.reference import scores, seen_by, state_of
+from qkv.algorithms.matrix.reference import scores, seen_by
 from qkv.engine.algorithm import Facts, Result
 from qkv.engine.position_bias import bias_tile
 from qkv.engine.problem import Call, Problem
@@ -48,5 +48,5 @@ def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
     output = output.expand(*problem.leading, *output.shape[-2:])
     if not problem.state:
         return output, w.new_empty(0)
-    state = state_of(problem.normalizer, call.normalizer, s, visible)
+    state = call.normalizer.state(s, visible)
     return output, state.expand(*problem.leading, s.shape[-2])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.algorithms.matrix.reference import seen_by, state_of
+from qkv.algorithms.matrix.reference import seen_by
 from qkv.engine.algorithm import Facts, Result
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
@@ -82,7 +82,7 @@ def _tile(
             w = w * dropout_factors(call.seed, slices, problem.leading, problem.queries, call.dropout, w.dtype)
         output = (w @ value.to(w.dtype)).to(query.dtype)
         no_state = s.new_empty(*output.shape[:-2], 0)
-        return output, state_of(problem.normalizer, normalizer, s, visible) if problem.state else no_state
+        return output, normalizer.state(s, visible) if problem.state else no_state
 
 
 def _select_parameters(normalizer: Normalizer, rank: int, items: tuple[slice, ...]) -> Normalizer:

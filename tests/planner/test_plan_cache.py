@@ -94,7 +94,8 @@ def test_a_mask_that_is_used_again_and_changed_in_place_gives_what_a_new_one_giv
             found = qkv.attention(query, dirty, value, mask=mask, backend=backend)
             assert torch.allclose(found, expected, atol=1e-5)
             found.sum().backward()
-            assert dirty.grad is not None and dirty.grad.isfinite().all()
+            assert dirty.grad is not None
+            assert dirty.grad.isfinite().all()
 
 
 def test_nothing_of_a_call_is_held() -> None:

@@ -214,7 +214,7 @@ def small_tiles(small: bool) -> Iterator[None]:
         return
     sizes = {(tiles, "CACHED"): tiles.TileSize(48, 2), (position_tiles, "SIZE"): tiles.TileSize(48, 2)}
     sizes |= {(row_tiles, "SIZE"): tiles.TileSize(96, 3)}
-    numbers = {(tiles, "LONG"): 64, (user_scores, "NUMBERS"): 400, (toeplitz, "ROWS"): 2}
+    numbers = {(tiles, "MAX_SCORES"): 64, (user_scores, "MAX_ELEMENTS"): 400, (toeplitz, "ROWS"): 2}
     patches = [mock.patch.object(*where, what) for where, what in {**sizes, **numbers}.items()]
     for patch in patches:
         patch.start()

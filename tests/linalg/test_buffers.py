@@ -16,33 +16,33 @@ def _nothing_kept() -> None:
 
 
 def test_the_same_memory_comes_back() -> None:
-    with borrow_workspace() as rooms:
-        first = rooms.take("weights", (4, 5), torch.float32)
-        assert rooms.take("weights", (2, 3), torch.float32).data_ptr() == first.data_ptr()
-        assert rooms.take("weights", (2, 3), torch.float64).data_ptr() != first.data_ptr()
-        assert rooms.take("products", (2, 3), torch.float32).data_ptr() != first.data_ptr()
+    with borrow_workspace() as workspace:
+        first = workspace.take("weights", (4, 5), torch.float32)
+        assert workspace.take("weights", (2, 3), torch.float32).data_ptr() == first.data_ptr()
+        assert workspace.take("weights", (2, 3), torch.float64).data_ptr() != first.data_ptr()
+        assert workspace.take("products", (2, 3), torch.float32).data_ptr() != first.data_ptr()
     with borrow_workspace() as again:
         assert again.take("weights", (4, 5), torch.float32).data_ptr() == first.data_ptr()
 
 
 def test_who_asks_meanwhile_gets_other_memory() -> None:
-    with borrow_workspace() as rooms:
-        mine = rooms.take("weights", (4,), torch.float32)
+    with borrow_workspace() as workspace:
+        mine = workspace.take("weights", (4,), torch.float32)
         with borrow_workspace() as others:
             assert others.take("weights", (4,), torch.float32).data_ptr() != mine.data_ptr()
 
 
 def test_much_memory_is_not_kept() -> None:
-    with borrow_workspace() as rooms:
-        rooms.take("weights", (buffers.KEPT + 1,), torch.uint8)
+    with borrow_workspace() as workspace:
+        workspace.take("weights", (buffers.MAX_RETAINED + 1,), torch.uint8)
     with borrow_workspace() as fresh:
         assert fresh.bytes == 0
 
 
 def test_what_fails_keeps_nothing() -> None:
     def fail() -> None:
-        with borrow_workspace() as rooms:
-            rooms.take("weights", (4,), torch.float32)
+        with borrow_workspace() as workspace:
+            workspace.take("weights", (4,), torch.float32)
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
@@ -80,7 +80,7 @@ def test_threads_do_not_share_it() -> None:
 
 
 def test_a_room_is_named_by_its_type_too() -> None:
-    rooms = Workspace()
-    assert rooms.take("a", (3,), torch.float32).dtype == torch.float32
-    assert rooms.take("a", (3,), torch.float64).dtype == torch.float64
-    assert rooms.bytes == 36
+    workspace = Workspace()
+    assert workspace.take("a", (3,), torch.float32).dtype == torch.float32
+    assert workspace.take("a", (3,), torch.float64).dtype == torch.float64
+    assert workspace.bytes == 36

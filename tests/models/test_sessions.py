@@ -116,7 +116,7 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
             expected = decoded(Plain(model), kind, seed, how)
             same(decoded(model, kind, seed, how), expected)
             same(decoded(model, kind, seed, how, session), expected)
-        assert bool(session._kept) == (kind != "pointer")
+        assert bool(session._stored) == (kind != "pointer")
 
 
 @some
@@ -232,7 +232,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing_behind(kind: str) -> No
     drawn = [next(first) for _ in range(3)]
     again = [next(second)]
     first.close()
-    assert not sessions[0]._kept
+    assert not sessions[0]._stored
     same(greedy(model, source, lengths, bos=BOS, eos=EOS, limit=LIMIT), expected)
     again += [next(second), next(second)]
     assert all(map(torch.equal, drawn, again))

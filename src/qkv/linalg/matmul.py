@@ -23,7 +23,7 @@ from qkv.values.parameters import forward_mode, numbers, readable
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
-_LEAST = 2**22
+_LEAST = 2**20
 """Multiplications below which oneDNN's call overhead outweighs the gain."""
 _LEAST_ITEM = 2**23
 """The same for one item of a batch, whose result is copied to the batch's.

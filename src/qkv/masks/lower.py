@@ -15,7 +15,7 @@ from qkv.errors import MaskError, error_message
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import Causal
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.parameters import regroup
+from qkv.values.parameters import numbers, regroup
 from qkv.values.pytree import tensors_in
 
 Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
@@ -106,8 +106,6 @@ class Visibility:
 
     def rows_with_keys(self) -> Tensor | None:
         """Return whether each query sees any key: bool, broadcasts to (..., Q); None if every query does."""
-        if self.memo is None:
-            return self._rows_with_keys()
         return self.remembered("rows with keys", lambda: _unless_all(self._rows_with_keys()))
 
     def _rows_with_keys(self) -> Tensor | None:
@@ -120,8 +118,6 @@ class Visibility:
 
     def keys_with_queries(self) -> Tensor | None:
         """Return whether each key is seen by any query: bool, broadcasts to (..., K); None if every key is."""
-        if self.memo is None:
-            return self._keys_with_queries()
         return self.remembered("keys with queries", lambda: _unless_all(self._keys_with_queries()))
 
     def _keys_with_queries(self) -> Tensor | None:
@@ -182,8 +178,8 @@ class Visibility:
 
 
 def _unless_all(seen: Tensor | None) -> Tensor | None:
-    """Return None where everything is True; reads the numbers."""
-    return None if seen is None or bool(seen.all()) else seen
+    """Return None where everything is True, if the numbers can be read."""
+    return None if seen is None or (numbers(seen) and bool(seen.all())) else seen
 
 
 def _table(seen: Tensor, whole: Shape) -> Tensor:

@@ -77,6 +77,7 @@ def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
 
     Example:
         >>> import qkv
+        >>> import torch
         >>> query, key, value = torch.randn(1, 4), torch.randn(6, 4), torch.randn(6, 2)
         >>> left = qkv.attention_with_state(query, key[:2], value[:2])
         >>> right = qkv.attention_with_state(query, key[2:], value[2:])

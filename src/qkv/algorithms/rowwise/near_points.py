@@ -151,7 +151,8 @@ def _product_gradients(
 
     shape, dtype = tuple(products.shape), products.dtype
     products, weights = (
-        workspace.take(name, shape, dtype).copy_(x) for name, x in (("products", products), ("weights", weights))
+        workspace.take(name, shape, dtype).copy_(x)
+        for name, x in (("product gradients", products), ("weights", weights))
     )
     operation, rows = _row_arguments(mechanism, shape[-2], shape[-1])
     arrays = _as_3d(products), _as_3d(weights), state, _as_3d(grads), np.zeros((0, 0)), False

@@ -64,7 +64,8 @@ def distance_operands(query: Tensor, key: Tensor, query_norms: Tensor, key_norms
     """Return operands whose dot products are squared distances: (−2q, ‖q‖², 1) and (k, 1, ‖k‖²).
 
     Example:
-        >>> query, key = wider(torch.ones(1, 1), 3 * torch.ones(1, 1), torch.ones(1, 1), 9 * torch.ones(1, 1))
+        >>> one = torch.ones(1, 1)
+        >>> query, key = distance_operands(one, 3 * one, one, 9 * one)
         >>> query @ key.mT
         tensor([[4.]])
     """

@@ -37,7 +37,7 @@ from qkv.recording.files import KEY
 from qkv.recording.files import read as read_trace
 from qkv.recording.recorder import record
 from qkv.tasks import language_training, training
-from qkv.tasks.label_training import load_label_settings, show_label_settings
+from qkv.tasks.label_training import CLASSIFY, RECIPES
 from qkv.tasks.load import load
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.train.journal import Journal, read_journal
@@ -249,8 +249,8 @@ def read_settings(path: Path) -> object:
     tables = read_toml(path)
     for loader in (training.load_settings, language_training.load_settings):
         loader(tables)
-    for kind in ("classify", "tag"):
-        load_label_settings(kind, tables)
+    for recipe in RECIPES.values():
+        recipe.load_settings(tables)
     return tables
 
 
@@ -338,7 +338,7 @@ def targets() -> list[Target]:
     plain_tokenizers = [json.loads(text) for text in tokenizers]
     packed = pack_contents(small(1))[0]["model.safetensors"]
     text_settings = to_toml(language_training.show_settings(language_training.load_settings({})))
-    label_settings = to_toml(show_label_settings(load_label_settings("classify", {})))
+    label_settings = to_toml(CLASSIFY.show_settings(CLASSIFY.load_settings({})))
     made = families()
     return [
         one_file("model.safetensors", [packed], lambda path: unpack(path.read_bytes(), {}, str(path)), 8),
@@ -350,7 +350,7 @@ def targets() -> list[Target]:
         plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
         settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),
         settings_file("generate", language_training.load_settings, text_settings),
-        settings_file("classify", lambda tables: load_label_settings("classify", tables), label_settings),
+        settings_file("classify", CLASSIFY.load_settings, label_settings),
         Target("trace.safetensors", spoilt_trace),
         Target("structure of trace.safetensors", forged_trace, 6),
         *corpora(),

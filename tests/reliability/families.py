@@ -8,8 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from qkv.tasks import language_training, training
-from qkv.tasks.label_training import LabelRecipe
+from qkv.tasks import label_training, language_training, training
 from qkv.tasks.settings import to_toml
 from qkv.train.outcome import Outcome
 
@@ -60,7 +59,7 @@ class Family:
 
 
 def _recipe(task: str) -> Any:
-    return {"translate": training, "generate": language_training}.get(task) or LabelRecipe(task)  # type: ignore[arg-type]
+    return {"translate": training.RECIPE, "generate": language_training.RECIPE, **label_training.RECIPES}[task]
 
 
 def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import torch
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.reader import ReaderConfig, TextTagger
 from qkv.tasks.evaluation import evaluate_labels
-from qkv.tasks.label_training import load_label_settings, show_label_settings, train_labels
+from qkv.tasks.label_training import CLASSIFY, RECIPES, TAG
 from qkv.tasks.labeled_text import LabeledFiles, encode_words, read_for_training
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels, predict
@@ -51,7 +51,7 @@ def _numbers(path: Path, count: int = 80, seed: int = 0) -> Path:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     tables = {"data": {"data": _films(folder / "films.tsv")}, "model": _MODEL, "training": _TRAINING}
-    train_labels("classify", load_label_settings("classify", tables), folder / "run")
+    CLASSIFY.train(CLASSIFY.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -61,7 +61,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = {**_MODEL, "encoder": "gru"}
     tables = {"data": {"data": _numbers(folder / "n.conll")}, "model": model, "training": _TRAINING}
     tables["tokenizer"] = {"kind": "char"}
-    train_labels("tag", load_label_settings("tag", tables), folder / "run")
+    TAG.train(TAG.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -84,7 +84,7 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
         model = {**_MODEL, **({} if wide is None else {"wide": wide})}
         files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
         tables = {"data": files, "model": model, "training": _TRAINING, "tokenizer": {"lowercase": True}}
-        train_labels("classify", load_label_settings("classify", tables), tmp_path / f"{wide}")
+        CLASSIFY.train(CLASSIFY.load_settings(tables), tmp_path / f"{wide}")
         found = Classifier.load(tmp_path / f"{wide}").classify_fully(unseen, attention=True)
         scores = {each.probabilities["bad"] for each in found}
         assert [each.label for each in found] == told if told else len(scores) == 1
@@ -92,7 +92,7 @@ def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path:
 
 def test_tagging_has_no_wide_part() -> None:
     with pytest.raises(ConfigError, match=r"model\.wide: expected none for tagging; got 9"):
-        load_label_settings("tag", {"model": {"wide": 9}})
+        TAG.load_settings({"model": {"wide": 9}})
 
 
 def test_a_tagger_learns_from_neighbors(tagger: Path, tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagg
         Tagger.load(tagger).tag([["1"], ["1"] * 600])
 
 
-def test_settings_go_around(tmp_path: Path) -> None:
-    for kind in ("classify", "tag"):
-        settings = load_label_settings(kind, {"data": {"data": "x"}, "model": {"encoder": "lstm"}})  # type: ignore[arg-type]
-        assert load_label_settings(kind, show_label_settings(settings)) == settings  # type: ignore[arg-type]
+def test_settings_go_around() -> None:
+    for recipe in RECIPES.values():
+        settings = recipe.load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
+        assert recipe.load_settings(recipe.show_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,15 @@ def test_settings_go_around(tmp_path: Path) -> None:
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError) as raised:
-        load_label_settings("classify", tables)
+        CLASSIFY.load_settings(tables)
     assert message in str(raised.value)
 
 
 def test_files_and_folder_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--data: expected --data FILE; got none"):
-        train_labels("tag", load_label_settings("tag", {}), tmp_path)
+        TAG.train(TAG.load_settings({}), tmp_path)
     with pytest.raises(ConfigError, match="--out: expected a folder for the run; got none"):
-        train_labels("tag", load_label_settings("tag", {}), None)
+        TAG.train(TAG.load_settings({}), None)
 
 
 def test_labels_are_judged_by_word_and_by_span() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.errors import CheckpointError
-from qkv.tasks.label_training import LabelRecipe
+from qkv.tasks.label_training import CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.settings import merge
@@ -43,14 +43,13 @@ def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
 
 
 def test_a_classifier_goes_on_from_one_with_the_same_labels(tmp_path: Path) -> None:
-    recipe = LabelRecipe("classify")
     tables = labels(tmp_path / "films.tsv", "ab")
-    recipe.train(recipe.load_settings(tables), tmp_path / "first", "cpu", tensorboard=False, origin=None)
+    CLASSIFY.train(CLASSIFY.load_settings(tables), tmp_path / "first", "cpu", tensorboard=False, origin=None)
     origin = open_origin(tmp_path / "first", "classify")
-    given = recipe.load_settings(merge(tables, {"training": {"seed": 5}}))
-    recipe.train(given, tmp_path / "second", "cpu", tensorboard=False, origin=origin)
+    given = CLASSIFY.load_settings(merge(tables, {"training": {"seed": 5}}))
+    CLASSIFY.train(given, tmp_path / "second", "cpu", tensorboard=False, origin=origin)
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
-    other = recipe.load_settings(labels(tmp_path / "other.tsv", "abc"))
+    other = CLASSIFY.load_settings(labels(tmp_path / "other.tsv", "abc"))
     with pytest.raises(CheckpointError, match="a run with the labels a, b, c; got a, b"):
-        recipe.train(other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)
+        CLASSIFY.train(other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)

@@ -53,7 +53,7 @@ def train_translate(
 
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """
-    from qkv.tasks import training
+    from qkv.tasks.training import RECIPE
 
     flags: dict[str, dict[str, Any]] = {
         "data": {
@@ -69,4 +69,4 @@ def train_translate(
         "model": {"kind": model, "score": score, "copy": copy},
         "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
     }
-    follow(training, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
+    follow(RECIPE, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))

@@ -99,6 +99,6 @@ def train_tag(
 
 
 def _train(kind: Any, flags: dict[str, dict[str, Any]], given: Given) -> None:
-    from qkv.tasks.label_training import LabelRecipe
+    from qkv.tasks.label_training import RECIPES
 
-    follow(LabelRecipe(kind), flags, given)
+    follow(RECIPES[kind], flags, given)

@@ -46,7 +46,7 @@ def train_generate(
 
     Example: qkv train generate --text plays.txt --out runs/plays
     """
-    from qkv.tasks import language_training
+    from qkv.tasks.language_training import RECIPE, token_kind
 
     model = {
         "context": context,
@@ -61,8 +61,8 @@ def train_generate(
     }
     flags: dict[str, dict[str, Any]] = {
         "data": {"text": text, "valid_text": valid_text},
-        "tokenizer": {"kind": language_training.token_kind(tokens), "size": vocabulary},
+        "tokenizer": {"kind": token_kind(tokens), "size": vocabulary},
         "model": model,
         "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
     }
-    follow(language_training, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
+    follow(RECIPE, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))

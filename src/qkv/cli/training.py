@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Recipe(Protocol):
-    """A task's module: builds settings from nested dicts, and trains a run from them."""
+    """A training task: builds settings from nested dicts, and trains a run from them; see `qkv.tasks.recipe`."""
 
     @property
-    def TASK(self) -> str:  # noqa: N802
+    def task(self) -> str:
         """The name of the task."""
 
     def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -65,7 +65,7 @@ def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> No
     from qkv.tasks.settings import merge, read_toml
 
     written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
-    origin = open_origin(given.start, recipe.TASK, given.tokens)
+    origin = open_origin(given.start, recipe.task, given.tokens)
     below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
     tables = merge(below, written)
     try:

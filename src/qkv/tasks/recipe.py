@@ -1,0 +1,220 @@
+"""What all training tasks share: settings from tables, and a run folder from settings."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, final
+
+from torch import nn
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, error_message
+from qkv.tasks.choice import as_device
+from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
+from qkv.tasks.origin import Origin, first_tokenizer
+from qkv.tasks.parallel import Words
+from qkv.tasks.settings import build, check_tables, plain
+from qkv.train.outcome import Outcome
+from qkv.train.protocols import Task
+from qkv.train.settings import Settings as Training
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""Settings by table and name."""
+
+
+class Material(Protocol):
+    """What a task reads from its files."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back, stored with the checkpoints."""
+
+
+F = TypeVar("F")
+C = TypeVar("C")
+D = TypeVar("D", bound=Material)
+M = TypeVar("M", bound=nn.Module)
+
+
+@final
+@dataclass(frozen=True)
+class Settings(Generic[F, C]):
+    """All settings of a training.
+
+    Args:
+        data: the files.
+        tokenizer: tokenizer settings.
+        model: kind and sizes of the model.
+        training: training settings.
+    """
+
+    data: F
+    tokenizer: Words
+    model: C
+    training: Training
+
+
+@final
+@dataclass(frozen=True)
+class ModelTable(Generic[C]):
+    """How the settings of a task's model are read from a table, and written to one.
+
+    Args:
+        read: check a table, and fill in defaults.
+        show: return the table of a configuration, without the sizes that the text determines.
+    """
+
+    read: Callable[[Mapping[str, Any]], C]
+    show: Callable[[C], dict[str, Any]]
+
+
+def no_more(_: object) -> Mapping[str, Mapping[str, object]]:
+    """Return no defaults beyond those of the recipe."""
+    return {}
+
+
+def nothing(*_: object) -> None:
+    """Check nothing."""
+
+
+@final
+@dataclass(frozen=True)
+class Recipe(Generic[F, C, D, M]):
+    """A training task: what it reads, builds and trains.
+
+    Args:
+        task: its name, as in `qkv train NAME`.
+        files: the settings of the table `data`.
+        model: the settings of the table `model`.
+        defaults: defaults of the tables `tokenizer` and `training` where they are the task's own.
+        read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
+        build: create the model, with new weights.
+        job: the task in the form that `qkv.train` expects.
+        identity: what else defines the run: the text itself, not the location of its files.
+        summary: what was read, in one line.
+        defaults_of: further defaults, which follow from the model.
+        check: refuse settings that contradict each other.
+        expect: refuse a run to start from that does not suit what was read.
+
+    Example: see docs/extending.md, "A task".
+    """
+
+    task: str
+    files: type[F]
+    model: ModelTable[C]
+    defaults: Mapping[str, Mapping[str, object]]
+    read: Callable[[Settings[F, C], Tokenizer | None], D]
+    build: Callable[[C, D], M]
+    job: Callable[[M, D, Settings[F, C]], Task[Any]]
+    identity: Callable[[D, Settings[F, C]], dict[str, Any]]
+    summary: Callable[[D], str]
+    defaults_of: Callable[[C], Mapping[str, Mapping[str, object]]] = no_more
+    check: Callable[[Settings[F, C]], None] = nothing
+    expect: Callable[[D, Origin | None], None] = nothing
+
+    def load_settings(self, tables: Tables) -> Settings[F, C]:
+        """Build settings from nested dicts, checking all of them.
+
+        Args:
+            tables: `data`, `tokenizer`, `model`, `training`; missing values get defaults.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
+        """
+        check_tables(tables, TABLES)
+        model = self.model.read(tables.get("model", {}))
+        more = self.defaults_of(model)
+
+        def table(name: str) -> dict[str, Any]:
+            return {**self.defaults.get(name, {}), **more.get(name, {}), **tables.get(name, {})}
+
+        settings = Settings(
+            build(self.files, table("data"), "data"),
+            build(Words, table("tokenizer"), "tokenizer"),
+            model,
+            build(Training, table("training"), "training"),
+        )
+        self.check(settings)
+        return settings
+
+    def show_settings(self, settings: Settings[F, C]) -> dict[str, Any]:
+        """Return the settings as nested dicts, the inverse of `load_settings`."""
+        return {**plain(settings), "model": self.model.show(settings.model)}
+
+    def train(
+        self,
+        settings: Settings[F, C],
+        out: Path | None,
+        device: str = "cpu",
+        *,
+        tensorboard: bool = False,
+        origin: Origin | None = None,
+    ) -> Outcome:
+        """Train a model, or resume a run.
+
+        Args:
+            settings: files, tokens, model, training.
+            out: the run folder.
+            device: compute device.
+            tensorboard: whether to also log to TensorBoard.
+            origin: the run that provides initial weights and tokenizer; None to train from scratch.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            QkvError: any bad input; nothing already saved is lost.
+        """
+        folder, place = run_folder(out), as_device(device)
+        text = self.read(settings, first_tokenizer(folder, origin))
+        self.expect(text, origin)
+        model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)
+        summary = f"{self.summary(text)}; vocabulary of {text.tokenizer.size:,}; {size_of(model)}"
+        print(summary, file=sys.stderr)  # noqa: T201
+        return launch(
+            self.job(model, text, settings),
+            model,
+            settings.training,
+            out=folder,
+            config={
+                "task": self.task,
+                **self.identity(text, settings),
+                "tokenizer": plain(settings.tokenizer),
+                "model": self.model.show(settings.model),
+                "training": plain(settings.training),
+            },
+            tokenizer=text.tokenizer,
+            origin=origin,
+            tensorboard=tensorboard,
+        )
+
+
+def without(config: Any, *derived: str) -> dict[str, Any]:
+    """Return the table of a configuration, without the sizes that the text determines.
+
+    Example:
+        >>> from qkv.models.decoder import DecoderConfig
+        >>> "size" in without(DecoderConfig(size=9), "size")
+        False
+    """
+    return {name: item for name, item in plain(config).items() if name not in derived}
+
+
+def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) -> None:
+    """Refuse settings of a model that follow from the text.
+
+    Raises:
+        ConfigError: the table has one of them.
+
+    Example:
+        >>> refuse_derived({"size": 8}, ("size",), "The vocabulary comes from the training text.")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.size: expected a known setting; got a setting derived from others. The ...
+    """
+    for name in names:
+        if name in table:
+            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))

@@ -76,4 +76,4 @@ def test_unknown_names_give_the_nearest() -> None:
         KernelScore("gaussian", bandwidth=-1.0)
     with pytest.raises(ConfigError, match="activation"):
         ConcatScore(3, 3, "rleu")  # type: ignore[arg-type]
-    assert sorted(KERNELS) == ["boxcar", "epanechnikov", "gaussian", "squared_distance"]
+    assert sorted(KERNELS) == ["boxcar", "epanechnikov", "gaussian", "squared_distance", "triangular"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qkv.nn.decoding.cache import Memory, Rows
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
+    from qkv.nn.mechanism import Mechanism
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from qkv.nn.scores import (
         AdditiveScore,
         BilinearScore,
+        CosineScore,
         DotScore,
         FixedScore,
+        LearnedScore,
         ScaledDotScore,
         ScoreModule,
         build_score,
@@ -40,6 +43,7 @@ __all__ = [
     "ConcatScore",
     "CopyHead",
     "Copyable",
+    "CosineScore",
     "DecoderBlock",
     "DecoderCache",
     "DotScore",
@@ -49,7 +53,9 @@ __all__ = [
     "FixedScore",
     "KernelScore",
     "LearnedEntmax",
+    "LearnedScore",
     "LearnedSigmoid",
+    "Mechanism",
     "Memory",
     "MultiHeadAttention",
     "NonLocalBlock",
@@ -83,6 +89,7 @@ __getattr__ = lazy(
         "ConcatScore": "qkv.nn.distance_scores",
         "CopyHead": "qkv.nn.copy",
         "Copyable": "qkv.nn.copy",
+        "CosineScore": "qkv.nn.scores",
         "DecoderBlock": "qkv.nn.blocks",
         "DecoderCache": "qkv.nn.blocks",
         "DotScore": "qkv.nn.scores",
@@ -92,7 +99,9 @@ __getattr__ = lazy(
         "FixedScore": "qkv.nn.scores",
         "KernelScore": "qkv.nn.distance_scores",
         "LearnedEntmax": "qkv.nn.normalizers",
+        "LearnedScore": "qkv.nn.scores",
         "LearnedSigmoid": "qkv.nn.normalizers",
+        "Mechanism": "qkv.nn.mechanism",
         "Memory": "qkv.nn.decoding.cache",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",

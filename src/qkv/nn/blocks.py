@@ -11,10 +11,13 @@ from qkv.errors import ConfigError, error_message, nearest
 from qkv.linalg.matmul import Linear, apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal
+from qkv.masks.patterns import causal, window
+from qkv.nn.biases import BiasModule
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.positions import Rotary
 from qkv.nn.scores import xavier_uniform
 
 Activation = Literal["relu", "gelu", "squared_relu"]
@@ -111,8 +114,9 @@ class EncoderBlock(nn.Module):
         hidden: width of the feed-forward layer.
         dropout: on the output of each sublayer, in training.
         attention_dropout: on the attention weights, in training.
-        score: the attention score.
+        score: the attention's score, by name, or its whole mechanism.
         norm_first: whether norms come before the sublayers.
+        positions: positions of the self-attention; None if the inputs contain them.
 
     Source: Vaswani et al. 2017, section 3.1.
 
@@ -130,11 +134,14 @@ class EncoderBlock(nn.Module):
         *,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        score: str = "scaled_dot",
+        score: str | Mechanism = "scaled_dot",
         norm_first: bool = True,
+        positions: Rotary | BiasModule | None = None,
     ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
+        self.self_attention = MultiHeadAttention(
+            width, heads, score=score, dropout=attention_dropout, positions=positions
+        )
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_feed = Residual(width, dropout, norm_first=norm_first)
@@ -173,8 +180,10 @@ class DecoderBlock(nn.Module):
         hidden: width of the feed-forward layer.
         dropout: on the output of each sublayer, in training.
         attention_dropout: on the attention weights, in training.
-        score: the score of both attentions.
+        score: the score of both attentions, by name, or their whole mechanism.
         norm_first: whether norms come before the sublayers.
+        cross: the mechanism of the attention over the encoder, if it is another one.
+        reach: how many earlier positions a position sees; None for all.
 
     Source: Vaswani et al. 2017, section 3.1.
 
@@ -193,12 +202,15 @@ class DecoderBlock(nn.Module):
         *,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        score: str = "scaled_dot",
+        score: str | Mechanism = "scaled_dot",
         norm_first: bool = True,
+        cross: Mechanism | None = None,
+        reach: int | None = None,
     ) -> None:
         super().__init__()
+        self.reach = reach
         self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
-        self.cross_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
+        self.cross_attention = MultiHeadAttention(width, heads, score=cross or score, dropout=attention_dropout)
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_cross = Residual(width, dropout, norm_first=norm_first)
@@ -233,7 +245,7 @@ class DecoderBlock(nn.Module):
             (B, N, M), and the updated cache.
         """
         query, past = self.self_attention.extend(self.around_self.before(x), cache.past, session)
-        visible = _past(seen, past, x.shape[1])
+        visible = _past(seen, past, x.shape[1], self.reach)
         x = self.around_self.after(x, self.self_attention.attend(query, past, mask=visible, session=session))
         query = self.cross_attention.project_query(self.around_cross.before(x), session)
         update = self.cross_attention.attend(query, cache.memory, mask=memory_mask, session=session)
@@ -241,9 +253,13 @@ class DecoderBlock(nn.Module):
         return self.around_feed(x, self.feed_forward, session), DecoderCache(past, cache.memory)
 
 
-def _past(seen: Tensor | None, past: Memory, count: int) -> Mask | Tensor | None:
+def _past(seen: Tensor | None, past: Memory, count: int, reach: int | None) -> Mask | Tensor | None:
     """Return the mask of the newest positions over all positions."""
     if seen is not None:
-        return seen[:, None]
+        # The keys that a position sees stand in the order of time: the last of them are the nearest.
+        near = seen if reach is None else seen & (seen.flip(-1).cumsum(-1).flip(-1) <= reach + 1)
+        return near[:, None]
+    if reach is not None and past.length > reach + 1:
+        return window(reach, 0, offset=past.length - count)
     # A single newest position sees everything.
     return causal(offset=past.length - count) if count > 1 else None

@@ -15,9 +15,49 @@ from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.sums import Concat
 from qkv.values.parameters import above
 
-KERNELS: Mapping[str, Callable[[Tensor], Score]] = MappingProxyType(
-    {"boxcar": Boxcar, "epanechnikov": Epanechnikov, "gaussian": Gaussian, "squared_distance": SquaredDistance}
+_Bandwidth = float | Tensor
+KERNELS: Mapping[str, Callable[[_Bandwidth], Score]] = MappingProxyType(
+    {
+        "boxcar": Boxcar,
+        "epanechnikov": Epanechnikov,
+        "gaussian": Gaussian,
+        "squared_distance": SquaredDistance,
+        "triangular": lambda bandwidth: Epanechnikov(bandwidth, power=1),
+    }
 )
+_SMOOTHING: Mapping[str, float] = MappingProxyType({"boxcar": 1.740, "epanechnikov": 2.214, "triangular": 2.432})
+"""By how much wider than a Gaussian a kernel is that smooths as much: ratios of canonical bandwidths.
+
+Source: Marron and Nolan 1988, "Canonical kernels for density estimation"; Härdle et al. 2004, "Nonparametric and
+    Semiparametric Models", table 3.3.
+"""
+
+
+def kernel_value(kernel: str, bandwidth: _Bandwidth, power: float | None = None) -> Score:
+    """Build a kernel by name.
+
+    Args:
+        kernel: "gaussian", "squared_distance", "epanechnikov", "triangular" or "boxcar".
+        bandwidth: h.
+        power: of the Epanechnikov kernel; None for 2.
+
+    Returns:
+        The score.
+
+    Raises:
+        ConfigError: the kernel is unknown, or the power does not apply to it.
+
+    Example:
+        >>> kernel_value("triangular", 2.0)
+        Epanechnikov(bandwidth=2.0, power=1)
+    """
+    if kernel not in KERNELS:
+        raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
+    if power is None:
+        return KERNELS[kernel](bandwidth)
+    if kernel != "epanechnikov":
+        raise ConfigError(error_message("power", "the kernel epanechnikov", f'"{kernel}"', "Omit the power."))
+    return Epanechnikov(bandwidth, power)
 
 
 @final
@@ -25,12 +65,14 @@ class KernelScore(ScoreModule):
     """A score of ‖q−k‖/h with a learned bandwidth h; its logarithm is the parameter, so that h stays above 0.
 
     Args:
-        kernel: "gaussian", "squared_distance", "epanechnikov" or "boxcar" (whose bandwidth gets zero gradient).
+        kernel: "gaussian", "squared_distance", "epanechnikov", "triangular" or "boxcar" (whose bandwidth gets zero
+            gradient).
         bandwidth: initial h.
         heads: H, for one bandwidth per head; None for one.
+        power: of the Epanechnikov kernel; None for 2.
 
     Raises:
-        ConfigError: the kernel is unknown, or the bandwidth is not above 0.
+        ConfigError: the kernel is unknown, the power does not apply to it, or the bandwidth is not above 0.
 
     Source: Nadaraya 1964; Watson 1964; a learned width: Zhang et al., "Dive into Deep Learning", section 11.2.4.
 
@@ -40,17 +82,41 @@ class KernelScore(ScoreModule):
         tensor([[0.6065]], grad_fn=<ExpBackward0>)
     """
 
-    def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0, *, heads: int | None = None) -> None:
+    def __init__(
+        self,
+        kernel: str = "gaussian",
+        bandwidth: float = 1.0,
+        *,
+        heads: int | None = None,
+        power: float | None = None,
+    ) -> None:
         super().__init__()
-        if kernel not in KERNELS:
-            raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
         above("bandwidth", bandwidth, 0, "It is the initial value.")
-        self.kernel = kernel
+        self.kernel, self.power = kernel, power
         self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), math.log(bandwidth)))
+        self.value()  # report an unknown kernel here rather than in the first forward pass
 
     def value(self) -> Score:
         """Build the kernel with the current bandwidth."""
-        return KERNELS[self.kernel](self.log_bandwidth.exp())
+        return kernel_value(self.kernel, self.log_bandwidth.exp(), self.power)
+
+    @torch.no_grad()
+    def start_from(self, distance: float) -> None:
+        """Set the bandwidth so that keys at a typical distance count.
+
+        It becomes that distance for the Gaussian; other kernels get the bandwidth that smooths as much.
+
+        Args:
+            distance: for example the median of ‖q−k‖ over a batch.
+
+        Example:
+            >>> score = KernelScore("gaussian")
+            >>> score.start_from(4.0)
+            >>> score.value().bandwidth.item()
+            4.0
+        """
+        above("distance", distance, 0, "It is a typical distance of queries and keys.")
+        self.log_bandwidth.fill_(math.log(distance * _SMOOTHING.get(self.kernel, 1.0)))
 
 
 @final

@@ -13,10 +13,11 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.biases import BiasModule
 from qkv.nn.decoding.cache import Memory
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import FixedScore, ScoreModule, build_score, xavier_uniform
+from qkv.nn.scores import FixedScore, ScoreModule, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
@@ -35,8 +36,8 @@ class MultiHeadAttention(nn.Module):
         key_width: width of the key input; None for `width`.
         value_width: width of the value input; None for `key_width`.
         key_heads: G, the heads of keys and values, a divisor of H (grouped-query attention); None for H.
-        score: "scaled_dot", "dot", "bilinear" or "additive", with parameters per head if learned; or a value of
-            `qkv.scores`; or a module of `qkv.nn` for heads of width M/H.
+        score: the name of a score, see `qkv.nn.Mechanism`, with parameters per head if learned; or a value of
+            `qkv.scores`; or a module of `qkv.nn` for heads of width M/H; or a `Mechanism`, which has a normalizer too.
         normalizer: a value of `qkv.normalizers` or a learned module of `qkv.nn`; None for the score's default.
         dropout: the fraction of weights dropped in training.
         bias: whether projections have a bias.
@@ -66,7 +67,7 @@ class MultiHeadAttention(nn.Module):
         key_width: int | None = None,
         value_width: int | None = None,
         key_heads: int | None = None,
-        score: str | Score | ScoreModule = "scaled_dot",
+        score: str | Score | ScoreModule | Mechanism = "scaled_dot",
         normalizer: Normalizer | NormalizerModule | None = None,
         dropout: float = 0.0,
         bias: bool = True,
@@ -86,6 +87,8 @@ class MultiHeadAttention(nn.Module):
         self.score = _score(score, head, heads, groups)
         self.positions = positions
         _check_positions(positions, self.score, head)
+        if isinstance(score, Mechanism) and normalizer is None:
+            normalizer = score.normalizer_part(heads)
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
         self.attention = Attention(normalizer=fixed, dropout=dropout)
@@ -320,9 +323,11 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
-def _score(score: str | Score | ScoreModule, head: int, heads: int, groups: int) -> ScoreModule:
+def _score(score: str | Score | ScoreModule | Mechanism, head: int, heads: int, groups: int) -> ScoreModule:
     if isinstance(score, str):
-        return build_score(score, head, head, heads=heads, key_heads=groups)
+        score = Mechanism(score=score)
+    if isinstance(score, Mechanism):
+        return score.score_module(head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
 
 

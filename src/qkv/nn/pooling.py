@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.mechanism import Mechanism
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.scores import xavier_uniform
+from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.sums import Additive
 
@@ -25,6 +28,8 @@ class Pool(nn.Module):
     Args:
         width: M, width of the states.
         kind: "attention" or "mean".
+        mechanism: another score or normalizer than the additive one under softmax: the learned query b is compared with
+            the keys W h_t.
 
     Raises:
         ConfigError: the kind is unknown.
@@ -36,23 +41,31 @@ class Pool(nn.Module):
         torch.Size([2, 8])
     """
 
-    def __init__(self, width: int, kind: Pooling = "attention") -> None:
+    def __init__(self, width: int, kind: Pooling = "attention", mechanism: Mechanism | None = None) -> None:
         super().__init__()
         if kind not in POOLINGS:
             raise ConfigError(error_message("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS)))
         self.kind = kind
         learns = kind == "attention"
+        mechanism = Mechanism(score="additive") if mechanism is None else mechanism
+        additive = mechanism.score == "additive"
+        self.score = mechanism.score_module(width, width) if learns and not additive else None
+        normalizer = mechanism.normalizer_part() if learns else None
+        self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         self.key = nn.Linear(width, width, bias=False) if learns else None
         self.query = nn.Parameter(torch.empty(width)) if learns else None
-        self.vector = nn.Parameter(torch.empty(width)) if learns else None
-        self.attention = Attention()
+        self.vector = nn.Parameter(torch.empty(width)) if learns and additive else None
+        self.attention = Attention(normalizer=None if isinstance(normalizer, NormalizerModule) else normalizer)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize W and v; b is zero."""
-        if self.key is None or self.query is None or self.vector is None:
+        """Initialize W and v; b is zero, or of about unit length where it is compared with keys."""
+        if self.key is None or self.query is None:
             return
         xavier_uniform(self.key.weight)
+        if self.vector is None:
+            nn.init.normal_(self.query, std=self.query.numel() ** -0.5)
+            return
         nn.init.zeros_(self.query)
         xavier_uniform(self.vector.data[None])
 
@@ -66,10 +79,19 @@ class Pool(nn.Module):
         Returns:
             (B, M); 0 if a row has no states.
         """
-        if self.key is None or self.query is None or self.vector is None:
+        if self.key is None or self.query is None:
             query, key, score = torch.zeros_like(states[:, :1]), states, Uniform()
             pooled: Tensor = self.attention(query, key, states, score=score, mask=mask)
         else:
             query = self.query.to(states.dtype).expand(states.shape[0], 1, -1)
-            pooled = self.attention(query, self.key(states), states, score=Additive(self.vector), mask=mask)
+            normalizer = None if self.normalizer is None else self.normalizer.value()
+            pooled = self.attention(
+                query, self.key(states), states, score=self._score(), normalizer=normalizer, mask=mask
+            )
         return pooled[:, 0]
+
+    def _score(self) -> Score:
+        if self.score is not None:
+            return self.score.value()
+        assert self.vector is not None
+        return Additive(self.vector)

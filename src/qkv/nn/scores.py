@@ -13,10 +13,10 @@ from qkv.linalg.matmul import kept_weight
 from qkv.linalg.session import Session
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
-from qkv.scores.free import as_score
-from qkv.scores.products import Bilinear, Dot, ScaledDot, project
+from qkv.scores.free import Learned, as_score
+from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
-from qkv.values.parameters import Owner
+from qkv.values.parameters import Owner, above
 
 SCORES = ("additive", "bilinear", "dot", "scaled_dot")
 
@@ -225,6 +225,73 @@ class BilinearScore(ScoreModule):
     def projected(self) -> Score:
         """Build a dot product with the scale."""
         return ScaledDot(self.scale)
+
+
+@final
+class CosineScore(ScoreModule):
+    """g · q·k/(‖q‖‖k‖) with g learned; its logarithm is the parameter, so that g stays above 0.
+
+    Args:
+        scale: initial g. With 1 the weights of a softmax would differ by a factor of at most e².
+        heads: H, for one scale per head; None for one.
+
+    Source: Graves et al. 2014, "Neural Turing Machines", eq. 5 and 6 (key strength); Liu et al. 2022, "Swin Transformer
+        V2", section 3.2 (learned per head; its code starts from 10).
+
+    Example:
+        >>> CosineScore(scale=2.0)(torch.ones(1, 4), torch.tensor([[3.0] * 4, [-1.0] * 4])).round(decimals=4)
+        tensor([[ 2., -2.]], grad_fn=<RoundBackward1>)
+    """
+
+    def __init__(self, scale: float = 10.0, *, heads: int | None = None) -> None:
+        super().__init__()
+        above("scale", scale, 0, "It is the initial value.")
+        self.log_scale = nn.Parameter(torch.full(_per(heads), math.log(scale)))
+
+    def value(self) -> Score:
+        """Build the cosine with the current scale."""
+        return Cosine(self.log_scale.exp())
+
+
+@final
+class LearnedScore(ScoreModule):
+    """wᵀ relu(W_q q + W_k k + b): a network with one hidden layer on each pair [q; k], the same for all heads.
+
+    Args:
+        query_width: D.
+        key_width: E.
+        hidden: A, the width of the hidden layer.
+
+    Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", for the form; initialization: He et al. 2015,
+        "Delving Deep into Rectifiers", eq. 14.
+
+    Example:
+        >>> LearnedScore(3, 4, hidden=8)(torch.randn(2, 5, 3), torch.randn(2, 7, 4)).shape
+        torch.Size([2, 5, 7])
+    """
+
+    def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_width, hidden)
+        self.key = nn.Linear(key_width, hidden, bias=False)
+        self.vector = nn.Parameter(torch.empty(hidden))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize all parameters; the bias is zero."""
+        deviation = (2 / (self.query.in_features + self.key.in_features)) ** 0.5
+        for layer in (self.query, self.key):
+            nn.init.normal_(layer.weight, std=deviation)
+        nn.init.zeros_(self.query.bias)
+        xavier_uniform(self.vector.data[None])
+
+    def value(self) -> Score:
+        """Build the score of raw queries and keys."""
+        return Learned(self._pairs)
+
+    def _pairs(self, query: Tensor, key: Tensor) -> Tensor:
+        hidden = torch.relu(self.query(query)[..., :, None, :] + self.key(key)[..., None, :, :])
+        return hidden @ self.vector
 
 
 def build_score(

@@ -223,6 +223,7 @@ def _has_form(block: DecoderBlock) -> bool:
         all(type(m) in _KNOWN and "forward" not in m.__dict__ for m in block.modules())
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
         and block.feed_forward.activation == "relu"
+        and block.reach is None
         and all(map(_plain, (block.self_attention, block.cross_attention)))
         and available.why_unavailable() is None
         and _linked()

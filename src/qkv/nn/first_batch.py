@@ -1,0 +1,121 @@
+"""Before training: bandwidths that suit the first batch, and attentions that see something in it."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, error_message
+from qkv.functional import attention
+from qkv.introspect.lazy_map import attention_map
+from qkv.nn.attention import Attention
+from qkv.nn.distance_scores import KernelScore
+from qkv.nn.scores import ScoreModule
+from qkv.normalizers.dense import Identity
+from qkv.scores.kernels import SquaredDistance
+
+_MOST = 64
+"""Queries of a sequence whose distances are measured."""
+
+
+class _Place(NamedTuple):
+    """An attention that can see nothing, and its score."""
+
+    name: str
+    attention: Attention
+    score: ScoreModule
+
+
+def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
+    """Set the bandwidth of each kernel to the median distance of its queries and keys in a first batch.
+
+    With a bandwidth of 1, queries and keys of width 64 lie outside every kernel that ends: all weights and gradients
+    would be 0. A model without kernels is left alone, and `run` is not called.
+
+    Args:
+        model: with new weights; the parameters of its `KernelScore` modules are set.
+        run: computes a first batch by the model.
+
+    Raises:
+        ConfigError: an attention gives all keys of all queries weight 0.
+
+    Example:
+        >>> from qkv.nn.multihead import MultiHeadAttention
+        >>> layer = MultiHeadAttention(64, heads=1, score="gaussian")
+        >>> start_from_first_batch(layer, lambda: layer(torch.randn(2, 9, 64)))
+        >>> 5 < layer.score.value().bandwidth.item() < 20
+        True
+    """
+    watches = [_Watch(place) for place in _places(model)]
+    if not watches:
+        return
+    handles = [handle for watch in watches for handle in watch.register()]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for watch in watches:
+        watch.expect_weights()
+
+
+def _places(model: nn.Module) -> Iterator[_Place]:
+    """Yield the attentions whose weights can all be 0: those of kernels."""
+    for name, module in model.named_modules():
+        score, inner = (getattr(module, part, None) for part in ("score", "attention"))
+        if not isinstance(inner, Attention) or not isinstance(score, ScoreModule):
+            continue
+        if score.value().core == "distance":
+            yield _Place(f"{name}.attention".removeprefix("."), inner, score)
+
+
+@final
+class _Watch:
+    """What one attention does in the first batch."""
+
+    def __init__(self, place: _Place) -> None:
+        self.place = place
+        self.distance: float | None = None
+        self.called = self.sees = False
+
+    def register(self) -> list[Any]:
+        layer = self.place.attention
+        return [layer.register_forward_pre_hook(self._before, with_kwargs=True)]
+
+    def expect_weights(self) -> None:
+        if self.called and not self.sees:
+            apart = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
+            got = f"none in {self.place.name}{apart}"
+            hint = "Set --bandwidth to about that, or omit it: it is then learned from there."
+            raise ConfigError(error_message("model.bandwidth", "some weight above 0 in the first batch", got, hint))
+
+    def _before(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        query, key, _ = args
+        around: dict[str, Any] = {name: kwargs.get(name) for name in ("mask", "bias")}
+        around["enable_gqa"] = kwargs.get("enable_gqa", False)
+        if not self.called:
+            self.called = True
+            self.distance = _median_distance(query, key, around)
+            score = self.place.score
+            if isinstance(score, KernelScore) and self.distance is not None:
+                score.start_from(self.distance)
+        if not self.sees:
+            kwargs = {**kwargs, "score": self.place.score.projected()}
+            ones = torch.ones_like(key[..., :1])
+            normalizer = kwargs.get("normalizer") or self.place.attention.normalizer
+            total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **around)
+            self.sees = bool(total.any())
+        return args, kwargs
+
+
+def _median_distance(query: Tensor, key: Tensor, around: dict[str, Any]) -> float | None:
+    """Return the median of ‖q−k‖ over visible pairs; None if there is none."""
+    found = attention_map(query, key, score=SquaredDistance(), normalizer=Identity(), **{**around, "bias": None})
+    step = max(1, math.ceil(query.shape[-2] / _MOST))
+    rows = [found.row(row) for row in range(0, query.shape[-2], step)]
+    squares = -2 * torch.stack(rows).double()
+    apart = squares[squares > 0].sqrt()
+    return float(apart.median()) if apart.numel() else None

@@ -1,0 +1,279 @@
+"""An attention mechanism described by names and numbers, as in flags, settings files and checkpoints."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from qkv.errors import ConfigError, error_message, nearest
+from qkv.nn.distance_scores import KERNELS, ConcatScore, KernelScore, kernel_value
+from qkv.nn.normalizers import LearnedEntmax, NormalizerModule, SinkSoftmax
+from qkv.nn.scores import CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.free import Uniform
+
+SCORES: Mapping[str, str] = MappingProxyType(
+    {
+        "scaled_dot": "q·k/√D",
+        "dot": "q·k",
+        "cosine": "g·q·k/(‖q‖‖k‖), g learned",
+        "bilinear": "qᵀMk",
+        "additive": "vᵀtanh(W_q q + W_k k)",
+        "nonlocal_concat": "relu(w_q·q + w_k·k)",
+        "squared_distance": "−‖q−k‖²/(2h²)",
+        "gaussian": "exp(−‖q−k‖²/(2h²))",
+        "boxcar": "1 if ‖q−k‖ ≤ h",
+        "epanechnikov": "max(0, 1 − (‖q−k‖/h)²)",
+        "triangular": "max(0, 1 − ‖q−k‖/h)",
+        "uniform": "1",
+        "learned": "a small network of q and k",
+    }
+)
+"""The scores by name, with their equations."""
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"mlp": "additive", "bahdanau": "additive", "general": "bilinear", "multiplicative": "bilinear"}
+)
+"""Other names of scores in the literature."""
+NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
+    {
+        "softmax": Softmax,
+        "sum": Sum,
+        "mean": Mean,
+        "hard": Hard,
+        "identity": Identity,
+        "sparsemax": Sparsemax,
+        "entmax": Entmax,
+        "sigmoid": Sigmoid,
+    }
+)
+_NON_NEGATIVE = frozenset({"gaussian", "boxcar", "epanechnikov", "triangular", "uniform"})
+_EQUAL_WIDTHS = frozenset({"dot", "scaled_dot", "cosine", *KERNELS})
+_NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """A score and a normalizer; the base of every model's configuration, so that all models have the same settings.
+
+    Names can be spelled with dashes or underscores, and with the aliases of the literature.
+
+    Args:
+        score: the name of a score, see `SCORES`; "none" where a model can do without attention.
+        normalizer: the name of a normalizer; None for "sum" over kernels and "softmax" over all other scores.
+        alpha: α of entmax, above 1, or "learned" for one per head between 1 and 2; None for 1.5.
+        sinks: whether each head has a learned sink, which lets it attend to nothing (softmax only).
+        bandwidth: h of a kernel or the squared distance; None learns it, from the median distance of the first batch.
+        power: of the Epanechnikov kernel; None for 2.
+
+    Raises:
+        ConfigError: a name is unknown (the message suggests the closest one), or a number or normalizer does not apply
+            to the score.
+
+    Example:
+        >>> Mechanism(score="general").score, Mechanism(score="gaussian").normalizer
+        ('bilinear', 'sum')
+        >>> Mechanism(score="dot", normalizer="sum")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.normalizer: expected softmax, mean, hard, identity, sparsemax, entmax or sigmoid
+        for dot; got "sum". Sums normalize scores that are never negative: boxcar, ...
+    """
+
+    score: str = "scaled_dot"
+    normalizer: str | None = None
+    alpha: float | Literal["learned"] | None = None
+    sinks: bool = False
+    bandwidth: float | None = None
+    power: float | None = None
+
+    def __post_init__(self) -> None:
+        score = score_name(self.score)
+        object.__setattr__(self, "score", score)
+        own = _own_normalizer(score)
+        object.__setattr__(self, "normalizer", own if self.normalizer is None else _normalizer(self.normalizer))
+        self._check()
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is attention at all."""
+        return self.score != _NONE
+
+    @property
+    def needs_equal_widths(self) -> bool:
+        """Whether queries and keys must have the same width."""
+        return self.score in _EQUAL_WIDTHS
+
+    @property
+    def rotates(self) -> bool:
+        """Whether rotary positions suit the score: of rotated vectors, only products and distances depend just on the
+        difference of positions.
+        """
+        return self.score in _EQUAL_WIDTHS or self.score == "bilinear"
+
+    @property
+    def without_gradient(self) -> str | None:
+        """The setting that gives the scores no gradient, as a flag; None if they have one."""
+        if self.normalizer == "hard":
+            return "--normalizer hard"
+        return "--score boxcar" if self.score == "boxcar" else None
+
+    def replaced(self, score: str | None = None, normalizer: str | None = None) -> "Mechanism":
+        """Return this mechanism with another score or normalizer, without the numbers that do not apply to them.
+
+        Example:
+            >>> Mechanism(score="gaussian", bandwidth=2.0).replaced(score="dot")
+            Mechanism(score='dot', normalizer='softmax', alpha=None, sinks=False, bandwidth=None, power=None)
+        """
+        kept = None if self.normalizer == _own_normalizer(self.score) else self.normalizer
+        new = Mechanism(score=score or self.score, normalizer=normalizer or kept)
+        return Mechanism(
+            score=new.score,
+            normalizer=new.normalizer,
+            alpha=self.alpha if new.normalizer == "entmax" else None,
+            sinks=self.sinks and new.normalizer == "softmax",
+            bandwidth=self.bandwidth if new.score in KERNELS else None,
+            power=self.power if new.score == "epanechnikov" else None,
+        )
+
+    def score_module(
+        self,
+        query_width: int,
+        key_width: int,
+        *,
+        hidden: int | None = None,
+        heads: int | None = None,
+        key_heads: int | None = None,
+    ) -> ScoreModule:
+        """Create the score, with new parameters.
+
+        Args:
+            query_width: D.
+            key_width: E; some scores need E = D.
+            hidden: A, of the additive score and the small network; None for D.
+            heads: H, for one set of parameters per head; None for one set. The small network has one for all heads.
+            key_heads: G, if groups of heads share a key head.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: the score does not support these widths.
+
+        Example:
+            >>> Mechanism(score="gaussian").score_module(8, 8, heads=2).log_bandwidth.shape
+            torch.Size([2])
+        """
+        if self.needs_equal_widths and query_width != key_width:
+            hint = 'For different widths use "bilinear" or "additive".'
+            expected = f"equal widths of query and key for {self.score!r}"
+            raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
+        if self.score in KERNELS and self.bandwidth is None:
+            return KernelScore(self.score, heads=heads, power=self.power)
+        if self.bandwidth is not None:
+            return FixedScore(kernel_value(self.score, self.bandwidth, self.power))
+        hidden = hidden or query_width
+        make: Mapping[str, Callable[[], ScoreModule]] = {
+            "cosine": lambda: CosineScore(heads=heads),
+            "nonlocal_concat": lambda: ConcatScore(query_width, key_width, heads=heads, key_heads=key_heads),
+            "learned": lambda: LearnedScore(query_width, key_width, hidden),
+            "uniform": lambda: FixedScore(Uniform()),
+        }
+        if self.score in make:
+            return make[self.score]()
+        return build_score(self.score, query_width, key_width, hidden=hidden, heads=heads, key_heads=key_heads)
+
+    def normalizer_part(self, heads: int | None = None) -> Normalizer | NormalizerModule | None:
+        """Create the normalizer, with new parameters if it has any.
+
+        Args:
+            heads: H, for one set of parameters per head; None for one set.
+
+        Returns:
+            A value or a module; None for the score's own default.
+
+        Example:
+            >>> Mechanism(normalizer="hard").normalizer_part()
+            Hard()
+        """
+        if self.sinks:
+            return SinkSoftmax(heads)
+        if self.alpha == "learned":
+            return LearnedEntmax(heads)
+        if self.alpha is not None:
+            return Entmax(float(self.alpha))
+        assert self.normalizer is not None
+        return None if self.normalizer == _own_normalizer(self.score) else NORMALIZERS[self.normalizer]()
+
+    def _check(self) -> None:
+        if not self.attends and (self.normalizer != "softmax" or self.sinks):
+            hint = "Choose a score, or omit what normalizes it."
+            raise ConfigError(error_message("model.normalizer", "a score to normalize", f'"{_NONE}"', hint))
+        if self.normalizer == "sum" and self.score not in _NON_NEGATIVE:
+            others = _listed([name for name in NORMALIZERS if name != "sum"])
+            hint = f"Sums normalize scores that are never negative: {_listed(sorted(_NON_NEGATIVE), 'and')}."
+            raise ConfigError(error_message("model.normalizer", f"{others} for {self.score}", '"sum"', hint))
+        self._expect_only("alpha", self.normalizer == "entmax", "--normalizer entmax", f"{self.normalizer}")
+        self._expect_only("sinks", self.normalizer == "softmax", "--normalizer softmax", f"{self.normalizer}")
+        distances = _listed([name for name in SCORES if name in KERNELS])
+        self._expect_only("bandwidth", self.score in KERNELS, f"--score {distances}", self.score)
+        self._expect_only("power", self.score == "epanechnikov", "--score epanechnikov", self.score)
+        for name, least in (("alpha", 1), ("bandwidth", 0), ("power", 0)):
+            number = getattr(self, name)
+            if isinstance(number, (int, float)) and not least < number < float("inf"):
+                hint = "1.5 lies between softmax and sparsemax." if name == "alpha" else "Omit it for the default."
+                raise ConfigError(error_message(f"model.{name}", f"a number above {least}", f"{number:g}", hint))
+        if isinstance(self.alpha, str) and self.alpha != "learned":
+            raise ConfigError(error_message("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', ""))
+
+    def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
+        if getattr(self, name) and not fits:
+            hint = f"Omit it, or use {expected}."
+            raise ConfigError(error_message(f"model.{name}", f"{expected} beside it", got, hint))
+
+
+def score_name(name: str) -> str:
+    """Return the name of a score as in `SCORES`, from any spelling.
+
+    Raises:
+        ConfigError: it is unknown (the message suggests the closest one), or is the ambiguous "concat".
+
+    Example:
+        >>> score_name("Scaled-Dot"), score_name("bahdanau")
+        ('scaled_dot', 'additive')
+        >>> score_name("concat")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.score: expected additive or nonlocal-concat; got "concat". Luong's concat is ...
+    """
+    known = _spelled(name)
+    known = ALIASES.get(known, known)
+    if known in SCORES or known == _NONE:
+        return known
+    if known == "concat":
+        hint = (
+            "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
+        )
+        raise ConfigError(error_message("model.score", "additive or nonlocal-concat", '"concat"', hint))
+    hint = nearest(known, [*SCORES, *ALIASES])
+    raise ConfigError(error_message("model.score", "the name of a score", repr(name), hint))
+
+
+def _own_normalizer(score: str) -> str:
+    return "sum" if score in _NON_NEGATIVE else "softmax"
+
+
+def _normalizer(name: str) -> str:
+    known = _spelled(name)
+    if known not in NORMALIZERS:
+        hint = nearest(known, NORMALIZERS)
+        raise ConfigError(error_message("model.normalizer", "the name of a normalizer", repr(name), hint))
+    return known
+
+
+def _spelled(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _listed(names: Iterable[str], last: str = "or") -> str:
+    *most, end = names
+    return f"{', '.join(most)} {last} {end}" if most else end

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from qkv.data.segments import bare, join_words, words
+from qkv.data.segments import bare, join_pieces, split_text
 from qkv.data.tokenizer import Tokenizer
 
 
@@ -74,7 +74,7 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         unknown[number - tokenizer.size] if number >= tokenizer.size else tokenizer.vocabulary.pieces[number]
         for number in kept
     ]
-    return join_words(pieces) if tokenizer.kind == "word" else "".join(pieces)
+    return join_pieces(pieces, tokenizer.kind)
 
 
 def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> list[str]:
@@ -99,7 +99,7 @@ def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
         >>> surfaces("hello Zuri", tokenizer)
         ['hello', 'Zuri']
     """
-    return [bare(piece) for piece in words(text)] if tokenizer.kind == "word" else list(text)
+    return [bare(piece) if tokenizer.kind == "word" else piece for piece in split_text(text, tokenizer.kind)]
 
 
 def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[int, str]]:
@@ -107,5 +107,4 @@ def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[in
     if tokenizer.kind == "bpe" or tokenizer.unk not in ids:
         return [(number, "") for number in ids]
     text = text.lower() if tokenizer.vocabulary.lowercase else text
-    pieces: Iterable[str] = words(text) if tokenizer.kind == "word" else text
-    return list(zip(ids, pieces, strict=True))
+    return list(zip(ids, split_text(text, tokenizer.kind), strict=True))

@@ -7,15 +7,20 @@ space before them; each digit and each punctuation mark is separate.
 `word` keeps letters and digits together and makes each punctuation mark its own token. A mark that touches its neighbor
 carries a joiner on that side (Klein et al. 2017, "OpenNMT"), so that "(t-shirt)" is restored without spaces while the
 words themselves stay plain.
+
+`none` takes the tokens that spaces separate as they are: phones, glosses, text that is tokenized already. A joiner
+marks one that spells a special token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from unicodedata import category
 
 from tokenizers import Regex, pre_tokenizers
 
 from qkv.errors import DataError, error_message
 
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
+"""The first four pieces of every vocabulary; no text ever encodes to the first three."""
 JOINER = "￭"
 JOINER_IN_TEXT = "■"
 """Replacement for a joiner that occurs in the text itself."""
@@ -209,3 +214,31 @@ def require_text(text: str) -> str:
         hint = "Read the text with a strict UTF-8 decoder."
         raise DataError(error_message("text", "characters that UTF-8 can encode", got, hint)) from None
     return text
+
+
+def split_text(text: str, kind: str) -> Iterable[str]:
+    """Split a text into the tokens of a kind that has whole tokens.
+
+    Args:
+        text: any text.
+        kind: "word", "char" or "none".
+
+    Example:
+        >>> [list(split_text("it's ok", kind)) for kind in ("word", "none")]
+        [['it', "￭'￭", 's', 'ok'], ["it's", 'ok']]
+    """
+    if kind == "none":
+        return [JOINER + token if token.lstrip(JOINER) in SPECIALS else token for token in text.split()]
+    return words(text) if kind == "word" else text
+
+
+def join_pieces(pieces: Sequence[str], kind: str) -> str:
+    """Join tokens to a text, the inverse of `split_text` up to spaces.
+
+    Example:
+        >>> join_pieces(["it", "￭'￭", "s"], "word"), join_pieces(["a", "b"], "none"), join_pieces(["a", "b"], "char")
+        ("it's", 'a b', 'ab')
+    """
+    if kind == "none":
+        return " ".join(piece[1:] if piece != piece.lstrip(JOINER) in SPECIALS else piece for piece in pieces)
+    return join_words(pieces) if kind == "word" else "".join(pieces)

@@ -1,4 +1,4 @@
-"""Text to ids and back: byte pairs, words or characters, trained on the training text."""
+"""Text to ids and back: byte pairs, words, characters, or what spaces separate; trained on the training text."""
 
 import json
 from collections import Counter
@@ -9,8 +9,8 @@ from typing import final
 import tokenizers
 from tokenizers import models, trainers
 
-from qkv.data.segments import bare, bpe_splitter, byte_alphabet, chunks, join_words, require_text, words
-from qkv.data.vocabulary import SPECIALS, Kind, Vocabulary, check_kind
+from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
+from qkv.data.vocabulary import Kind, Vocabulary, check_kind
 from qkv.errors import ConfigError, DataError, error_message
 
 _BYTES = byte_alphabet()
@@ -26,8 +26,9 @@ _MOST = 1_000_000
 class Tokenizer:
     """Text to ids and back.
 
-    `bpe` restores every text exactly. So does `char`, except for unseen characters, which become U+FFFD. `word` writes
-    single spaces, and "<unk>" for unseen words. `lowercase` lower-cases the text first (by `str.lower`).
+    `bpe` restores every text exactly. So does `char`, except for unseen characters, which become U+FFFD. `word` and
+    `none` (what spaces separate) write single spaces, and "<unk>" for unseen tokens. `lowercase` lower-cases the text
+    first (by `str.lower`).
 
     Args:
         vocabulary: the trained vocabulary; use `learn` or `from_json` to get a tokenizer.
@@ -62,10 +63,11 @@ class Tokenizer:
 
         Args:
             texts: the training text; for a joint vocabulary both languages.
-            kind: "bpe" (byte pairs, nothing is ever unknown), "word" or "char".
+            kind: "bpe" (byte pairs, nothing is ever unknown), "word", "char", or "none" for text whose tokens are
+                separated by spaces already.
             size: maximum number of tokens, including the four special ones and, for "bpe", the 256 bytes.
             lowercase: whether to lower-case text here and in `encode`.
-            minimum: minimum frequency of a word, a character or, for "bpe", a pair.
+            minimum: minimum frequency of a token or, for "bpe", a pair.
 
         Returns:
             The tokenizer.
@@ -88,13 +90,13 @@ class Tokenizer:
             return cls(_learn_byte_pairs(prepared, size, minimum, lowercase))
         counts: Counter[str] = Counter()
         for text in prepared:
-            counts.update(words(text) if checked == "word" else text)
+            counts.update(split_text(text, checked))
         frequent = sorted((piece for piece in counts if counts[piece] >= minimum), key=lambda p: (-counts[p], p))
         return cls(Vocabulary(checked, lowercase, (*SPECIALS, *frequent[: size - len(SPECIALS)]), ()))
 
     @property
     def kind(self) -> Kind:
-        """The kind of tokens: "bpe", "word" or "char"."""
+        """The kind of tokens: "bpe", "word", "char" or "none"."""
         return self.vocabulary.kind
 
     @property
@@ -136,7 +138,7 @@ class Tokenizer:
             return [number for part in parts for number in self._byte_pairs.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]
-        ids = (self._word_id(word) for word in words(text))
+        ids = (self._word_id(word) for word in split_text(text, self.kind))
         # Merged only at the end: the garbage collector rescans one growing list at each run, which is quadratic in
         # total; it does not rescan tuples of integers.
         runs = list(iter(lambda: tuple(islice(ids, CHUNK)), ()))
@@ -164,8 +166,8 @@ class Tokenizer:
             body = b"".join(self._bytes(number) for number in kept if number != self.unk)
             return body.decode("utf-8", errors="replace").removeprefix(" ")
         pieces = [self.vocabulary.pieces[number] for number in kept]
-        if self.kind == "word":
-            return join_words(pieces)
+        if self.kind != "char":
+            return join_pieces(pieces, self.kind)
         return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -223,7 +225,8 @@ class Tokenizer:
 
     def _word_id(self, word: str) -> int:
         # A mark whose joiners never occurred in training is better looked up without them than treated as unknown.
-        return self._ids.get(word, self._ids.get(bare(word), self.unk))
+        other = bare(word) if self.kind == "word" else word
+        return self._ids.get(word, self._ids.get(other, self.unk))
 
     def _checked(self, ids: Iterable[int]) -> Iterator[int]:
         for number in ids:
@@ -237,7 +240,7 @@ class Tokenizer:
 
     def _piece(self, number: int) -> str:
         piece = self.vocabulary.pieces[number]
-        if number < len(SPECIALS) or self.kind == "char":
+        if number < len(SPECIALS) or self.kind in ("char", "none"):
             return piece
         if self.kind == "word":
             return bare(piece) or piece

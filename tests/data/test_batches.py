@@ -74,6 +74,15 @@ def test_example_longer_than_the_budget_is_named() -> None:
         token_batches(examples, 20, 0, 0)
 
 
+def test_batches_of_so_many_examples_have_as_many_whatever_their_size() -> None:
+    examples = [Example((1,) * n, (1,) * n, n) for n in range(1, 24)]
+    for epoch in range(3):
+        batches = token_batches(examples, tokens=1, seed=3, epoch=epoch, rows=5)
+        assert sorted(map(len, batches)) == [3, 5, 5, 5, 5]
+        assert sorted(place for batch in batches for place in batch) == list(range(23))
+        assert all(max(batch) - min(batch) < 5 for batch in batches), "alike in length"
+
+
 def test_nothing_to_batch_is_refused() -> None:
     with pytest.raises(DataError, match="examples"):
         token_batches([], 20, 0, 0)

@@ -165,11 +165,11 @@ def test_features_that_fit_no_wide_part_are_named() -> None:
     ("given", "message"),
     [
         ({"encoder": "grv"}, 'Did you mean "gru"?'),
-        ({"width": 15}, "model.width: expected a divisor of model.width; got 2 parts of width 15"),
+        ({"width": 15}, "model.width: expected an even width, for two directions; got 15"),
         ({"encoder": "transformer", "heads": 3, "width": 16}, "model.heads: expected a divisor"),
         ({"word_dropout": 1.0}, "model.word_dropout: expected a fraction in [0, 1)"),
         ({"labels": 0}, "model.labels: expected at least 1"),
-        ({"wide": 0}, "model.wide: expected at least 1 bucket; got 0"),
+        ({"wide": 0}, "model.wide: expected at least 1; got 0"),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:

@@ -244,7 +244,7 @@ def test_bidirectional_states_are_pytorchs_on_each_sentence_alone() -> None:
         (RecurrentConfig, {"hidden": 0}, "model.hidden: expected at least 1"),
         (RecurrentConfig, {"cell": "gur"}, 'model.cell: .* Did you mean "gru"'),
         (RecurrentConfig, {"score": "aditive"}, 'Did you mean "additive"'),
-        (TransformerConfig, {"score": "none"}, "model.score: expected one of its names"),
+        (TransformerConfig, {"score": "none"}, "model.score: expected a score, because a Transformer is attention"),
         (RecurrentConfig, {"dropout": 1.0}, "model.dropout: expected a fraction"),
         (TransformerConfig, {"heads": 3}, "model.heads: expected a divisor"),
         (TransformerConfig, {"attention_dropout": -0.1}, "model.attention_dropout: expected a fraction"),
@@ -289,7 +289,7 @@ def test_a_source_without_columns_is_an_empty_sentence(kind: tuple[str, dict[str
 @pytest.mark.parametrize("wiring", ["bahdanau", "luong"])
 def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring: str) -> None:
     torch.manual_seed(0)
-    config = RecurrentConfig(20, "gru", score, wiring, 8, 8, 8, memory="split")  # type: ignore[arg-type]
+    config = RecurrentConfig(20, "gru", wiring, 8, 8, 8, score=score, memory="split")  # type: ignore[arg-type]
     model = RecurrentTranslator(config).double().eval()
     source, lengths = torch.randint(4, 20, (2, 5)), torch.tensor([5, 3])
     state, values = model.read(source, lengths)

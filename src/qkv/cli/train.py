@@ -1,51 +1,73 @@
-"""`qkv train`: from text files to a trained model."""
+"""`qkv train translate`: from parallel text to a trained model."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.training import Given, follow
+from qkv.cli.training import follow
+from qkv.errors import ConfigError, error_message
+
+_Path = Path | None
 
 
 @guarded
 def train_translate(
-    source: Annotated[Path | None, typer.Option(help="Source sentences, one per line (.gz too).")] = None,
-    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Or one file with source<TAB>target on each line.")] = None,
-    valid_source: Annotated[Path | None, typer.Option(help="Sources to validate on; held out if not given.")] = None,
-    valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    valid_data: Annotated[Path | None, typer.Option(help="Or one file with source<TAB>target.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder. Run the same command again to resume.")] = None,
-    model: Annotated[str | None, typer.Option(help="transformer (default), gru, lstm or rnn.")] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(
-            help="additive (default for RNNs), scaled_dot (default for transformer), dot, bilinear, or none (RNNs)."
-        ),
+    source: Annotated[_Path, f.option("Source sentences, one per line (.gz too).", f.DATA)] = None,
+    target: Annotated[_Path, f.option("Their translations, line by line.", f.DATA)] = None,
+    data: Annotated[_Path, f.option("Or one file with source<TAB>target on each line.", f.DATA)] = None,
+    valid_source: Annotated[_Path, f.option("Sources to validate on; held out if not given.", f.DATA)] = None,
+    valid_target: Annotated[_Path, f.option("Their translations.", f.DATA)] = None,
+    valid_data: Annotated[_Path, f.option("Or one file with source<TAB>target.", f.DATA)] = None,
+    tokenizer: f.Tokenizer = None,
+    vocabulary: f.Vocabulary = None,
+    lowercase: f.Lowercase = None,
+    longest: Annotated[int | None, f.option("Maximum tokens per line (256).", f.DATA)] = None,
+    out: f.Out = None,
+    model: Annotated[str | None, f.option("transformer (default), gru, lstm or rnn.", f.MODEL)] = None,
+    encoder: Annotated[str | None, f.option("The encoder alone, if it is of another kind.", f.MODEL)] = None,
+    decoder: Annotated[str | None, f.option("The decoder alone, in place of --model.", f.MODEL)] = None,
+    encoder_layers: Annotated[int | None, f.option("Layers of the encoder (transformer 3, others 1).", f.MODEL)] = None,
+    decoder_layers: Annotated[int | None, f.option("Layers of the decoder (transformer 3, others 1).", f.MODEL)] = None,
+    width: Annotated[int | None, f.option("Width of the states (transformer 256, others 512).", f.MODEL)] = None,
+    positions: Annotated[str | None, f.option("sinusoidal (default) or none (transformer).", f.MODEL)] = None,
+    memory: Annotated[
+        str | None, f.option("Encoder states are keys and values: whole (default) or split in two.", f.MODEL)
+    ] = None,
+    wiring: Annotated[
+        str | None, f.option("Recurrent decoders attend before a step, bahdanau (default), or after, luong.", f.MODEL)
     ] = None,
     copy: Annotated[
-        str | None, typer.Option(help="Also copy words from the source: mixture, joint, or none (default).")
+        str | None, f.option("Also copy words from the source: mixture, joint, or none (default).", f.MODEL)
     ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="bpe (default), word or char; learned from the training text.")
+    dropout: f.Dropout = None,
+    score: f.Score = None,
+    normalizer: f.Normalizer = None,
+    cross_score: Annotated[
+        str | None, f.option("Of the attention to the source alone; --score sets all of a Transformer's.", f.ATTENTION)
     ] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Maximum vocabulary size (8000).")] = None,
-    lowercase: Annotated[bool | None, typer.Option("--lowercase", help="Lower-case all text.")] = None,
-    longest: Annotated[int | None, typer.Option(help="Maximum tokens per line (256).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of training steps (3000).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate (0.001).")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32 (default), bfloat16, or auto: the faster one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed (0).")] = None,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
-    config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags override it.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", help="Initialize with the weights of another run.")] = None,
-    tokenizer_from: Annotated[
-        Path | None, typer.Option(help="Use the tokenizer of another run, so that both models can translate together.")
-    ] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard (extra: log).")] = False,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
+    cross_normalizer: Annotated[str | None, f.option("Of the attention to the source alone.", f.ATTENTION)] = None,
+    alpha: f.Alpha = None,
+    sinks: f.Sinks = None,
+    bandwidth: f.Bandwidth = None,
+    power: f.Power = None,
+    heads: f.Heads = None,
+    window: f.Window = None,
+    steps: f.Steps = None,
+    epochs: f.Epochs = None,
+    batch_tokens: f.BatchTokens = None,
+    batch_size: f.BatchSize = None,
+    learning_rate: f.Rate = None,
+    label_smoothing: f.Smoothing = None,
+    patience: f.Patience = None,
+    precision: f.Precision = None,
+    seed: f.Seed = None,
+    device: f.Device = "cpu",
+    config: f.Config = None,
+    start: f.From = None,
+    tokenizer_from: f.TokenizerFrom = None,
+    tensorboard: f.Tensorboard = False,
+    print_config: f.PrintConfig = False,
 ) -> None:
     """Train a translation model from two parallel files, or one TSV file.
 
@@ -53,20 +75,10 @@ def train_translate(
 
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """
+    given = dict(locals())
     from qkv.tasks.training import RECIPE
 
-    flags: dict[str, dict[str, Any]] = {
-        "data": {
-            "source": source,
-            "target": target,
-            "data": data,
-            "valid_source": valid_source,
-            "valid_target": valid_target,
-            "valid_data": valid_data,
-            "longest": longest,
-        },
-        "tokenizer": {"kind": tokenizer, "size": vocabulary, "lowercase": lowercase},
-        "model": {"kind": model, "score": score, "copy": copy},
-        "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
-    }
-    follow(RECIPE, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
+    if model is not None and decoder is not None:
+        hint = "--model sets the kind of both sides, --encoder and --decoder that of one."
+        raise ConfigError(error_message("--decoder", "no --model beside it", "both", hint))
+    follow(RECIPE, given, {"model": "model.kind", "decoder": "model.kind"})

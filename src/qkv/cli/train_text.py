@@ -1,68 +1,73 @@
 """`qkv train generate`: from a text file to a trained language model."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.training import Given, follow
+from qkv.cli.training import follow
 
 
 @guarded
 def train_generate(
-    text: Annotated[Path | None, typer.Option(help="A file of plain text (.gz too).")] = None,
+    text: Annotated[Path | None, f.option("A file of plain text (.gz too).", f.DATA)] = None,
     valid_text: Annotated[
-        Path | None, typer.Option(help="Another file for validation; default: the end is held out.")
+        Path | None, f.option("Another file for validation; default: the end is held out.", f.DATA)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder. Run the same command again to resume.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="characters (default) or subwords, learned from the text.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Maximum vocabulary size (8000).")] = None,
-    context: Annotated[int | None, typer.Option(help="Context length in tokens (256).")] = None,
+    tokenizer: Annotated[
+        str | None,
+        f.option("char (default), word, bpe or none (split at spaces).", f.DATA, "--tokenizer", "--tokens"),
+    ] = None,
+    vocabulary: f.Vocabulary = None,
+    lowercase: f.Lowercase = None,
+    out: f.Out = None,
+    model: Annotated[str | None, f.option("transformer (default), gru, lstm or rnn.", f.MODEL)] = None,
+    layers: Annotated[int | None, f.option("Layers (transformer 4, others 1).", f.MODEL)] = None,
+    width: Annotated[int | None, f.option("Width of the model (transformer 192, others 256).", f.MODEL)] = None,
+    context: Annotated[int | None, f.option("Context length in tokens (256).", f.MODEL)] = None,
     positions: Annotated[
-        str | None, typer.Option(help="rotary (default), learned, sinusoidal, alibi, relative or none.")
+        str | None,
+        f.option(
+            "rotary (default for products and distances), sinusoidal (default for others), learned, alibi, relative or "
+            "none.",
+            f.MODEL,
+        ),
     ] = None,
-    score: Annotated[str | None, typer.Option(help="scaled_dot (default), dot, bilinear or additive.")] = None,
+    dropout: f.Dropout = None,
+    score: f.Score = None,
+    normalizer: f.Normalizer = None,
+    alpha: f.Alpha = None,
+    sinks: f.Sinks = None,
+    bandwidth: f.Bandwidth = None,
+    power: f.Power = None,
+    heads: f.Heads = None,
+    key_heads: Annotated[
+        int | None, f.option("Heads of keys and values, shared by groups of heads.", f.ATTENTION)
+    ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Number of earlier positions that attention sees; default: all.")
+        int | None, f.option("Number of earlier positions that attention sees; default: all.", f.ATTENTION)
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Blocks (4).")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of the model (192).")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads per attention (6).")] = None,
-    key_heads: Annotated[int | None, typer.Option(help="Heads of keys and values, shared by groups of heads.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Dropout in training (0.1).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of training steps (2000).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate (0.006).")] = None,
-    precision: Annotated[str | None, typer.Option(help="float32 (default), bfloat16, or auto: the faster one.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed (0).")] = None,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
-    config: Annotated[Path | None, typer.Option(help="Settings as a TOML file; flags override it.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", help="Initialize with the weights of another run.")] = None,
-    tokenizer_from: Annotated[Path | None, typer.Option(help="Use the tokenizer of another run, of any task.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard (extra: log).")] = False,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Show all settings as TOML and exit.")] = False,
+    steps: f.Steps = None,
+    epochs: f.Epochs = None,
+    batch_tokens: f.BatchTokens = None,
+    batch_size: f.BatchSize = None,
+    learning_rate: f.Rate = None,
+    label_smoothing: f.Smoothing = None,
+    patience: f.Patience = None,
+    precision: f.Precision = None,
+    seed: f.Seed = None,
+    device: f.Device = "cpu",
+    config: f.Config = None,
+    start: f.From = None,
+    tokenizer_from: f.TokenizerFrom = None,
+    tensorboard: f.Tensorboard = False,
+    print_config: f.PrintConfig = False,
 ) -> None:
     """Train a language model on a text file; it learns to continue any text.
 
     Example: qkv train generate --text plays.txt --out runs/plays
     """
-    from qkv.tasks.language_training import RECIPE, token_kind
+    given = dict(locals())
+    from qkv.tasks.language_training import RECIPE
 
-    model = {
-        "context": context,
-        "positions": positions,
-        "score": score,
-        "window": window,
-        "layers": layers,
-        "width": width,
-        "heads": heads,
-        "key_heads": key_heads,
-        "dropout": dropout,
-    }
-    flags: dict[str, dict[str, Any]] = {
-        "data": {"text": text, "valid_text": valid_text},
-        "tokenizer": {"kind": token_kind(tokens), "size": vocabulary},
-        "model": model,
-        "training": {"steps": steps, "learning_rate": learning_rate, "precision": precision, "seed": seed},
-    }
-    follow(RECIPE, flags, Given(config, start, tokenizer_from, out, device, tensorboard, print_config))
+    follow(RECIPE, given, {"model": "model.kind"})

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import typer
 
+from qkv.cli.flags import alpha, setting_of, tables
+
 if TYPE_CHECKING:
     from qkv.train.outcome import Outcome
 
@@ -27,13 +29,13 @@ class Recipe(Protocol):
         """Train, or resume."""
 
 
-class Given(NamedTuple):
-    """The flags that every training has.
+class _Run(NamedTuple):
+    """The flags that set nothing in the configuration.
 
     Attributes:
         config: settings as a TOML file.
         start: the run to start from.
-        tokens: the run whose tokenizer is used.
+        tokenizer_from: the run whose tokenizer is used.
         out: the run folder.
         device: compute device.
         tensorboard: whether to also log to TensorBoard.
@@ -42,50 +44,48 @@ class Given(NamedTuple):
 
     config: Path | None
     start: Path | None
-    tokens: Path | None
+    tokenizer_from: Path | None
     out: Path | None
     device: str
     tensorboard: bool
     print_config: bool
 
 
-_FLAGS = {
-    "tokenizer.size": "--vocabulary",
-    "tokenizer.kind": "--tokenizer",
-    "model.kind": "--model",
-    "model.encoder": "--model",
-}
-"""Flags whose names differ from the settings that they set."""
+def follow(recipe: Recipe, flags: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
+    """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
-
-def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> None:
-    """Train with flags and files: flags override the file, and the file overrides the run that training starts from."""
+    Args:
+        recipe: the task.
+        flags: all flags of the command by name; None where they were not given.
+        renamed: the settings of the flags that mean something else in this command.
+    """
     from qkv.errors import QkvError
     from qkv.tasks.origin import open_origin, origin_tables
     from qkv.tasks.settings import merge, read_toml
 
-    written = {table: {name: item for name, item in row.items() if item is not None} for table, row in flags.items()}
-    origin = open_origin(given.start, recipe.task, given.tokens)
+    given = _Run(**{name: flags[name] for name in _Run._fields})
+    written = {flag: item for flag, item in flags.items() if item is not None and flag not in _Run._fields}
+    if "alpha" in written:
+        written["alpha"] = alpha(written["alpha"])
+    origin = open_origin(given.start, recipe.task, given.tokenizer_from)
     below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
-    tables = merge(below, written)
     try:
-        _follow(recipe, tables, given, origin)
+        _follow(recipe, merge(below, tables(written, renamed)), given, origin)
     except QkvError as error:
-        raise type(error)(_as_typed(str(error), written)) from error
+        raise type(error)(_as_typed(str(error), {setting_of(flag, renamed): flag for flag in written})) from error
 
 
-def _as_typed(message: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+def _as_typed(message: str, flags: Mapping[str, str]) -> str:
     """Add the flag that set a setting to a message, or replace the setting by it."""
     name, expected, rest = message.partition(": expected ")
-    settings = [f"{table}.{key}" for table, row in written.items() for key in row]
-    typed = [setting for setting in settings if name in (setting, setting.partition(".")[2])]
+    typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]
     if not expected or len(typed) != 1:
         return message
-    flag = _FLAGS.get(typed[0], f"--{typed[0].partition('.')[2].replace('_', '-')}")
-    return f"{flag} ({typed[0]}){expected}{rest}"
+    flag = flags[typed[0]].replace("_", "-")
+    return f"--{flag} ({typed[0]}){expected}{rest}"
 
 
-def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: Given, origin: Any) -> None:
+def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:
     from qkv.tasks.origin import expect_tokenizer
     from qkv.tasks.settings import to_toml
     from qkv.tasks.streams import write_lines

@@ -81,7 +81,9 @@ class Batch:
         )
 
 
-def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: int) -> list[list[int]]:
+def token_batches(
+    examples: Sequence[Example], tokens: int, seed: int, epoch: int, rows: int | None = None
+) -> list[list[int]]:
     """Group examples of about equal length into batches for one epoch of training.
 
     The result depends only on the lengths, `tokens`, `seed` and `epoch`: resuming within an epoch takes its number and
@@ -92,6 +94,7 @@ def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: in
         tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
         seed: random seed of the order.
         epoch: number of the epoch, from 0.
+        rows: number of examples in a batch, whatever their size; None for as many as `tokens` allows.
 
     Returns:
         The indices of the examples of each batch; each index occurs once.
@@ -110,14 +113,17 @@ def token_batches(examples: Sequence[Example], tokens: int, seed: int, epoch: in
     lengths = [(len(example.source), len(example.target) + _FRAME) for example in examples]
     widths = [max(pair) for pair in lengths]
     longest = max(range(len(widths)), key=widths.__getitem__)
-    if widths[longest] > tokens:
+    if rows is None and widths[longest] > tokens:
         got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
         hint = "Raise it, or remove such long texts."
         raise ConfigError(error_message("tokens", "at least the size of the longest example", got, hint))
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
-    batches = _cut(order, widths, tokens)
+    if rows is None:
+        batches = _cut(order, widths, tokens)
+    else:
+        batches = [order[place : place + rows] for place in range(0, len(order), rows)]
     shuffled = [random.random() for _ in batches]
     return [batches[place] for place in sorted(range(len(batches)), key=shuffled.__getitem__)]
 

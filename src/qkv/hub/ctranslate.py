@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, error_message
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
 
@@ -35,9 +36,7 @@ def to_ctranslate2(
     """
     specs = _library()
     score = model.config.score
-    if score not in _SCALES:
-        hint = "Export to ONNX, which supports any score, or train with --score scaled_dot."
-        raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", score, hint))
+    _check_parts(model)
     spec = specs.TransformerSpec.from_config(
         (model.config.encoder_layers, model.config.decoder_layers),
         model.config.heads,
@@ -45,7 +44,7 @@ def to_ctranslate2(
     )
     table = sinusoidal(positions, model.config.width).numpy()
     for side, blocks, norm in (
-        (spec.encoder, model.encoder, model.encoder_norm),
+        (spec.encoder, _blocks(model), model.encoder_norm),
         (spec.decoder, model.decoder, model.decoder_norm),
     ):
         side.scale_embeddings = np.dtype("float32").type(model.config.width**0.5)
@@ -61,6 +60,25 @@ def to_ctranslate2(
     out.mkdir(parents=True, exist_ok=True)
     spec.validate()
     spec.save(str(out))
+
+
+def _blocks(model: TransformerTranslator) -> nn.ModuleList:
+    assert isinstance(model.encoder, nn.ModuleList)
+    return model.encoder
+
+
+def _check_parts(model: TransformerTranslator) -> None:
+    config, plain = model.config, Mechanism()
+    hint = "Export to ONNX, which supports any score, or train with --score scaled_dot."
+    for mechanism in (config.replaced(), config.cross):
+        if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
+            got = mechanism.score if mechanism.score not in _SCALES else f"{mechanism}"
+            raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", got, hint))
+    for name in ("encoder", "window", "positions"):
+        got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
+        if got != usual:
+            hint = f"Train without --{name}."
+            raise UnsupportedError(error_message("--to", "what CTranslate2 computes", f"{name} {got}", hint))
 
 
 def _library() -> Any:

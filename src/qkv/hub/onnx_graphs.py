@@ -166,7 +166,10 @@ def _check_parts(model: Exportable) -> None:
     if isinstance(model, TextClassifier) and model.wide is not None:
         hint = "Train without wide under [model]."
         raise UnsupportedError(error_message("--to", "a model that reads only tokens", "one with a wide part", hint))
-    if isinstance(model, LanguageModel) and config.window is not None:
+    if isinstance(model, TransformerTranslator) and config.encoder is not None:
+        hint = "Train with --model transformer."
+        raise UnsupportedError(error_message("--to", "an encoder that can be exported to ONNX", config.encoder, hint))
+    if config.window is not None:
         hint = "Train without --window."
         raise UnsupportedError(error_message("--to", "attention to all earlier positions", "a sliding window", hint))
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from qkv.models.pointer import PointerConfig, PointerNetwork
     from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+    from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
     from qkv.models.regression import NadarayaWatson
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
@@ -22,6 +23,8 @@ __all__ = [
     "PointerNetwork",
     "ReaderConfig",
     "RecurrentConfig",
+    "RecurrentDecoderConfig",
+    "RecurrentLanguageModel",
     "RecurrentTranslator",
     "TextClassifier",
     "TextTagger",
@@ -40,6 +43,8 @@ __getattr__ = lazy(
         "PointerNetwork": "qkv.models.pointer",
         "ReaderConfig": "qkv.models.reader",
         "RecurrentConfig": "qkv.models.recurrent",
+        "RecurrentDecoderConfig": "qkv.models.recurrent_decoder",
+        "RecurrentLanguageModel": "qkv.models.recurrent_decoder",
         "RecurrentTranslator": "qkv.models.recurrent",
         "TextClassifier": "qkv.models.reader",
         "TextTagger": "qkv.models.reader",

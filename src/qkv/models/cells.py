@@ -1,12 +1,17 @@
-"""One step of a recurrent cell, given precomputed gate inputs."""
+"""One step of a recurrent cell, given precomputed gate inputs; and of several layers of cells."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from qkv.linalg.matmul import Linear, kept_weight
+from qkv.linalg.session import Session
+from qkv.nn.dropout import Dropout
 from qkv.nn.recurrent.gated import gated
+from qkv.nn.recurrent.repeated import Repeated
 
 Hidden = tuple[Tensor, ...]
 """The state of a cell: (B, M); for the LSTM, hidden and cell state."""
@@ -85,3 +90,64 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
 STEPS: Mapping[str, Callable[[Tensor, Tensor, Hidden], Hidden]] = MappingProxyType(
     {"rnn": rnn_step, "gru": gru_step, "lstm": lstm_step}
 )
+
+
+@final
+class LayerAbove(nn.Module):
+    """The parameters of a cell that reads the states of another one.
+
+    Args:
+        cell: the kind of cell.
+        width: width of both states.
+        dropout: on what it reads, in training.
+    """
+
+    def __init__(self, cell: str, width: int, dropout: float) -> None:
+        super().__init__()
+        self.from_below = Linear(width, gates(cell) * width)
+        self.from_hidden = Linear(width, gates(cell) * width)
+        self.dropout = Dropout(dropout)
+
+
+def top(cell: str, hidden: Hidden) -> Tensor:
+    """Return the visible state of the last layer, (B, M)."""
+    return hidden[-2 if cell == "lstm" else -1]
+
+
+def stacked(
+    cell: str, lowest: Callable[[Tensor], Tensor], above: Sequence[LayerAbove], steps: int, session: Session | None
+) -> Callable[[Tensor, Hidden], Hidden]:
+    """Return one step of several layers of cells.
+
+    Args:
+        cell: the kind of cell.
+        lowest: U h + b of the lowest layer.
+        above: the layers above it, in order.
+        steps: the largest number of steps.
+        session: keeps packed weights; None to keep nothing.
+
+    Returns:
+        A function of W x + b of the lowest layer, (B, gates · M), and the states of all layers: the next states.
+
+    Example:
+        >>> step = stacked("gru", torch.nn.Linear(4, 12), [LayerAbove("gru", 4, 0.0)], steps=1, session=None)
+        >>> [state.shape for state in step(torch.zeros(2, 12), (torch.zeros(2, 4), torch.zeros(2, 4)))]
+        [torch.Size([2, 4]), torch.Size([2, 4])]
+    """
+    parts, one = 2 if cell == "lstm" else 1, STEPS[cell]
+    pairs = [
+        (_repeated(layer.from_below, steps, session), _repeated(layer.from_hidden, steps, session)) for layer in above
+    ]
+
+    def step(given: Tensor, hidden: Hidden) -> Hidden:
+        after = one(given, lowest(hidden[0]), hidden[:parts])
+        for depth, (layer, (below, again)) in enumerate(zip(above, pairs, strict=True), start=1):
+            own = hidden[parts * depth : parts * (depth + 1)]
+            after += one(below(layer.dropout(after[-parts])), again(own[0]), own)
+        return after
+
+    return step
+
+
+def _repeated(layer: Linear, steps: int, session: Session | None) -> Repeated:
+    return Repeated(layer.weight, layer.bias, steps, kept_weight(session, layer))

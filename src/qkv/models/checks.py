@@ -1,13 +1,15 @@
 """Checks shared by all models: sizes at construction, tokens at run time."""
 
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, error_message, nearest
+from qkv.nn.mechanism import Mechanism
 
 _LAYERS = 10_000
 """Maximum number of layers of any kind: nothing deeper was ever trained, and each takes milliseconds to create."""
@@ -45,6 +47,84 @@ def check_config(config: Any) -> None:
             raise ConfigError(error_message(name, f"at most {_LAYERS:,}", str(value), "Use fewer, wider layers."))
         elif kind is float and not 0 <= value < 1:
             raise ConfigError(error_message(name, "a fraction in [0, 1)", str(value), "0 disables it."))
+        elif value is not None and get_origin(kind) in (Union, UnionType):
+            _check_optional(name, kind, value)
+
+
+def _check_optional(name: str, kind: Any, value: Any) -> None:
+    """Check a setting that can be None: a name or a size."""
+    choices = [part for part in get_args(kind) if part is not NoneType]
+    names = [known for part in choices if get_origin(part) is Literal for known in get_args(part)]
+    if int in choices and value < 1:
+        raise ConfigError(error_message(name, "at least 1", str(value), "Omit it for the default."))
+    if names and len(choices) == 1 and value not in names:
+        raise ConfigError(error_message(name, "one of its names", repr(value), nearest(str(value), names)))
+
+
+def expect_attention(score: str) -> None:
+    """Refuse "none" for a model that consists of attention.
+
+    Raises:
+        ConfigError: the score is "none".
+
+    Example:
+        >>> expect_attention("dot")
+    """
+    if score == "none":
+        hint = "Only a recurrent decoder can do without: choose another score, or --model gru."
+        raise ConfigError(error_message("model.score", "a score, because a Transformer is attention", '"none"', hint))
+
+
+def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> None:
+    """Check that heads divide a width.
+
+    Args:
+        name: the name of the width's setting.
+        width: the width.
+        heads: the number of heads.
+        setting: the name of the heads' setting.
+
+    Raises:
+        ConfigError: they do not.
+
+    Example:
+        >>> check_heads("width", 256, 3)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.heads: expected a divisor of model.width; got 3 for width 256. Try 4 or 8.
+    """
+    if width % heads:
+        got = f"{heads} for width {width}"
+        raise ConfigError(error_message(f"model.{setting}", f"a divisor of model.{name}", got, "Try 4 or 8."))
+
+
+def check_positions(positions: str, mechanism: Mechanism, width: int) -> None:
+    """Check that positions suit an attention.
+
+    Args:
+        positions: their name.
+        mechanism: score and normalizer.
+        width: the width of a head.
+
+    Raises:
+        ConfigError: rotary positions meet a score of something else than products or distances, or an odd width; or a
+            bias of positions meets scores that must not be negative.
+
+    Example:
+        >>> check_positions("rotary", Mechanism(score="additive"), 8)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.positions: expected sinusoidal, learned, alibi, relative or none with ...
+    """
+    if positions == "rotary" and not mechanism.rotates:
+        hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
+        expected = f"sinusoidal, learned, alibi, relative or none with {mechanism.score}"
+        raise ConfigError(error_message("model.positions", expected, '"rotary"', hint))
+    if positions == "rotary" and width % 2:
+        hint = "Rotary positions rotate pairs: choose another number of heads."
+        raise ConfigError(error_message("model.heads", "an even width per head", f"{width}", hint))
+    if positions in ("alibi", "relative") and mechanism.normalizer == "sum":
+        hint = "They add to the scores, which a sum needs above 0: use --normalizer softmax, or squared_distance."
+        expected = f"sinusoidal, learned, rotary or none with {mechanism.score} under sum"
+        raise ConfigError(error_message("model.positions", expected, f'"{positions}"', hint))
 
 
 def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:

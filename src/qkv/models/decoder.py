@@ -6,40 +6,30 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear
-from qkv.models.checks import check_config, check_target
+from qkv.models.checks import check_config, check_heads, check_positions, check_target, expect_attention
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
 from qkv.nn.causal import CausalBlock
 from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import PositionEmbedding, Rotary
-from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.normalizers.sparse import Entmax, Sparsemax
 
 _FARTHEST = 128
 """Relative positions distinguish distances up to this."""
-_NORMALIZERS: dict[str, type[Normalizer]] = {
-    "softmax": Softmax,
-    "sparsemax": Sparsemax,
-    "entmax": Entmax,
-    "sigmoid": Sigmoid,
-}
 
 
 @final
 @dataclass(frozen=True)
-class DecoderConfig:
-    """The sizes of a language model.
+class DecoderConfig(Mechanism):
+    """The sizes of a language model; the mechanism is that of every attention.
 
     Args:
         size: vocabulary size.
-        score: score of every attention.
-        normalizer: normalizer of every attention.
-        positions: how positions are encoded; "none" leaves only the causal mask.
+        positions: how positions are encoded; "none" leaves only the causal mask; None for "rotary", or
+            "sinusoidal" where the score is not of products or distances.
         context: maximum number of tokens read at once.
         window: how many earlier positions each attention sees; None for the whole context.
         width: M.
@@ -59,9 +49,7 @@ class DecoderConfig:
     """
 
     size: int
-    score: Literal["scaled_dot", "dot", "bilinear", "additive"] = "scaled_dot"
-    normalizer: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = "softmax"
-    positions: Literal["rotary", "alibi", "relative", "learned", "sinusoidal", "none"] = "rotary"
+    positions: Literal["rotary", "alibi", "relative", "learned", "sinusoidal", "none"] | None = None
     context: int = 256
     window: int | None = None
     width: int = 192
@@ -76,14 +64,13 @@ class DecoderConfig:
     tied: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_config(self)
-        if self.width % self.heads:
-            got = f"{self.heads} for width {self.width}"
-            raise ConfigError(error_message("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
-        for name in ("window", "key_heads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(error_message(f"model.{name}", "at least 1", str(value), "Omit it for the default."))
+        expect_attention(self.score)
+        check_heads("width", self.width, self.heads)
+        if self.positions is None:
+            object.__setattr__(self, "positions", "rotary" if self.rotates else "sinusoidal")
+        check_positions(f"{self.positions}", self, self.width // self.heads)
 
 
 class DecoderState(NamedTuple):
@@ -226,14 +213,25 @@ def _embedded_positions(config: DecoderConfig) -> PositionEmbedding | None:
             return None
 
 
-def _attended_positions(config: DecoderConfig) -> Rotary | BiasModule | None:
-    match config.positions:
+def attended_positions(name: str, heads: int, farthest: int = _FARTHEST) -> Rotary | BiasModule | None:
+    """Create the positions of a self-attention by name.
+
+    Args:
+        name: "rotary", "alibi" or "relative"; any other is none of the attention's.
+        heads: H.
+        farthest: relative positions distinguish distances up to this.
+
+    Example:
+        >>> type(attended_positions("alibi", heads=4)).__name__
+        'AlibiBias'
+    """
+    match name:
         case "rotary":
             return Rotary()
         case "alibi":
-            return AlibiBias(config.heads)
+            return AlibiBias(heads)
         case "relative":
-            return RelativeBias(min(_FARTHEST, config.context), config.heads)
+            return RelativeBias(farthest, heads)
         case _:
             return None
 
@@ -243,11 +241,10 @@ def _block(config: DecoderConfig) -> CausalBlock:
         config.width,
         config.heads,
         key_heads=config.key_heads,
-        score=config.score,
-        normalizer=None if config.normalizer == "softmax" else _NORMALIZERS[config.normalizer](),
+        score=config,
         dropout=config.attention_dropout,
         bias=config.bias,
-        positions=_attended_positions(config),
+        positions=attended_positions(f"{config.positions}", config.heads, min(_FARTHEST, config.context)),
     )
     return CausalBlock(
         config.width,

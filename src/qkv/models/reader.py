@@ -1,7 +1,7 @@
 """Models that read a text: one label for the whole text, or one for each word."""
 
-from dataclasses import dataclass
-from typing import Literal, final
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -9,25 +9,30 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
-from qkv.models.checks import check_config, clean_source, padding_of
+from qkv.models.checks import check_config, check_heads, check_positions, clean_source, expect_attention, padding_of
+from qkv.models.decoder import attended_positions
+from qkv.models.encoders import CELLS, near
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.pooling import Pool
 from qkv.nn.positions import sinusoidal
 from qkv.nn.scores import xavier_uniform
 
-_CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+_EACH = "default"
+_DEFAULTS: dict[str, Any] = {"score": _EACH, **{f.name: f.default for f in fields(Mechanism) if f.name != "score"}}
 
 
 @final
 @dataclass(frozen=True)
-class ReaderConfig:
-    """The sizes of a reader model.
+class ReaderConfig(Mechanism):
+    """The sizes of a reader model; the mechanism is that of its attentions: a Transformer's blocks, and pooling.
 
     Args:
         size: vocabulary size.
         labels: number of labels.
+        score: "default" for each attention's own: "scaled_dot" in blocks, "additive" in pooling.
         encoder: "transformer" (self-attention), a bidirectional "gru", "lstm" or "rnn", or "none" to pool the
             embeddings themselves.
         pool: how states become one vector: "attention" with a learned query, or the "mean".
@@ -41,6 +46,8 @@ class ReaderConfig:
         wide: buckets of a linear model next to the encoder, over words, word pairs and character n-grams, which also
             covers unseen words, see `qkv.data.features`; None for none. 2**17 suits a few thousand sentences. Only for
             text classification.
+        positions: how a Transformer's positions are encoded.
+        window: how many positions to either side the attentions of blocks see; None for all.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, heads or directions do not divide the width, or a fraction
@@ -59,20 +66,48 @@ class ReaderConfig:
     word_dropout: float = 0.1
     residual: bool = False
     wide: int | None = None
+    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal"
+    window: int | None = None
+    score: str = field(default=_EACH, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.score != _EACH:
+            super().__post_init__()
+        else:
+            numbers = {name: getattr(self, name) for name in _DEFAULTS if name != "score"}
+            Mechanism(score="additive", **numbers)
         check_config(self)
-        if self.wide is not None and self.wide < 1:
-            raise ConfigError(error_message("model.wide", "at least 1 bucket", f"{self.wide}", "Omit it for none."))
-        parts = self.heads if self.encoder == "transformer" else 2 if self.encoder in _CELLS else 1
-        if self.width % parts:
-            name = "model.heads" if self.encoder == "transformer" else "model.width"
-            got = f"{parts} parts of width {self.width}"
-            raise ConfigError(
-                error_message(
-                    name, "a divisor of model.width", got, "Choose an even width, or another number of heads."
-                )
-            )
+        for attention in (self.blocks, self.pooling):
+            expect_attention(attention.score)
+        if self.encoder == "transformer":
+            check_heads("width", self.width, self.heads)
+            check_positions(self.positions, self.blocks, self.width // self.heads)
+        elif self.encoder in CELLS and self.width % 2:
+            hint = "Each direction has half of it."
+            raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
+        if self.encoder != "transformer":
+            self._expect_no_blocks()
+            if self.pool == "mean" and any(getattr(self, name) != usual for name, usual in _DEFAULTS.items()):
+                hint = "Nothing attends: omit it, or choose --model transformer or, to classify, --pool attention."
+                expected = "the default beside a mean and no Transformer"
+                raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+
+    @property
+    def blocks(self) -> Mechanism:
+        """The mechanism of the self-attentions of a Transformer's blocks."""
+        return self.replaced("scaled_dot", self.normalizer) if self.score == _EACH else self.replaced()
+
+    @property
+    def pooling(self) -> Mechanism:
+        """The mechanism of the attention that pools the states."""
+        return self.replaced("additive", self.normalizer) if self.score == _EACH else self.replaced()
+
+    def _expect_no_blocks(self) -> None:
+        for name, default in (("positions", "sinusoidal"), ("window", None)):
+            if getattr(self, name) != default:
+                hint = "It belongs to self-attention: omit it, or choose --model transformer."
+                got = f"{getattr(self, name)} with {self.encoder}"
+                raise ConfigError(error_message(f"model.{name}", "a Transformer", got, hint))
 
 
 @final
@@ -92,7 +127,7 @@ class Reader(nn.Module):
         self.config, self.unknown = config, unknown
         self.rows = Rows()
         self.embed = nn.Embedding(config.size, config.width)
-        cell = _CELLS.get(config.encoder)
+        cell = CELLS.get(config.encoder)
         self.recurrent = (
             None
             if cell is None
@@ -100,7 +135,15 @@ class Reader(nn.Module):
         )
         blocks = config.layers if config.encoder == "transformer" else 0
         self.blocks = nn.ModuleList(
-            EncoderBlock(config.width, config.heads, config.feed_forward, dropout=config.dropout) for _ in range(blocks)
+            EncoderBlock(
+                config.width,
+                config.heads,
+                config.feed_forward,
+                dropout=config.dropout,
+                score=config.blocks,
+                positions=attended_positions(config.positions, config.heads),
+            )
+            for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(config.width) if blocks else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -137,8 +180,9 @@ class Reader(nn.Module):
         if self.recurrent is not None:
             states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
             x_BSM = states + x_BSM if self.config.residual else states
+        seen = near(padded, self.config.window)
         for block in self.blocks:
-            x_BSM = block(x_BSM, mask)
+            x_BSM = block(x_BSM, seen)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
     def _blur(self, ids: Tensor) -> Tensor:
@@ -153,8 +197,10 @@ class Reader(nn.Module):
         if not len(self.blocks):
             return x
         width = self.config.width
-        position = sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
-        placed: Tensor = x * width**0.5 + position
+        x = x * width**0.5
+        if self.config.positions != "sinusoidal":
+            return x
+        placed: Tensor = x + sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
         return placed
 
 
@@ -217,7 +263,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.config = config
         self.reader = Reader(config, unknown)
-        self.pool = Pool(config.width, config.pool)
+        self.pool = Pool(config.width, config.pool, config.pooling)
         self.output = nn.Linear(config.width, config.labels)
         self.dropout = Dropout(config.dropout)
         self.wide = None if config.wide is None else WideScores(config.wide, config.labels, config.dropout)

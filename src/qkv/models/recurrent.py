@@ -1,9 +1,9 @@
 """The RNN encoder-decoder, with attention of any score or none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +13,25 @@ from qkv.linalg.matmul import Linear, apply_layer, kept_weight
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
-from qkv.models.cells import STEPS, Hidden, gates, hidden_of
-from qkv.models.checks import check_config, check_target, clean_source, padding_of
+from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, stacked, top
+from qkv.models.checks import check_config, check_heads, check_target, clean_source, padding_of
+from qkv.models.encoders import CELLS, SelfAttentionEncoder
 from qkv.nn.attention import Attention
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
-from qkv.nn.scores import build_score
 from qkv.scores.base import Score
 
 
 @final
 @dataclass(frozen=True)
-class RecurrentConfig:
-    """The sizes of an RNN encoder-decoder.
+class RecurrentConfig(Mechanism):
+    """The sizes of an encoder-decoder with a recurrent decoder; the mechanism is that of its attention to the source.
 
     Args:
         size: size of the shared vocabulary.
@@ -38,11 +41,18 @@ class RecurrentConfig:
             the state after the step is the query, and the context only enters the prediction, all steps at once.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.
-        attention: A, the hidden width of an additive score.
+        attention: A, the hidden width of an additive score or a small network.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
         memory: "whole": encoder states are keys and values; "split": each is h = [k; v], with key k and value v.
         copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
+        heads: heads of the attention to the source. One head compares states as they are; several compare projections
+            of them, and project what they read.
+        encoder: "gru", "lstm" or "rnn", in both directions, or "transformer", as wide as the embeddings; None for the
+            decoder's cell.
+        encoder_layers, decoder_layers: number of layers.
+        encoder_heads: heads of a Transformer encoder.
+        window: how many positions to either side the attentions of a Transformer encoder see; None for all.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
@@ -50,7 +60,7 @@ class RecurrentConfig:
 
     size: int
     cell: Literal["gru", "lstm", "rnn"] = "gru"
-    score: Literal["additive", "bilinear", "dot", "scaled_dot", "none"] = "additive"
+    score: str = field(default="additive", kw_only=True)
     wiring: Literal["bahdanau", "luong"] = "bahdanau"
     embedding: int = 256
     hidden: int = 512
@@ -59,23 +69,49 @@ class RecurrentConfig:
     tied: bool = True
     memory: Literal["whole", "split"] = "whole"
     copy: Literal["none", "joint", "mixture"] = "none"
+    heads: int = 1
+    encoder: Literal["gru", "lstm", "rnn", "transformer"] | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    encoder_heads: int = 4
+    window: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_config(self)
+        if self.encoder == self.cell:
+            object.__setattr__(self, "encoder", None)
+        check_heads("hidden", self.hidden, self.heads)
+        self._check_encoder()
+        if self.score == "none" and self.heads > 1:
+            hint = "Omit it, or choose a score."
+            raise ConfigError(error_message("model.heads", "1 without attention", f"{self.heads}", hint))
         if self.memory == "split" and self.hidden % 2:
             hint = "Choose an even width."
             raise ConfigError(
                 error_message("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
             )
 
+    def _check_encoder(self) -> None:
+        if self.encoder == "transformer":
+            check_heads("embedding", self.embedding, self.encoder_heads, "encoder_heads")
+            if self.memory == "split" and self.embedding % 2:
+                expected = "an even width, to split into keys and values"
+                raise ConfigError(
+                    error_message("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
+                )
+        elif self.window is not None:
+            hint = "A window narrows self-attention, which is in a Transformer: add --encoder transformer, or omit it."
+            raise ConfigError(error_message("model.window", "none for recurrent models", f"{self.window}", hint))
+
 
 class RecurrentState(NamedTuple):
     """The decoder's state between two steps; B rows.
 
     Attributes:
-        hidden: the cell's state, (B, M); the LSTM's has two parts.
-        keys: projected keys, (B, S, F); B/W rows if each W adjacent rows share a source.
-        values: the encoder's states, (B, S, V).
+        hidden: the cells' states, (B, M), from the lowest layer on; an LSTM's has two parts.
+        keys: projected keys, (B, S, F), or (B, H, S, F) by head; B/W rows if each W adjacent rows share a source.
+        values: the encoder's states, (B, S, V), or projections of them, (B, H, S, V).
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
         session: keeps packed weights and the loop over the keys; None to keep nothing.
@@ -91,9 +127,9 @@ class RecurrentState(NamedTuple):
 
 @final
 class RecurrentTranslator(nn.Module):
-    """A bidirectional encoder, and a decoder that attends to it in every step.
+    """An encoder, bidirectional or a Transformer's, and a recurrent decoder that attends to it in every step.
 
-    With s the decoder's state, h_j the encoder's at position j and y the last token, Bahdanau's wiring is
+    With s the state of the decoder's last layer, h_j the encoder's at j and y the last token, Bahdanau's wiring is
 
         c_t = Σ_j softmax_j(score(s_{t−1}, h_j)) h_j,      s_t = cell(s_{t−1}, [y_{t−1}; c_t]),
 
@@ -101,7 +137,7 @@ class RecurrentTranslator(nn.Module):
 
         s_t = cell(s_{t−1}, y_{t−1}),      c_t = Σ_j softmax_j(score(s_t, h_j)) h_j;
 
-    both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])).
+    both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])). Softmax stands for any normalizer.
 
     Args:
         config: its sizes.
@@ -121,24 +157,30 @@ class RecurrentTranslator(nn.Module):
         self.config = config
         width, hidden = config.embedding, config.hidden
         self.embed = nn.Embedding(config.size, width)
-        module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
-        self.encoder = module(width, hidden, batch_first=True, bidirectional=True)
-        self.bridge = Linear(2 * hidden, hidden)
-        split = config.memory == "split"
-        memory = hidden if split else 2 * hidden
-        # Dot products need equal widths: the memory is then projected to the state's width.
-        plain = config.score in ("dot", "scaled_dot")
-        self.narrow = Linear(memory, hidden, bias=False) if plain else None
-        key_width = hidden if plain else memory
-        attends = config.score != "none"
-        self.score = build_score(config.score, hidden, key_width, hidden=config.attention) if attends else None
-        self.attention = Attention() if attends else None
+        self.encoder = _encoder(config)
+        states = width if config.encoder == "transformer" else 2 * hidden
+        self.bridge = Linear(states, hidden)
+        memory = states // 2 if config.memory == "split" else states
+        one = config.attends and config.heads == 1
+        # Dot products and distances need equal widths: the memory is then projected to the state's width.
+        self.narrow = Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
+        key_width = memory if self.narrow is None else hidden
+        self.score = config.score_module(hidden, key_width, hidden=config.attention) if one else None
+        normalizer = config.normalizer_part() if one else None
+        self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
+        fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
+        self.attention = Attention(normalizer=fixed) if one else None
+        several = config.attends and config.heads > 1
+        self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
         parts = gates(config.cell)
         self.from_embedding = Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
-        value = memory if attends else 2 * hidden
+        value = memory if one else hidden if several else states
         self.from_context = Linear(value, parts * hidden, bias=False) if early else None
         self.from_hidden = Linear(hidden, parts * hidden)
+        self.above = nn.ModuleList(
+            LayerAbove(config.cell, hidden, config.dropout) for _ in range(1, config.decoder_layers)
+        )
         self.readout = Linear(hidden + value + width, width)
         self.output = Linear(width, config.size)
         self.dropout = Dropout(config.dropout)
@@ -148,11 +190,14 @@ class RecurrentTranslator(nn.Module):
     @property
     def widths(self) -> tuple[int, int]:
         """The widths of the output layer's input and of the encoder's states."""
-        return self.config.embedding, self.config.hidden * (1 if self.config.memory == "split" else 2)
+        states = self.bridge.in_features
+        return self.config.embedding, states // 2 if self.config.memory == "split" else states
 
     @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source, or None."""
+        if self.multihead is not None:
+            return "multihead.attention"
         return None if self.attention is None else "attention"
 
     def reset_parameters(self) -> None:
@@ -162,8 +207,8 @@ class RecurrentTranslator(nn.Module):
         """
         hidden = self.config.hidden
         for name, parameter in self.named_parameters():
-            recurrent = "_hh_" in name or name.startswith("from_hidden")
-            if name.startswith("score."):
+            recurrent = "_hh_" in name or "from_hidden" in name
+            if name.startswith(("score.", "normalizer.", "multihead.", "encoder.blocks.", "encoder.norm.")):
                 continue
             if parameter.ndim < 2:
                 nn.init.zeros_(parameter)
@@ -224,17 +269,32 @@ class RecurrentTranslator(nn.Module):
         """As `start` or `start_in`, and the encoder's states (B, S, V)."""
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
-        x_BSE = self.dropout(self.embed(ids))
-        states, last = recurrence.run(self.encoder, x_BSE, lengths, session)
+        padded = padding_of(lengths, real)
+        if isinstance(self.encoder, SelfAttentionEncoder):
+            states, summary = self.encoder(self.embed(ids), lengths, padded, session)
+        else:
+            states, last = recurrence.run(self.encoder, self.dropout(self.embed(ids)), lengths, session)
+            summary = torch.where(lengths[:, None] > 0, torch.cat([last[-2], last[-1]], -1), 0)
         values = self.dropout(torch.where(real[..., None], states, 0))
-        summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
-        keys, values = _split(values) if self.config.memory == "split" else (values, values)
+        keys, values = self._split(values) if self.config.memory == "split" else (values, values)
+        read = values
+        if self.multihead is not None:
+            memory = self.multihead.project_memory(keys, values, session)
+            keys, values = memory.key, memory.value
         keys = keys if self.narrow is None else apply_layer(self.narrow, keys, session)
         keys = keys if self.score is None else self.score.project_key(keys, session)
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
-        hidden = hidden_of(self.config.cell, first)
-        return RecurrentState(hidden, keys, values, padding_of(lengths, real), summary, session), values
+        hidden = hidden_of(self.config.cell, first) * self.config.decoder_layers
+        return RecurrentState(hidden, keys, values, padded, summary, session), read
+
+    def _split(self, states_BSV: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values (B, S, V/2): half of the states, of each direction's where there are two."""
+        if isinstance(self.encoder, SelfAttentionEncoder):
+            key, value = states_BSV.chunk(2, -1)
+            return key, value
+        ahead_key, ahead_value, back_key, back_value = states_BSV.chunk(4, -1)
+        return torch.cat([ahead_key, back_key], -1), torch.cat([ahead_value, back_value], -1)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Read the newest token of each row and predict the next one.
@@ -296,15 +356,16 @@ class RecurrentTranslator(nn.Module):
         look = None if self.from_context is None else self._early(self.from_context, state, len(inputs))
         kept = kept_weight(state.session, self.from_hidden)
         from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
+        step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
         for own in inputs:
             given = own
             if look is not None:
-                context, share = look(hidden[0])
+                context, share = look(top(self.config.cell, hidden))
                 contexts.append(context)
                 given = own + share
-            hidden = STEPS[self.config.cell](given, from_hidden(hidden[0]), hidden)
-            states.append(hidden[0])
+            hidden = step(given, hidden)
+            states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
         return s_BTM, torch.cat(contexts, 1) if contexts else self._looks(state, 1)(s_BTM), hidden
 
@@ -323,30 +384,59 @@ class RecurrentTranslator(nn.Module):
 
     def _looks(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
         """Return the contexts (B, T, V) of states (B, T, M)."""
-        if self.attention is None or self.score is None:
+        attend = self._attends(state, steps)
+        if attend is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-        ask = self.score.project_queries(steps, state.session)
-        attend = _attends(self.attention, self.score.projected(), state, steps)
 
         def look(s_BTM: Tensor) -> Tensor:
             # Rows that share a source are queries of one attention: its memory need not be repeated.
             sources = state.keys.shape[0]
             together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
-            return attend(ask(together)).reshape(*s_BTM.shape[:2], -1)
+            return attend(together).reshape(*s_BTM.shape[:2], -1)
 
         return look
 
+    def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
+        """What attends to the source, in each of some steps; None if nothing does."""
+        mask = None if state.lengths is None else Lengths(state.lengths)
+        if self.multihead is not None:
+            layer, memory, session = self.multihead, Memory(state.keys, state.values), state.session
+            return lambda s: layer.attend(layer.project_query(s, session), memory, mask=mask, session=session)
+        if self.attention is None or self.score is None:
+            return None
+        ask, score = self.score.project_queries(steps, state.session), self.score.projected()
+        if self.normalizer is None:
+            attend = _one_head(self.attention, score, mask, state, steps)
+        else:
+            keep = {"score": score, "normalizer": self.normalizer.value(), "mask": mask}
+            attend = partial(_with_keys, self.attention, state.keys, state.values, keep)
+        return lambda s: attend(ask(s))
 
-def _attends(attention: Attention, score: Score, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
-    """What attends to the source, in each of some steps."""
-    mask = None if state.lengths is None else Lengths(state.lengths)
+    def _above(self) -> list[LayerAbove]:
+        return [layer for layer in self.above if isinstance(layer, LayerAbove)]
+
+
+def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
+    width, layers = config.embedding, config.encoder_layers
+    if config.encoder == "transformer":
+        mechanism, reach = Mechanism(), config.window
+        return SelfAttentionEncoder(width, config.encoder_heads, layers, mechanism, reach=reach, dropout=config.dropout)
+    layer: nn.RNNBase = CELLS[config.encoder or config.cell](
+        width, config.hidden, layers, batch_first=True, bidirectional=True
+    )
+    return layer
+
+
+def _with_keys(attention: Attention, keys: Tensor, values: Tensor, settings: dict[str, Any], query: Tensor) -> Tensor:
+    found: Tensor = attention(query, keys, values, **settings)
+    return found
+
+
+def _one_head(
+    attention: Attention, score: Score, mask: Lengths | None, state: RecurrentState, steps: int
+) -> Callable[[Tensor], Tensor]:
+    """Attention without heads to the source, in each of some steps, planned once for all of them."""
     if state.session is None or torch.is_grad_enabled():
         return RepeatedAttention(attention, score, mask, state.keys, state.values, steps)
     kept = state.session.keep(attention, KeptAttention)
     return partial(kept.attend, attention, score, mask, state.keys, state.values)
-
-
-def _split(states_BSV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values (B, S, M): half of each direction's states."""
-    ahead_key, ahead_value, back_key, back_value = states_BSV.chunk(4, -1)
-    return torch.cat([ahead_key, back_key], -1), torch.cat([ahead_value, back_value], -1)

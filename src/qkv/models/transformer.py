@@ -1,7 +1,7 @@
 """The Transformer encoder-decoder."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear, apply_layer
 from qkv.linalg.session import Session
-from qkv.masks.patterns import Lengths
-from qkv.models.checks import check_config, check_target, clean_source, padding_of
+from qkv.models.checks import check_config, check_heads, check_target, clean_source, expect_attention, padding_of
+from qkv.models.encoders import RecurrentEncoder, near
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
 from qkv.nn.positions import sinusoidal
 
 
 @final
 @dataclass(frozen=True)
-class TransformerConfig:
-    """The sizes of a Transformer.
+class TransformerConfig(Mechanism):
+    """The sizes of an encoder-decoder with a Transformer decoder; the mechanism is that of every attention.
 
     Args:
         size: size of the shared vocabulary.
-        score: score of every attention.
         width: M.
         heads: heads of every attention.
         feed_forward: the hidden width of feed-forward layers.
@@ -35,6 +35,11 @@ class TransformerConfig:
         norm_first: whether norms come before the sublayers.
         tied: whether the output layer shares the embedding's weights.
         copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
+        encoder: "transformer", or a bidirectional "gru", "lstm" or "rnn"; None for "transformer".
+        cross_score, cross_normalizer: of the attention to the source, where it differs from the self-attentions.
+        positions: how positions are encoded; "none" leaves only the causal mask.
+        window: how many positions self-attention sees: earlier ones in the decoder, in the encoder to either side; None
+            for all.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
@@ -42,7 +47,6 @@ class TransformerConfig:
     """
 
     size: int
-    score: Literal["scaled_dot", "dot", "bilinear", "additive"] = "scaled_dot"
     width: int = 256
     heads: int = 4
     feed_forward: int = 1024
@@ -53,12 +57,28 @@ class TransformerConfig:
     norm_first: bool = True
     tied: bool = True
     copy: Literal["none", "joint", "mixture"] = "none"
+    encoder: Literal["transformer", "gru", "lstm", "rnn"] | None = None
+    cross_score: str | None = None
+    cross_normalizer: str | None = None
+    positions: Literal["sinusoidal", "none"] = "sinusoidal"
+    window: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_config(self)
-        if self.width % self.heads:
-            got = f"{self.heads} for width {self.width}"
-            raise ConfigError(error_message("model.heads", "a divisor of model.width", got, "Try 4 or 8."))
+        expect_attention(self.score)
+        check_heads("width", self.width, self.heads)
+        if self.encoder == "transformer":
+            object.__setattr__(self, "encoder", None)
+        if self.encoder is not None and self.width % 2:
+            hint = "Each direction has half of it."
+            raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
+        expect_attention(self.cross.score)
+
+    @property
+    def cross(self) -> Mechanism:
+        """The mechanism of the attention to the source."""
+        return self.replaced(self.cross_score, self.cross_normalizer)
 
 
 class TransformerState(NamedTuple):
@@ -101,10 +121,10 @@ class TransformerTranslator(nn.Module):
         self.config = config
         self.embed = nn.Embedding(config.size, config.width)
         self.rows = Rows()
-        self.encoder = nn.ModuleList(_block(EncoderBlock, config) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(_block(DecoderBlock, config) for _ in range(config.decoder_layers))
+        self.encoder = _encoder(config)
+        self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_layers))
         # Blocks that end in a norm need none after the stack.
-        self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
+        self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first or config.encoder else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
         self.output = Linear(config.width, config.size)
         self.dropout = Dropout(config.dropout)
@@ -231,16 +251,22 @@ class TransformerTranslator(nn.Module):
     def _encode(self, source: Tensor, lengths: Tensor, session: Session | None) -> tuple[Tensor, Tensor | None]:
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
-        x_BSM = self._embed(ids, 0)
         padded = padding_of(lengths, real)
-        for block in self.encoder:
-            x_BSM = block(x_BSM, _mask(padded), session)
+        if isinstance(self.encoder, RecurrentEncoder):
+            x_BSM = self.dropout(self.encoder(self.dropout(self.embed(ids)), lengths, session))
+        else:
+            x_BSM, mask = self._embed(ids, 0), near(padded, self.config.window)
+            for block in self.encoder:
+                x_BSM = block(x_BSM, mask, session)
         memory: Tensor = self.encoder_norm(x_BSM)
         return memory, padded
 
     def _embed(self, tokens: Tensor, start: int) -> Tensor:
         width = self.config.width
         x = self.embed(tokens) * width**0.5
+        if self.config.positions == "none":
+            placed: Tensor = self.dropout(x)
+            return placed
         position = sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype)
         embedded: Tensor = self.dropout(x + position)
         return embedded
@@ -263,20 +289,33 @@ def _with_themselves(seen_SWK: Tensor) -> Tensor:
     return torch.cat([seen_SWK, own.expand(sources, width, width)], -1)
 
 
-def _mask(lengths: Tensor | None) -> Lengths | None:
-    return None if lengths is None else Lengths(lengths)
+def _encoder(config: TransformerConfig) -> nn.ModuleList | RecurrentEncoder:
+    if config.encoder is None or config.encoder == "transformer":
+        return nn.ModuleList(_encoder_block(config) for _ in range(config.encoder_layers))
+    return RecurrentEncoder(config.encoder, config.width, config.encoder_layers)
 
 
-Block = TypeVar("Block", EncoderBlock, DecoderBlock)
-
-
-def _block(kind: type[Block], config: TransformerConfig) -> Block:
-    return kind(
+def _encoder_block(config: TransformerConfig) -> EncoderBlock:
+    return EncoderBlock(
         config.width,
         config.heads,
         config.feed_forward,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        score=config.score,
+        score=config,
         norm_first=config.norm_first,
+    )
+
+
+def _decoder_block(config: TransformerConfig) -> DecoderBlock:
+    return DecoderBlock(
+        config.width,
+        config.heads,
+        config.feed_forward,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        score=config,
+        norm_first=config.norm_first,
+        cross=config.cross,
+        reach=config.window,
     )

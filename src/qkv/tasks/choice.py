@@ -1,7 +1,7 @@
 """Creating translation models by name and sizes, from a configuration file or a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -28,7 +28,8 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
     """Check the settings of a model, and fill in its defaults.
 
     Args:
-        table: `kind`, and any field of that kind's configuration.
+        table: `kind`, that of the decoder, and any field of that kind's configuration; `width` for a recurrent one sets
+            all its widths.
         size: vocabulary size.
 
     Returns:
@@ -49,8 +50,39 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
             hint = 'tokenizer.size limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
             raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
     if kind == "transformer":
+        expect_own(sizes, TransformerConfig, RecurrentConfig, "--model gru, lstm or rnn")
         return build(TransformerConfig, {"size": size, **sizes}, "model")
+    if "width" in sizes:
+        sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
+    expect_own(sizes, RecurrentConfig, TransformerConfig, "--model transformer")
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
+
+
+def _recurrent_widths(width: object) -> dict[str, int]:
+    """Return the sizes of a recurrent model of some width: embeddings and additive scores have half of it."""
+    if not isinstance(width, int) or isinstance(width, bool) or width < 2:
+        hint = "It is the width of the decoder's state."
+        raise ConfigError(error_message("model.width", "an integer, at least 2", f"{width}", hint))
+    return {"hidden": width, "embedding": width // 2, "attention": width // 2}
+
+
+def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> None:
+    """Refuse settings that only another kind of model has.
+
+    Args:
+        table: the settings.
+        own: the configuration of this kind.
+        other: that of the other kind.
+        kind: the flag that chooses the other kind.
+
+    Raises:
+        ConfigError: a setting is one of the other kind; the message says of which.
+    """
+    known, elsewhere = ({field.name for field in fields(each)} for each in (own, other))
+    for name in table:
+        if name in elsewhere - known:
+            hint = "To the source there is one attention: use --score." if name.startswith("cross") else "Omit it."
+            raise ConfigError(error_message(f"model.{name}", kind, "a decoder that has no such setting", hint))
 
 
 def model_table(config: RecurrentConfig | TransformerConfig) -> dict[str, Any]:

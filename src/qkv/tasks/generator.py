@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, cast, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import torch
 from torch import Tensor
 
+from qkv.data.segments import SPECIALS
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.vocabulary import SPECIALS
 from qkv.decode.numbers import expect_numbers
 from qkv.decode.sampling import Sampling, row_keys
 from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
 from qkv.metrics.figure import Figure
-from qkv.models.decoder import DecoderState, LanguageModel
 from qkv.tasks.choice import as_device
-from qkv.tasks.language import judge
+from qkv.tasks.language import TextModel, judge
 from qkv.tasks.language_training import TASK, build_language_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.text import passage
@@ -39,7 +38,7 @@ class Generator:
         ['KING:\\nWhat say you, my lord? ...']
     """
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: TextModel, tokenizer: Tokenizer) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
 
@@ -193,7 +192,7 @@ class Generator:
                 scores, state = self._read(known[:, -max(1, context // 2) :])
             step += 1
 
-    def _read(self, ids: Tensor) -> tuple[Tensor, DecoderState]:
+    def _read(self, ids: Tensor) -> tuple[Tensor, Any]:
         logits, state = self.model.read(ids)
         return _without_marks(logits[:, -1]), state
 

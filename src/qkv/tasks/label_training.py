@@ -61,7 +61,14 @@ def _config(kind: Kind, table: Mapping[str, Any]) -> ReaderConfig:
     if kind == "tag" and "wide" in table:
         hint = "Omit it: it only applies to whole texts."
         raise ConfigError(error_message("model.wide", "none for tagging", f"{table['wide']}", hint))
-    return build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
+    config = build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
+    if config.encoder != "transformer" and config.heads != ReaderConfig.heads:
+        hint = "It belongs to self-attention: omit it, or choose --model transformer."
+        raise ConfigError(error_message("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint))
+    if kind == "tag":
+        # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
+        build(ReaderConfig, {"size": 1, "labels": 1, **table, "pool": "mean"}, "model")
+    return config
 
 
 def _table(config: ReaderConfig) -> dict[str, Any]:
@@ -78,7 +85,8 @@ def _build(kind: Kind, config: ReaderConfig, text: LabeledText) -> LabelModel:
 
 
 def _job(model: LabelModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
-    return LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, settings.training.label_smoothing)
+    smoothing, rows = settings.training.label_smoothing, settings.training.batch_size
+    return LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, smoothing, rows)
 
 
 def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:

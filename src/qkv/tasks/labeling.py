@@ -53,6 +53,7 @@ class LabelTask:
         labels: the names of the labels.
         train, valid: examples.
         smoothing: label smoothing in training.
+        rows: number of texts in a batch; None for as many as the batch's tokens allow.
     """
 
     model: LabelModel
@@ -61,6 +62,7 @@ class LabelTask:
     train: Sequence[Item]
     valid: Sequence[Item]
     smoothing: float
+    rows: int | None = None
 
     @property
     def unit(self) -> str:
@@ -69,7 +71,8 @@ class LabelTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Batch texts of about equal length."""
-        return token_batches([Example(item.ids, (), item.line) for item in self.train], tokens, seed, epoch)
+        examples = [Example(item.ids, (), item.line) for item in self.train]
+        return token_batches(examples, tokens, seed, epoch, self.rows)
 
     def collate(self, places: Sequence[int]) -> LabelBatch:
         """Stack texts, on the model's device."""

@@ -12,9 +12,11 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.decoder import LanguageModel
+from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.tasks.text import Passage
 from qkv.train.output_loss import output_loss
 
+TextModel = LanguageModel | RecurrentLanguageModel
 _JUDGED_TOKENS = 8192
 
 
@@ -30,14 +32,16 @@ class LanguageTask:
         valid: validation text.
         order: order of the windows.
         smoothing: label smoothing in training.
+        rows: number of windows in a batch; None for as many as the batch's tokens allow.
     """
 
-    model: LanguageModel
+    model: TextModel
     tokenizer: Tokenizer
     train: Passage
     valid: Passage
     order: Order
     smoothing: float
+    rows: int | None = None
 
     @property
     def unit(self) -> str:
@@ -48,7 +52,7 @@ class LanguageTask:
         """Batch windows of the context length."""
         context = self.model.config.context
         starts = windows(len(self.train.ids), context, self.order, seed, epoch)
-        return in_batches(starts, max(1, tokens // context))
+        return in_batches(starts, self.rows or max(1, tokens // context))
 
     def collate(self, places: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
@@ -88,7 +92,7 @@ def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
 
 
 @torch.no_grad()
-def judge(model: LanguageModel, text: Passage) -> list[Figure]:
+def judge(model: TextModel, text: Passage) -> list[Figure]:
     """Measure how well a model predicts a text; used by both training and `qkv evaluate`.
 
     Every token but the first is predicted once, in adjacent windows of the model's context length, including the last,

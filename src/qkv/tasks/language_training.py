@@ -5,9 +5,10 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message, nearest
 from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.tasks.language import LanguageTask
+from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.tasks.choice import Kind, expect_own
+from qkv.tasks.language import LanguageTask, TextModel
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import Settings as AllSettings
 from qkv.tasks.settings import build
@@ -29,33 +30,16 @@ _TRAINING: Mapping[str, object] = MappingProxyType(
 )
 """Defaults for a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
 _WORDS: Mapping[str, object] = MappingProxyType({"kind": "char", "minimum": 1})
-_TOKENS: Mapping[str, str] = MappingProxyType({"characters": "char", "subwords": "bpe"})
 
-LanguageSettings = AllSettings[TextFiles, DecoderConfig]
-
-
-def token_kind(name: str | None) -> str | None:
-    """Convert the name of a token type to the tokenizer's kind; None stays None.
-
-    Raises:
-        ConfigError: the name is unknown; the message suggests the closest one.
-
-    Example:
-        >>> token_kind("subwords")
-        'bpe'
-    """
-    if name is None:
-        return None
-    if name not in _TOKENS:
-        raise ConfigError(error_message("--tokens", "characters or subwords", f'"{name}"', nearest(name, _TOKENS)))
-    return _TOKENS[name]
+Config = DecoderConfig | RecurrentDecoderConfig
+LanguageSettings = AllSettings[TextFiles, Config]
 
 
-def build_language_model(table: Mapping[str, Any], size: int) -> LanguageModel:
+def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
     """Create a model from its settings, with new weights.
 
     Args:
-        table: its sizes.
+        table: its kind and sizes.
         size: vocabulary size.
 
     Returns:
@@ -64,29 +48,43 @@ def build_language_model(table: Mapping[str, Any], size: int) -> LanguageModel:
     Raises:
         ConfigError: a setting is invalid.
     """
-    return LanguageModel(build(DecoderConfig, {**table, "size": size}, "model"))
+    config = _configured(table, size)
+    return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)
 
 
-def _config(table: Mapping[str, Any]) -> DecoderConfig:
-    refuse_derived(table, ("size",), "The vocabulary comes from the training text (tokenizer.size).")
-    return build(DecoderConfig, {"size": 1, **table}, "model")
+def _configured(table: Mapping[str, Any], size: int) -> Config:
+    kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
+    sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
+    if kind == "transformer":
+        return build(DecoderConfig, sizes, "model")
+    expect_own(sizes, RecurrentDecoderConfig, DecoderConfig, "--model transformer")
+    return build(RecurrentDecoderConfig, {**sizes, "cell": kind}, "model")
 
 
-def _table(config: DecoderConfig) -> dict[str, Any]:
-    return without(config, "size")
+def _config(table: Mapping[str, Any]) -> Config:
+    refuse_derived(table, ("size", "cell"), "The vocabulary comes from the training text (tokenizer.size).")
+    return _configured(table, 1)
+
+
+def _table(config: Config) -> dict[str, Any]:
+    """Return the settings of a model as a dict; a Transformer's names no kind, as in earlier versions."""
+    table = without(config, "size")
+    return {"kind": table.pop("cell"), **table} if "cell" in table else table
 
 
 def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> Text:
     return read_for_training(settings.data, settings.tokenizer, settings.model.context, tokenizer)
 
 
-def _build(config: DecoderConfig, text: Text) -> LanguageModel:
+def _build(config: Config, text: Text) -> TextModel:
     return build_language_model(_table(config), text.tokenizer.size)
 
 
-def _job(model: LanguageModel, text: Text, settings: LanguageSettings) -> LanguageTask:
-    order, smoothing = settings.data.order, settings.training.label_smoothing
-    return LanguageTask(model, text.tokenizer, text.train, text.valid, order, smoothing)
+def _job(model: TextModel, text: Text, settings: LanguageSettings) -> LanguageTask:
+    order, training = settings.data.order, settings.training
+    return LanguageTask(
+        model, text.tokenizer, text.train, text.valid, order, training.label_smoothing, training.batch_size
+    )
 
 
 def _identity(text: Text, settings: LanguageSettings) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def _summary(text: Text) -> str:
     return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
 
 
-RECIPE: Recipe[TextFiles, DecoderConfig, Text, LanguageModel] = Recipe(
+RECIPE: Recipe[TextFiles, Config, Text, TextModel] = Recipe(
     TASK,
     TextFiles,
     ModelTable(_config, _table),

@@ -19,9 +19,26 @@ from qkv.train.settings import Settings
 
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings that every task has."""
-_FREE = ("training.steps", "training.validate_every", "training.log_every", "training.patience", "training.keep")
-_ADDED = {"model.residual": False}
-"""Settings that older runs do not contain."""
+_FREE = (
+    "training.steps",
+    "training.epochs",
+    "training.validate_every",
+    "training.log_every",
+    "training.patience",
+    "training.keep",
+)
+_ADDED: Mapping[str, Any] = {
+    "model.residual": False,
+    "model.sinks": False,
+    "model.score": "default",
+    "model.normalizer": "softmax",
+    "model.heads": 1,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "model.encoder_heads": 4,
+    "model.positions": "sinusoidal",
+}
+"""Settings that older runs do not contain, with the value that they used."""
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -1,9 +1,10 @@
 """Parallel text for translation: training files, validation pairs, tokenizer."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, read_pairs, read_tsv
@@ -42,16 +43,33 @@ class Words:
     """Tokenizer settings; the tokenizer is built from the training text.
 
     Args:
-        kind: byte pairs over both languages, words, or characters.
+        kind: byte pairs over both languages, words, characters, or "none" for tokens that spaces separate already.
         size: maximum vocabulary size.
         lowercase: whether to lower-case all text.
         minimum: minimum frequency of a token.
     """
 
-    kind: Literal["bpe", "word", "char"] = "bpe"
+    kind: Literal["bpe", "word", "char", "none"] = "bpe"
     size: int = 8000
     lowercase: bool = False
     minimum: int = 2
+
+
+_FORMER = {"characters": "char", "subwords": "bpe"}
+
+
+def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tokenizer settings with a former name of a kind replaced, which is noted on standard error.
+
+    Example:
+        >>> with_known_tokens({"kind": "char", "size": 99})
+        {'kind': 'char', 'size': 99}
+    """
+    former = table.get("kind")
+    if former not in _FORMER:
+        return dict(table)
+    print(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}', file=sys.stderr)  # noqa: T201
+    return {**table, "kind": _FORMER[former]}
 
 
 class Parallel(NamedTuple):

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, final
 
@@ -10,13 +10,16 @@ from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
+from qkv.nn.first_batch import start_from_first_batch
+from qkv.nn.mechanism import Mechanism
 from qkv.tasks.choice import as_device
 from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
 from qkv.tasks.origin import Origin, first_tokenizer
-from qkv.tasks.parallel import Words
+from qkv.tasks.parallel import Words, with_known_tokens
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
+from qkv.train.seeds import undisturbed
 from qkv.train.settings import Settings as Training
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -126,6 +129,8 @@ class Recipe(Generic[F, C, D, M]):
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
         check_tables(tables, TABLES)
+        _expect_one(tables.get("training", {}), "steps", "epochs")
+        _expect_one(tables.get("training", {}), "tokens", "batch_size")
         model = self.model.read(tables.get("model", {}))
         more = self.defaults_of(model)
 
@@ -134,7 +139,7 @@ class Recipe(Generic[F, C, D, M]):
 
         settings = Settings(
             build(self.files, table("data"), "data"),
-            build(Words, table("tokenizer"), "tokenizer"),
+            build(Words, with_known_tokens(table("tokenizer")), "tokenizer"),
             model,
             build(Training, table("training"), "training"),
         )
@@ -143,7 +148,11 @@ class Recipe(Generic[F, C, D, M]):
 
     def show_settings(self, settings: Settings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        return {**plain(settings), "model": self.model.show(settings.model)}
+        training = plain(settings.training)
+        for other, name in (("steps", "epochs"), ("tokens", "batch_size")):
+            if name in training:
+                del training[other]
+        return {**plain(settings), "model": self.model.show(settings.model), "training": training}
 
     def train(
         self,
@@ -173,24 +182,61 @@ class Recipe(Generic[F, C, D, M]):
         text = self.read(settings, first_tokenizer(folder, origin))
         self.expect(text, origin)
         model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)
+        task = self.job(model, text, settings)
+        training = with_steps(settings.training, task)
+        if origin is None or not origin.weights:
+            start_from_first_batch(model, lambda: first_objective(task, training))
         summary = f"{self.summary(text)}; vocabulary of {text.tokenizer.size:,}; {size_of(model)}"
         print(summary, file=sys.stderr)  # noqa: T201
+        warn_without_gradient(settings.model)
         return launch(
-            self.job(model, text, settings),
+            task,
             model,
-            settings.training,
+            training,
             out=folder,
             config={
                 "task": self.task,
                 **self.identity(text, settings),
                 "tokenizer": plain(settings.tokenizer),
                 "model": self.model.show(settings.model),
-                "training": plain(settings.training),
+                "training": plain(training),
             },
             tokenizer=text.tokenizer,
             origin=origin,
             tensorboard=tensorboard,
         )
+
+
+def _expect_one(table: Mapping[str, Any], *names: str) -> None:
+    """Refuse two settings that set the same thing."""
+    if all(name in table for name in names):
+        one, other = names
+        hint = "They set the same: omit one of them."
+        raise ConfigError(error_message(f"training.{other}", f"no training.{one} beside it", "both", hint))
+
+
+def with_steps(training: Training, task: Task[Any]) -> Training:
+    """Return the settings with as many steps as the epochs have, if epochs are counted."""
+    if training.epochs is None:
+        return training
+    batches = len(task.batches(tokens=training.tokens, seed=training.seed, epoch=0))
+    return replace(training, steps=training.epochs * -(-batches // training.accumulate))
+
+
+def first_objective(task: Task[Any], training: Training) -> None:
+    """Compute the objective of the first batch; random generators are restored."""
+    with undisturbed():
+        for places in task.batches(tokens=training.tokens, seed=training.seed, epoch=0)[:1]:
+            task.objective(task.collate(places))
+
+
+def warn_without_gradient(config: object) -> None:
+    """Say once on standard error that a mechanism gives its scores no gradient."""
+    mechanisms = (config, getattr(config, "cross", None))
+    found = [each.without_gradient for each in mechanisms if isinstance(each, Mechanism) and each.without_gradient]
+    if found:
+        told = f"{found[0]} gives its scores no gradient: what they compare stays as it is initialized."
+        print(f"qkv: warning: {told}", file=sys.stderr)  # noqa: T201
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:

@@ -47,8 +47,16 @@ def _build(config: Config, text: Parallel) -> TranslationModel:
 
 
 def _job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
-    smoothing, longest = settings.training.label_smoothing, settings.data.longest
-    return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, smoothing, longest)
+    return TranslationTask(
+        model,
+        text.tokenizer,
+        text.train,
+        text.valid,
+        text.valid_examples,
+        settings.training.label_smoothing,
+        settings.data.longest,
+        settings.training.batch_size,
+    )
 
 
 def _identity(text: Parallel, settings: Settings) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class TranslationTask:
         valid_examples: the same as tokens.
         smoothing: label smoothing in training.
         longest: maximum tokens of a source line.
+        rows: number of pairs in a batch; None for as many as the batch's tokens allow.
     """
 
     model: TranslationModel
@@ -44,6 +45,7 @@ class TranslationTask:
     valid_examples: Sequence[Example]
     smoothing: float
     longest: int
+    rows: int | None = None
 
     @property
     def unit(self) -> str:
@@ -52,7 +54,7 @@ class TranslationTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Batch examples of about equal length."""
-        return token_batches(self.train, tokens, seed, epoch)
+        return token_batches(self.train, tokens, seed, epoch, self.rows)
 
     def collate(self, places: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""

@@ -18,7 +18,9 @@ class Settings:
 
     Args:
         steps: number of weight updates.
+        epochs: passes over the training data, in place of `steps`; None to count steps.
         tokens: batch size in tokens, padding included.
+        batch_size: batch size in examples, in place of `tokens`; None to count tokens.
         accumulate: number of batches whose gradients are accumulated for one update.
         optimizer: "muon" updates matrices by orthogonalized momentum and the rest like "adamw".
         learning_rate: peak learning rate.
@@ -66,11 +68,16 @@ class Settings:
     monitor: str | None = None
     keep: int = 3
     seed: int = 0
+    epochs: int | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         """Check every value."""
         for name in ("steps", "tokens", "accumulate", "validate_every", "log_every", "keep"):
             _within(name, getattr(self, name), 1, 2**53)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) is not None:
+                _within(name, getattr(self, name), 1, 2**53)
         for name in ("warmup", "patience", "seed"):
             _within(name, getattr(self, name), 0, 2**53)
         _between("learning_rate", self.learning_rate, 0, math.inf, "Values from 1e-4 to 1e-2 suit most models.")

@@ -1,0 +1,131 @@
+"""Encoders that can stand before a decoder of the other kind: self-attention, and bidirectional recurrence."""
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.linalg.session import Session
+from qkv.masks.base import Mask
+from qkv.masks.patterns import Lengths, window
+from qkv.models import recurrence
+from qkv.nn.blocks import EncoderBlock
+from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
+from qkv.nn.positions import sinusoidal
+from qkv.nn.scores import xavier_uniform
+
+Cell = Literal["gru", "lstm", "rnn"]
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+@final
+class SelfAttentionEncoder(nn.Module):
+    """Transformer blocks over the source, for a recurrent decoder.
+
+    Args:
+        width: width of embeddings and states.
+        heads: heads of every attention, a divisor of the width.
+        layers: number of blocks.
+        mechanism: score and normalizer of every attention.
+        reach: how many positions to either side an attention sees; None for all.
+        dropout: on the embeddings and on the output of each sublayer.
+
+    Source: Chen et al. 2018, "The Best of Both Worlds", section 5 (Transformer encoder, recurrent decoder).
+
+    Example:
+        >>> encoder = SelfAttentionEncoder(8, heads=2, layers=1, mechanism=Mechanism())
+        >>> states, summary = encoder(torch.randn(3, 5, 8), torch.tensor([5, 2, 0]), None)
+        >>> states.shape, summary.shape
+        (torch.Size([3, 5, 8]), torch.Size([3, 8]))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        layers: int,
+        mechanism: Mechanism,
+        *,
+        reach: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.reach = width, reach
+        self.blocks = nn.ModuleList(
+            EncoderBlock(width, heads, 4 * width, dropout=dropout, score=mechanism) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, x_BSE: Tensor, lengths: Tensor, padded: Tensor | None, session: Session | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode embeddings.
+
+        Args:
+            x_BSE: embeddings (B, S, E) of about unit length.
+            lengths: real positions (B,), int64.
+            padded: the same; None if there is no padding.
+            session: keeps packed weights for a decoding.
+
+        Returns:
+            States (B, S, E), arbitrary in the padding; and the mean of the real ones (B, E), 0 for an empty row.
+        """
+        position = sinusoidal(x_BSE.shape[1], self.width, device=x_BSE.device, dtype=x_BSE.dtype)
+        x_BSE = self.dropout(x_BSE * self.width**0.5 + position)
+        mask = near(padded, self.reach)
+        for block in self.blocks:
+            x_BSE = block(x_BSE, mask, session)
+        states: Tensor = self.norm(x_BSE)
+        real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        total = torch.where(real[..., None], states, 0).sum(1)
+        return states, total / lengths.clamp(min=1)[:, None]
+
+
+@final
+class RecurrentEncoder(nn.Module):
+    """A bidirectional RNN, GRU or LSTM over the source, for a Transformer decoder.
+
+    Args:
+        cell: the kind of cell.
+        width: width of embeddings and states, half of it in each direction.
+        layers: number of layers.
+
+    Source: Bahdanau et al. 2015, section 3.2.
+
+    Example:
+        >>> RecurrentEncoder("gru", 8, layers=1)(torch.randn(3, 5, 8), torch.tensor([5, 2, 1])).shape
+        torch.Size([3, 5, 8])
+    """
+
+    def __init__(self, cell: Cell, width: int, layers: int) -> None:
+        super().__init__()
+        self.layer = CELLS[cell](width, width // 2, layers, batch_first=True, bidirectional=True)
+        for name, parameter in self.layer.named_parameters():
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+                continue
+            for block in parameter.data.split(width // 2):
+                nn.init.orthogonal_(block) if "_hh_" in name else xavier_uniform(block)
+
+    def forward(self, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> Tensor:
+        """Encode embeddings (B, S, M) of rows of some lengths (B,): states (B, S, M), arbitrary in the padding."""
+        return recurrence.run(self.layer, x_BSM, lengths, session)[0]
+
+
+def near(lengths: Tensor | None, reach: int | None) -> Mask | None:
+    """Return the mask of self-attention over rows of some lengths, within a window.
+
+    Args:
+        lengths: (B,); None if there is no padding.
+        reach: how many positions to either side are seen; None for all.
+
+    Example:
+        >>> near(None, None) is None, type(near(None, 1)).__name__
+        (True, 'Window')
+    """
+    padding = None if lengths is None else Lengths(lengths)
+    if reach is None:
+        return padding
+    return window(reach, reach) if padding is None else padding & window(reach, reach)

@@ -1,0 +1,221 @@
+"""The recurrent language model: a cell's states, and attention over the earlier ones."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.linalg.matmul import Linear
+from qkv.masks.base import Mask
+from qkv.masks.patterns import causal, window
+from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, stacked, top
+from qkv.models.checks import check_config, check_heads, check_target
+from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import Mechanism
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.recurrent.repeated import Repeated
+from qkv.nn.scores import xavier_uniform
+
+
+@final
+@dataclass(frozen=True)
+class RecurrentDecoderConfig(Mechanism):
+    """The sizes of a recurrent language model; the mechanism is that of the attention over its own states.
+
+    Args:
+        size: vocabulary size.
+        cell: plain RNN, gated recurrent unit, or long short-term memory.
+        score: "none" for the states alone.
+        context: number of tokens that are trained on at once.
+        window: how many earlier states the attention sees; None for all.
+        width: M, of embeddings and states.
+        heads: heads of the attention.
+        key_heads: heads of keys and values, a divisor of `heads`; None for `heads`.
+        layers: layers of cells.
+        dropout: on embeddings, states and between layers.
+        tied: whether the output layer shares the embedding's weights.
+
+    Raises:
+        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
+            [0, 1).
+    """
+
+    size: int
+    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    score: str = field(default="scaled_dot", kw_only=True)
+    context: int = 256
+    window: int | None = None
+    width: int = 256
+    heads: int = 4
+    key_heads: int | None = None
+    layers: int = 1
+    dropout: float = 0.1
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_config(self)
+        check_heads("width", self.width, self.heads)
+
+
+class RecurrentDecoderState(NamedTuple):
+    """The model's state between two steps; B rows.
+
+    Attributes:
+        hidden: the cells' states (B, M), from the lowest layer on; an LSTM's has two parts.
+        past: keys and values of earlier states; None without attention.
+        position: position of the next token.
+    """
+
+    hidden: Hidden
+    past: Memory | None
+    position: int
+
+
+@final
+class RecurrentLanguageModel(nn.Module):
+    """s_t = cell(s_{t−1}, y_t), c_t = attention(s_t; s_1, …, s_t), p(y_{t+1}) = softmax(W_o norm(s_t + c_t)).
+
+    Args:
+        config: its sizes.
+
+    Source: Daniluk et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", section 2.1.
+
+    Example:
+        >>> model = RecurrentLanguageModel(RecurrentDecoderConfig(size=20, width=16, heads=2)).eval()
+        >>> tokens = torch.randint(4, 20, (2, 6))
+        >>> first, state = model.read(tokens[:, :4])
+        >>> then, state = model.read(tokens[:, 4:], state)
+        >>> torch.allclose(torch.cat([first, then], 1), model(tokens), atol=1e-5), state.position
+        (True, 6)
+    """
+
+    def __init__(self, config: RecurrentDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, parts = config.width, gates(config.cell)
+        self.embed = nn.Embedding(config.size, width)
+        self.from_embedding = Linear(width, parts * width)
+        self.from_hidden = Linear(width, parts * width)
+        self.above = nn.ModuleList(LayerAbove(config.cell, width, config.dropout) for _ in range(1, config.layers))
+        self.self_attention = None
+        if config.attends:
+            self.self_attention = MultiHeadAttention(width, config.heads, key_heads=config.key_heads, score=config)
+        self.norm = nn.LayerNorm(width)
+        self.output = Linear(width, config.size, bias=False)
+        self.dropout = Dropout(config.dropout)
+        self.rows = Rows()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero.
+
+        An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1. The attention initializes its own.
+        """
+        width = self.config.width
+        for name, parameter in self.named_parameters():
+            if not name.startswith(("from_", "above.")):
+                continue
+            recurrent = "from_hidden" in name
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+                if recurrent and self.config.cell == "lstm":
+                    nn.init.ones_(parameter.data[width : 2 * width])
+                continue
+            for block in parameter.data.split(width):  # type: ignore[no-untyped-call]
+                nn.init.orthogonal_(block) if recurrent else xavier_uniform(block)
+        nn.init.normal_(self.embed.weight, std=width**-0.5)
+        if self.config.tied:
+            self.output.weight = self.embed.weight
+        else:
+            nn.init.normal_(self.output.weight, std=width**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Predict the token after each one.
+
+        Args:
+            tokens: ids (B, T), int64.
+
+        Returns:
+            Logits, (B, T, N).
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        return self.read(tokens)[0]
+
+    def read(self, tokens: Tensor, state: RecurrentDecoderState | None = None) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read tokens that follow those of a state, and predict the one after each of them.
+
+        Args:
+            tokens: ids (B, T), int64.
+            state: state after the previous tokens; None initially.
+
+        Returns:
+            Scores (B, T, N), and the state that includes `tokens`.
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        states, after = self.advance(tokens, state)
+        logits: Tensor = self.output(states)
+        return logits, after
+
+    def advance(
+        self, tokens: Tensor, state: RecurrentDecoderState | None = None
+    ) -> tuple[Tensor, RecurrentDecoderState]:
+        """Like `read`, but return the inputs of the output layer, (B, T, M)."""
+        check_target(tokens, tokens.shape[0], self.config.size)
+        if state is None:
+            self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
+            zero = self.embed.weight.new_zeros(tokens.shape[0], self.config.width)
+            state = RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0)
+        s_BTM, hidden = self._run(self.dropout(self.embed(tokens)), state.hidden)
+        s_BTM, past = self.dropout(s_BTM), state.past
+        update: Tensor | None = None
+        if self.self_attention is not None:
+            query, past = self.self_attention.extend(s_BTM, past)
+            mask = self._mask(tokens.shape[1], past.length)
+            update = self.self_attention.attend(query, past, mask=mask)
+            past = past if self.config.window is None else past.last(self.config.window)
+        h_BTM: Tensor = self.norm(s_BTM if update is None else s_BTM + self.dropout(update))
+        return self.dropout(h_BTM), RecurrentDecoderState(hidden, past, state.position + tokens.shape[1])
+
+    def step(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            Scores (B, N), and the state that includes `tokens`.
+        """
+        logits, after = self.read(tokens[:, None], state)
+        return logits[:, 0], after
+
+    def select(self, state: RecurrentDecoderState, rows: Tensor) -> RecurrentDecoderState:
+        """Select rows of a state: fewer, repeated or reordered."""
+        rows = self.rows(rows)
+        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
+        return RecurrentDecoderState(hidden, None if state.past is None else state.past.select(rows), state.position)
+
+    def _run(self, x_BTM: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """The states (B, T, M) of the last layer, and the last states of all layers."""
+        inputs = self.from_embedding(x_BTM).unbind(1)
+        again = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), None)
+        above = [layer for layer in self.above if isinstance(layer, LayerAbove)]
+        step = stacked(self.config.cell, again, above, len(inputs), None)
+        states = []
+        for given in inputs:
+            hidden = step(given, hidden)
+            states.append(top(self.config.cell, hidden))
+        return torch.stack(states, 1), hidden
+
+    def _mask(self, new: int, known: int) -> Mask | None:
+        """Return the mask of the new positions, which are the last of all cached ones."""
+        if self.config.window is not None and known > self.config.window + 1:
+            return window(self.config.window, 0, offset=known - new)
+        return causal(offset=known - new) if new > 1 else None

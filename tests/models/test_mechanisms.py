@@ -1,0 +1,305 @@
+"""Every score under every normalizer in every model: built from settings, trained for a step, kept, decoded."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv.checkpoint.tensors import pack, unpack
+from qkv.errors import ConfigError
+from qkv.linalg.session import Session
+from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.nn.attention import Attention
+from qkv.nn.first_batch import start_from_first_batch
+from qkv.nn.mechanism import NORMALIZERS, SCORES, Mechanism
+
+SIZE = 11
+SOURCE, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [4, 6, 0, 0, 0]]), torch.tensor([5, 3, 2])
+TARGET = torch.tensor([[1, 5, 7, 9, 4], [1, 3, 3, 8, 6], [1, 10, 9, 8, 7]])
+KERNELS = {"gaussian", "boxcar", "epanechnikov", "triangular"}
+NON_NEGATIVE = {*KERNELS, "uniform"}
+
+
+def translator(**settings: Any) -> nn.Module:
+    small = {"size": SIZE, "embedding": 8, "hidden": 8, "attention": 4, "encoder_heads": 2, "dropout": 0.0}
+    return RecurrentTranslator(RecurrentConfig(**{**small, **settings}))
+
+
+def transformer(**settings: Any) -> nn.Module:
+    small = {"size": SIZE, "width": 8, "heads": 2, "feed_forward": 8, "dropout": 0.0}
+    return TransformerTranslator(TransformerConfig(**{**small, "encoder_layers": 1, "decoder_layers": 1, **settings}))
+
+
+def language(**settings: Any) -> nn.Module:
+    small = {"size": SIZE, "width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8, "dropout": 0.0}
+    return LanguageModel(DecoderConfig(**{**small, **settings}))
+
+
+def recurrent_language(**settings: Any) -> nn.Module:
+    small = {"size": SIZE, "width": 8, "heads": 2, "layers": 2, "context": 8, "dropout": 0.0}
+    return RecurrentLanguageModel(RecurrentDecoderConfig(**{**small, **settings}))
+
+
+def reader(kind: type, **settings: Any) -> nn.Module:
+    small = {"size": SIZE, "labels": 3, "width": 8, "heads": 2, "feed_forward": 8, "dropout": 0.0, "word_dropout": 0.0}
+    model: nn.Module = kind(ReaderConfig(**{**small, **settings}))
+    return model
+
+
+class Kind(NamedTuple):
+    """A model, and the settings with which it is tested."""
+
+    make: Callable[..., nn.Module]
+    settings: Mapping[str, Any]
+
+
+KINDS: Mapping[str, Kind] = {
+    "bahdanau": Kind(translator, {}),
+    "luong-heads-split": Kind(translator, {"wiring": "luong", "heads": 2, "memory": "split", "cell": "rnn"}),
+    "lstm-deep": Kind(translator, {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "heads": 2}),
+    "transformer": Kind(transformer, {}),
+    "transformer-gru": Kind(translator, {"encoder": "transformer", "memory": "split", "window": 1}),
+    "gru-transformer-window": Kind(transformer, {"encoder": "gru", "window": 2, "positions": "none"}),
+    "generate": Kind(language, {"key_heads": 1}),
+    "generate-lstm-window": Kind(recurrent_language, {"cell": "lstm", "window": 2}),
+    "classify": Kind(lambda **settings: reader(TextClassifier, **settings), {"encoder": "gru"}),
+    "classify-transformer": Kind(lambda **settings: reader(TextClassifier, **settings), {"encoder": "transformer"}),
+    "tag": Kind(lambda **settings: reader(TextTagger, **settings), {"encoder": "transformer", "window": 1}),
+}
+
+
+def scores_of(model: nn.Module, target: Tensor = TARGET) -> Tensor:
+    match model:
+        case LanguageModel() | RecurrentLanguageModel():
+            found: Tensor = model(target)
+        case TextClassifier():
+            found = model(SOURCE, LENGTHS)
+        case TextTagger():
+            found = model(SOURCE, LENGTHS, torch.tensor([[0, 2], [0, 1], [0, 1]]))
+        case _:
+            found = model(SOURCE, LENGTHS, target)
+    return found
+
+
+def step_by_step(model: nn.Module) -> Tensor | None:
+    """The scores of one token at a time; None for models that write nothing."""
+    if isinstance(model, LanguageModel | RecurrentLanguageModel):
+        scores, state = model.read(TARGET[:, :1])
+        parts = [scores[:, 0]]
+        for tokens in TARGET[:, 1:].unbind(1):
+            scores_BN, state = model.step(tokens, state)
+            parts.append(scores_BN)
+        return torch.stack(parts, 1)
+    if isinstance(model, RecurrentTranslator | TransformerTranslator):
+        with Session() as session:
+            memory: Any = model.start_in(session, SOURCE, LENGTHS)
+            parts = []
+            for tokens in TARGET.unbind(1):
+                scores_BN, memory = model.step(tokens, memory)
+                parts.append(scores_BN)
+        return torch.stack(parts, 1)
+    return None
+
+
+def side_by_side(model: Any) -> tuple[Tensor, Tensor]:
+    """The scores of forked futures of each source, and of the same futures alone."""
+    rows, width = torch.arange(3), 2
+    first = torch.full((3,), 1)
+    _, state = model.step(first, model.start(SOURCE, LENGTHS))
+    forked = model.fork(state, rows, width)
+    source, lengths = SOURCE.repeat_interleave(width, 0), LENGTHS.repeat_interleave(width)
+    futures = torch.tensor([[3, 4, 5], [6, 7, 8], [9, 10, 3], [4, 5, 6], [7, 8, 9], [10, 3, 4]])
+    for tokens in futures.unbind(1):
+        scores, forked = model.step(tokens, forked)
+    alone = model(source, lengths, torch.cat([torch.ones(6, 1, dtype=torch.int64), futures], 1))
+    return scores, alone[:, -1]
+
+
+def built(kind: str, score: str, normalizer: str, **more: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = KINDS[kind].make(score=score, normalizer=normalizer, **{**KINDS[kind].settings, **more})
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not parameter.any():  # a language model's blocks start as identities
+            nn.init.normal_(parameter, std=0.3)
+    start_from_first_batch(model, lambda: scores_of(model))
+    return model
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_learns_and_decodes_under_every_normalizer(kind: str, score: str) -> None:
+    for normalizer in NORMALIZERS:
+        if normalizer != "sum" or score in NON_NEGATIVE:
+            check(kind, score, normalizer)
+
+
+def check(kind: str, score: str, normalizer: str) -> None:
+    where = f"{kind}, {score}, {normalizer}"
+    model = built(kind, score, normalizer)
+    queries: list[Tensor] = []
+    hooks = [layer.register_forward_pre_hook(noted(queries)) for layer in attentions(model)]
+    scores_of(model).float().log_softmax(-1)[..., 2].mean().backward()
+    for hook in hooks:
+        hook.remove()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients), where
+    silent = normalizer == "hard" or score in ("boxcar", "uniform")
+    assert any(query.grad is not None and bool(query.grad.any()) for query in queries) != silent, where
+
+    model = model.double().eval()
+    with torch.no_grad():
+        expected, stepped = scores_of(model), step_by_step(model)
+        if stepped is not None:
+            torch.testing.assert_close(stepped, expected, rtol=1e-9, atol=1e-10, msg=where)
+        if isinstance(model, RecurrentTranslator | TransformerTranslator):
+            torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10, msg=where)
+
+
+def attentions(model: nn.Module) -> list[Attention]:
+    """The attentions that have the mechanism: not those of an encoder before a recurrent decoder."""
+    apart = "encoder." if isinstance(model, RecurrentTranslator) else "\0"
+    found = [layer for name, layer in model.named_modules() if not name.startswith(apart)]
+    return [layer for layer in found if isinstance(layer, Attention)]
+
+
+def noted(queries: list[Tensor]) -> Callable[..., None]:
+    """A hook that keeps the queries of an attention, and their gradients."""
+
+    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].requires_grad:
+            given[0].retain_grad()
+            queries.append(given[0])
+
+    return keep
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"score": "additive"},
+        {"score": "cosine", "normalizer": "entmax", "alpha": "learned"},
+        {"score": "dot", "sinks": True},
+        {"score": "gaussian", "bandwidth": 3.0},
+        {"score": "epanechnikov", "power": 3.0},
+        {"score": "learned", "normalizer": "sparsemax"},
+    ],
+    ids=lambda settings: "-".join(f"{item}" for item in settings.values()),
+)
+def test_weights_that_are_read_again_give_the_same_bits(kind: str, settings: dict[str, Any]) -> None:
+    made = KINDS[kind].make
+    torch.manual_seed(0)
+    model = made(**{**KINDS[kind].settings, **settings})
+    start_from_first_batch(model, lambda: scores_of(model))
+    data, tied = pack(model.state_dict(), "weights")
+    other = made(**{**KINDS[kind].settings, **settings})
+    other.load_state_dict(unpack(data, tied, "weights"))
+    assert torch.equal(scores_of(other.eval()), scores_of(model.eval()))
+
+
+def illegal() -> Iterator[tuple[dict[str, Any], str]]:
+    for score in SCORES:
+        if score not in NON_NEGATIVE:
+            yield {"score": score, "normalizer": "sum"}, "model.normalizer"
+        if score not in {*KERNELS, "squared_distance"}:
+            yield {"score": score, "bandwidth": 2.0}, "model.bandwidth"
+        if score != "epanechnikov":
+            yield {"score": score, "power": 1.0}, "model.power"
+    for normalizer in NORMALIZERS:
+        if normalizer != "entmax":
+            yield {"score": "uniform", "normalizer": normalizer, "alpha": 1.5}, "model.alpha"
+        if normalizer != "softmax":
+            yield {"score": "uniform", "normalizer": normalizer, "sinks": True}, "model.sinks"
+    for name, score in (("alpha", "dot"), ("bandwidth", "gaussian"), ("power", "epanechnikov")):
+        for number in (-1.0, 0.0, float("inf"), float("nan")):
+            yield {"score": score, "normalizer": "entmax" if name == "alpha" else None, name: number}, f"model.{name}"
+    yield {"score": "concat"}, "additive or nonlocal-concat"
+    yield {"score": "aditive"}, 'Did you mean "additive"'
+    yield {"score": "trianglar"}, 'Did you mean "triangular"'
+    yield {"normalizer": "softmx"}, 'Did you mean "softmax"'
+    yield {"normalizer": "entmax", "alpha": "learnt"}, 'model.alpha: expected a number above 1, or "learned"'
+
+
+@pytest.mark.parametrize(("settings", "words"), list(illegal()))
+def test_what_has_no_meaning_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Mechanism(**settings)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("mlp", "additive"),
+        ("Bahdanau", "additive"),
+        ("general", "bilinear"),
+        ("multiplicative", "bilinear"),
+        ("scaled-dot", "scaled_dot"),
+        ("nonlocal-concat", "nonlocal_concat"),
+        ("squared-distance", "squared_distance"),
+    ],
+)
+def test_a_score_has_the_names_of_the_literature(typed: str, name: str) -> None:
+    assert Mechanism(score=typed) == Mechanism(score=name)
+
+
+def test_a_kernel_that_sees_nothing_says_what_to_change() -> None:
+    torch.manual_seed(0)
+    model = transformer(score="epanechnikov", bandwidth=1e-3)
+    with pytest.raises(ConfigError, match=r"model.bandwidth: .*none in .*, where queries and keys lie [\d.]+ apart"):
+        start_from_first_batch(model, lambda: scores_of(model))
+
+
+def test_a_bandwidth_starts_from_the_median_distance() -> None:
+    torch.manual_seed(0)
+    model = language(score="squared_distance", width=64, positions="none")
+    start_from_first_batch(model, lambda: scores_of(model))
+    layer = model.blocks[0].self_attention  # type: ignore[index, union-attr]
+    seen: list[Tensor] = []
+    hook = layer.attention.register_forward_pre_hook(lambda _, given: seen.extend(given[:2]))
+    scores_of(model)
+    hook.remove()
+    causal = torch.ones(5, 5).tril().bool()
+    expected = torch.cdist(seen[0], seen[1])[..., causal].median()
+    torch.testing.assert_close(layer.score.value().bandwidth, expected.expand(2), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("bahdanau", {"score": "none", "heads": 2}, "model.heads: expected 1 without attention"),
+        ("bahdanau", {"score": "none", "normalizer": "hard"}, "model.normalizer"),
+        ("bahdanau", {"window": 3}, "model.window: expected none for recurrent models"),
+        ("bahdanau", {"heads": 3}, "model.heads: expected a divisor of model.hidden"),
+        ("bahdanau", {"encoder": "grv"}, 'Did you mean "gru"'),
+        ("transformer-gru", {"encoder_heads": 3}, "model.encoder_heads: expected a divisor of model.embedding"),
+        ("transformer", {"score": "none"}, "a Transformer is attention"),
+        ("transformer", {"cross_score": "none"}, "a Transformer is attention"),
+        ("transformer", {"cross_normalizer": "sum"}, "model.normalizer"),
+        ("transformer", {"positions": "rotary"}, "model.positions"),
+        ("gru-transformer-window", {"width": 15, "heads": 3}, "model.width: expected an even width"),
+        ("generate", {"score": "additive", "positions": "rotary"}, "model.positions: expected sinusoidal"),
+        ("generate", {"score": "gaussian", "positions": "alibi"}, "model.positions: expected sinusoidal"),
+        ("classify", {"window": 2}, "model.window: expected a Transformer"),
+        ("classify", {"positions": "rotary"}, "model.positions: expected a Transformer"),
+        ("classify", {"pool": "mean", "score": "dot"}, "model.score: expected the default beside a mean"),
+    ],
+)
+def test_a_model_refuses_what_it_lacks(name: str, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KINDS[name].make(**{**KINDS[name].settings, **settings})
+    assert words in str(raised.value)
+
+
+def test_the_attention_to_the_source_can_be_another_one() -> None:
+    config = TransformerConfig(SIZE, score="gaussian", bandwidth=2.0, cross_score="dot", cross_normalizer="sparsemax")
+    assert config.cross == Mechanism(score="dot", normalizer="sparsemax")
+    assert TransformerConfig(SIZE, score="gaussian", cross_normalizer="softmax").cross.score == "gaussian"
+    assert TransformerConfig(SIZE, score="gaussian", cross_score="dot").cross.normalizer == "softmax"
+    assert TransformerConfig(SIZE, normalizer="hard", cross_score="dot").cross.normalizer == "hard"

@@ -1,0 +1,130 @@
+"""What all training tasks share: epochs, batch sizes, and settings of earlier versions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.errors import ConfigError
+from qkv.tasks import label_training, language_training, training
+from qkv.tasks.launch import _ADDED
+from qkv.tasks.recipe import Recipe
+
+RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
+    "translate": training.RECIPE,
+    "generate": language_training.RECIPE,
+    **label_training.RECIPES,
+}
+BEFORE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "translate",
+        {
+            "kind": "gru",
+            "score": "additive",
+            "wiring": "bahdanau",
+            "embedding": 256,
+            "hidden": 512,
+            "attention": 256,
+            "dropout": 0.3,
+            "tied": True,
+            "memory": "whole",
+            "copy": "none",
+        },
+    ),
+    (
+        "translate",
+        {
+            "kind": "transformer",
+            "score": "scaled_dot",
+            "width": 256,
+            "heads": 4,
+            "feed_forward": 1024,
+            "encoder_layers": 3,
+            "decoder_layers": 3,
+            "dropout": 0.2,
+            "attention_dropout": 0.0,
+            "norm_first": True,
+            "tied": True,
+            "copy": "none",
+        },
+    ),
+    (
+        "generate",
+        {
+            "score": "scaled_dot",
+            "normalizer": "softmax",
+            "positions": "rotary",
+            "context": 256,
+            "width": 192,
+            "heads": 6,
+            "feed_forward": 768,
+            "layers": 4,
+            "activation": "squared_relu",
+            "bias": True,
+            "dropout": 0.1,
+            "attention_dropout": 0.0,
+            "tied": True,
+        },
+    ),
+    *(
+        (
+            task,
+            {
+                "encoder": encoder,
+                "pool": "attention",
+                "width": 256,
+                "layers": 1,
+                "heads": 4,
+                "feed_forward": 512,
+                "dropout": 0.5,
+                "word_dropout": 0.1,
+                "residual": False,
+            },
+        )
+        for task in ("classify", "tag")
+        for encoder in ("gru", "transformer")
+    ),
+]
+
+
+@pytest.mark.parametrize(("task", "table"), BEFORE, ids=[f"{task}-{place}" for place, (task, _) in enumerate(BEFORE)])
+def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict[str, Any]) -> None:
+    """Its settings mean the same, and what they lack has the value that it had."""
+    model = RECIPES[task].model
+    now = model.show(model.read(table))
+    assert {name: now[name] for name in table} == table
+    for name in now.keys() - table.keys():
+        assert _ADDED[f"model.{name}"] == now[name]
+    defaults = model.show(model.read({name: table[name] for name in ("kind", "encoder") if name in table}))
+    assert defaults == now, "and it is still the default"
+
+
+@pytest.mark.parametrize("task", RECIPES)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 3, "epochs": 2}, "training.epochs: expected no training.steps beside it; got both"),
+        ({"tokens": 9, "batch_size": 2}, "training.batch_size: expected no training.tokens beside it; got both"),
+        ({"epochs": 0}, "epochs: expected an integer, at least 1"),
+    ],
+)
+def test_two_settings_of_one_thing_are_refused(task: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RECIPES[task].load_settings({"training": settings})
+
+
+def test_epochs_are_passes_over_the_data(tmp_path: Path) -> None:
+    lines = [f"{'ab'[place % 2]}\t{'ab'[place % 2] * (1 + place % 3)} c\n" for place in range(50)]
+    for name in ("train.tsv", "valid.tsv"):
+        (tmp_path / name).write_text("".join(lines[: 50 if name == "train.tsv" else 5]))
+    tables = {
+        "data": {"data": tmp_path / "train.tsv", "valid_data": tmp_path / "valid.tsv"},
+        "model": {"encoder": "none", "width": 4},
+        "training": {"epochs": 3, "batch_size": 8},
+    }
+    recipe = RECIPES["classify"]
+    settings = recipe.load_settings(tables)
+    assert recipe.load_settings(recipe.show_settings(settings)) == settings
+    outcome = recipe.train(settings, tmp_path / "run")
+    assert outcome.step == 3 * -(-50 // 8)
+    assert recipe.train(settings, tmp_path / "run").step == outcome.step, "it is finished"

@@ -78,7 +78,7 @@ def test_files_that_are_no_text(content: bytes, words: list[str], tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--tokens", "character"], ["--tokens", '"characters"']),
+        (["--tokenizer", "charr"], ["--tokenizer", '"char"']),
         (["--positions", "rotery"], ["model.positions", '"rotary"']),
         (["--heads", "3"], ["model.heads", "a divisor"]),
         (["--contex", "9"], ["--contex", "--context"]),

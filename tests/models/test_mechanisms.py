@@ -121,9 +121,9 @@ def side_by_side(model: Any) -> tuple[Tensor, Tensor]:
     return scores, alone[:, -1]
 
 
-def built(kind: str, score: str, normalizer: str, **more: Any) -> nn.Module:
-    torch.manual_seed(0)
-    model = KINDS[kind].make(score=score, normalizer=normalizer, **{**KINDS[kind].settings, **more})
+def built(kind: str, score: str, normalizer: str, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    model = KINDS[kind].make(score=score, normalizer=normalizer, **KINDS[kind].settings)
     for parameter in model.parameters():
         if parameter.ndim > 1 and not parameter.any():  # a language model's blocks start as identities
             nn.init.normal_(parameter, std=0.3)
@@ -131,34 +131,48 @@ def built(kind: str, score: str, normalizer: str, **more: Any) -> nn.Module:
     return model
 
 
+FIRST = ("bahdanau", "transformer", "generate", "classify")
+
+
+def legal(score: str) -> list[str]:
+    """The normalizers that a score can have."""
+    return [name for name in NORMALIZERS if name != "sum" or score in NON_NEGATIVE]
+
+
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_score_learns_and_decodes_under_every_normalizer(kind: str, score: str) -> None:
-    for normalizer in NORMALIZERS:
-        if normalizer != "sum" or score in NON_NEGATIVE:
-            check(kind, score, normalizer)
+def test_a_score_learns_under_every_normalizer(kind: str, score: str) -> None:
+    """All of them in the first model of each task; in variants of it every third one, another third in each."""
+    third = list(KINDS).index(kind) % 3
+    for normalizer in legal(score) if kind in FIRST else legal(score)[third::3]:
+        silent = normalizer == "hard" or score in ("boxcar", "uniform")
+        # A draw of the relu's vectors can leave all pairs below 0; others do not.
+        assert any(learns(kind, score, normalizer, seed) for seed in range(1 if silent else 3)) != silent, normalizer
 
 
-def check(kind: str, score: str, normalizer: str) -> None:
-    where = f"{kind}, {score}, {normalizer}"
-    model = built(kind, score, normalizer)
-    queries: list[Tensor] = []
-    hooks = [layer.register_forward_pre_hook(noted(queries)) for layer in attentions(model)]
+def learns(kind: str, score: str, normalizer: str, seed: int) -> bool:
+    """Whether the scores get a gradient; all gradients must be finite."""
+    model, compared = built(kind, score, normalizer, seed), list[Tensor]()
+    for layer in attentions(model):
+        layer.register_forward_pre_hook(noted(compared))
     scores_of(model).float().log_softmax(-1)[..., 2].mean().backward()
-    for hook in hooks:
-        hook.remove()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    assert all(gradient.isfinite().all() for gradient in gradients), where
-    silent = normalizer == "hard" or score in ("boxcar", "uniform")
-    assert any(query.grad is not None and bool(query.grad.any()) for query in queries) != silent, where
+    assert all(gradient.isfinite().all() for gradient in gradients), normalizer
+    return any(side.grad is not None and bool(side.grad.any()) for side in compared)
 
-    model = model.double().eval()
-    with torch.no_grad():
-        expected, stepped = scores_of(model), step_by_step(model)
-        if stepped is not None:
-            torch.testing.assert_close(stepped, expected, rtol=1e-9, atol=1e-10, msg=where)
-        if isinstance(model, RecurrentTranslator | TransformerTranslator):
-            torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10, msg=where)
+
+@pytest.mark.parametrize(("place", "score"), list(enumerate(SCORES)), ids=list(SCORES))
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_steps_and_futures_side_by_side_give_the_scores_of_one_pass(kind: str, place: int, score: str) -> None:
+    """Each kind of model with each score; the normalizers take turns, so that each one meets each kind."""
+    turn = place + list(KINDS).index(kind)
+    model = built(kind, score, legal(score)[turn % len(legal(score))]).double().eval()
+    stepped = step_by_step(model)
+    if stepped is not None:
+        torch.testing.assert_close(stepped, scores_of(model), rtol=1e-9, atol=1e-10)
+    if isinstance(model, RecurrentTranslator | TransformerTranslator):
+        torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10)
 
 
 def attentions(model: nn.Module) -> list[Attention]:
@@ -168,13 +182,14 @@ def attentions(model: nn.Module) -> list[Attention]:
     return [layer for layer in found if isinstance(layer, Attention)]
 
 
-def noted(queries: list[Tensor]) -> Callable[..., None]:
-    """A hook that keeps the queries of an attention, and their gradients."""
+def noted(compared: list[Tensor]) -> Callable[..., None]:
+    """A hook that keeps the queries and keys of an attention, and their gradients."""
 
     def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        if given[0].requires_grad:
-            given[0].retain_grad()
-            queries.append(given[0])
+        for side in given[:2]:
+            if side.requires_grad and side is not given[2]:
+                side.retain_grad()
+                compared.append(side)
 
     return keep
 

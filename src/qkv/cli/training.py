@@ -54,6 +54,9 @@ _FLAGS = {
     "tokenizer.kind": "--tokenizer",
     "model.kind": "--model",
     "model.encoder": "--model",
+    "model.cell": "--decoder",
+    "model.hidden": "--width",
+    "training.tokens": "--batch-tokens",
 }
 """Flags whose names differ from the settings that they set."""
 

@@ -44,6 +44,14 @@ def test_predictions_are_csv_with_the_interval(squares: Path) -> None:
     assert [row.split(",")[:2] for row in rows] == [row.split(",") for row in bare.splitlines()[1:]]
 
 
+def test_a_table_like_that_of_training_is_scored(squares: Path) -> None:
+    names = [
+        line.split("\t")[0]
+        for line in run("evaluate", squares / "run", "--data", squares / "t.csv").stdout.splitlines()
+    ]
+    assert names == ["rmse", "mae", "r2"]
+
+
 def test_a_curve_needs_no_input(squares: Path, tmp_path: Path) -> None:
     flags = ("--curve", "5", "--interval", "bootstrap", "--level", "0.8", "--picture", tmp_path / "c.png")
     done = succeeded(run("regress", squares / "run", *flags))

@@ -1,5 +1,6 @@
 """Messy CSV files: what is read, and what is said of the rest."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,9 @@ def test_what_is_wrong_is_named_with_its_line(lines: list[str], message: str) ->
 
 
 def test_thousands_are_not_taken_for_decimals() -> None:
-    table = parse_table(["a;b", "1;1.234,5"], "f")
-    with pytest.raises(DataError, match=r'got "1\.234,5"'):
-        table.numbers(["b"], decimal="comma")
+    for field in ("1.234,5", "1.234", "1,234,5"):
+        with pytest.raises(DataError, match=re.escape(f'got "{field}". Write it with a decimal comma')):
+            parse_table(["a;b", f"1;{field}"], "f").numbers(["b"], decimal="comma")
 
 
 def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:

@@ -32,14 +32,12 @@ class Columns:
         rows: one number per column.
         lines: the line of each row in the file, from 1.
         skipped: how many rows were left out because a number is missing.
-        header: whether the first line names the columns.
     """
 
     names: tuple[str, ...]
     rows: tuple[tuple[float, ...], ...]
     lines: tuple[int, ...]
     skipped: int
-    header: bool
 
 
 @final
@@ -95,7 +93,7 @@ class Table:
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
             raise DataError(error_message(self.name, f"numbers in {_listed(names)}", got, hint))
-        return Columns(tuple(names), tuple(found), tuple(lines), skipped, self.header)
+        return Columns(tuple(names), tuple(found), tuple(lines), skipped)
 
     def expect(self, names: Sequence[str], flag: str = "columns") -> None:
         """Check that columns exist.
@@ -128,13 +126,16 @@ class Table:
         raise DataError(error_message(f"{self.name}:{line}", f'a number in column "{names[place]}"', got, hint))
 
     def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
-        text = field.replace(",", ".") if decimal == "comma" and "." not in field and field.count(",") == 1 else field
+        text = field
+        if decimal == "comma":
+            # A point would be a thousands separator: 1.234 is not read as 1 and some.
+            text = "" if "." in field or field.count(",") > 1 else field.replace(",", ".")
         try:
             number = float(text) if "_" not in text else math.nan
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            hint = "Write it with a decimal point, without units or thousands separators."
+            hint = f"Write it with a decimal {decimal}, without units or thousands separators."
             if decimal == "point" and field.count(",") == 1:
                 hint = "If it has a decimal comma, say so with --decimal comma."
             expected = f'a finite number in column "{name}"'

@@ -226,7 +226,7 @@ def _config(settings: RegressionSettings, columns: Columns) -> dict[str, Plain]:
         "task": TASK,
         "x": list(columns.names[:-1]),
         "y": columns.names[-1],
-        "header": columns.header,
+        "decimal": settings.data.decimal,
         "text": {"train": fingerprint(repr(row) for row in columns.rows)},
         "model": plain(settings.model),
     }

@@ -49,6 +49,7 @@ class Regressor:
         estimator: the fitted `qkv.models.NadarayaWatson`.
         model: its attention as a module, for `qkv.record`.
         x, y: the names of the columns.
+        decimal: what separated the decimals in training.
 
     Raises:
         CheckpointError: the checkpoint is of another task, or invalid.
@@ -62,6 +63,7 @@ class Regressor:
     def __init__(self, trained: Trained) -> None:
         expect_task(trained, TASK, "a regression")
         self.model, self.x, self.y, beyond = _rebuilt(trained)
+        self.decimal = cast("Decimal", trained.contents.config["decimal"])
         self.estimator = estimator_class().of(self.model, beyond)
 
     @classmethod
@@ -150,8 +152,8 @@ class Regressor:
         """
         return np.array(table.numbers(self._names_in(table), decimal=decimal).rows)
 
-    def evaluate(self, table: Table, decimal: Decimal = "point") -> tuple[Array, tuple[Figure, ...]]:
-        """Score predictions on a table with inputs and target.
+    def evaluate(self, table: Table) -> tuple[Array, tuple[Figure, ...]]:
+        """Score predictions on a table with inputs and target, in the format of training.
 
         Returns:
             The predictions (m,), and the figures.
@@ -160,7 +162,7 @@ class Regressor:
             ConfigError, DataError: as for `rows_of`.
         """
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
-        numbers = np.array(table.numbers(names, decimal=decimal).rows)
+        numbers = np.array(table.numbers(names, decimal=self.decimal).rows)
         predicted = self.predict(numbers[:, :-1])
         return predicted, judge_regression(predicted, numbers[:, -1], "")
 
@@ -226,9 +228,8 @@ def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Li
     config, tensors = trained.contents.config, dict(trained.contents.model)
     model, x, y = config.get("model"), config.get("x"), config.get("y")
     kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
-    fits = (
-        isinstance(x, list) and isinstance(y, str) and beyond in ("nearest", "mean", "nan") and _fits(tensors, len(x))
-    )
+    known = beyond in ("nearest", "mean", "nan") and config.get("decimal") in get_args(Decimal)
+    fits = known and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
     if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
         hint = "It was written by another version: fit it again, or install that version."
         raise CheckpointError(

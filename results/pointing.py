@@ -1,27 +1,23 @@
-"""The pointer network rows: sorting numbers, and the convex hull of points in the plane."""
+"""The pointer network rows: sorting numbers, and the convex hull of points in the plane, from text files."""
 
 import json
-import os
-import time
-import tomllib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from examples.mechanisms.drawing import COLORS, GRAY, keep, panels
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from qkv.decode.beam import Beam, beam
-from qkv.models.pointer import END, PointerConfig, PointerNetwork
-from results.hulls import area, from_first, hull, simple
+from qkv.data.corpus import read_tsv
+from qkv.data.pointing import parse_pairs
+from qkv.metrics.figure import Figure
+from qkv.tasks.element_pointer import ElementPointer
+from results import usage
+from results.elements import lines
+from results.hulls import Point, area, from_first, simple
 
 ROOT = Path(__file__).parent.parent
-_LARGEST = 100
-"""Numbers to sort are integers below this."""
-_LOGGED = 500
+QKV = Path(sys.executable).parent / "qkv"
 
 Answers = list[list[int]]
 
@@ -34,11 +30,21 @@ class PointingRow:
         name: the row's name for `python -m results`.
         what: title shown to the reader.
         asked: target or published figures, as text.
+        task: "sort" or "hull", see `results.elements`.
+        size: elements per line.
+        count: training lines.
+        beam: beam width of the test.
+        test: test lines, which are other than those of training.
     """
 
     name: str
     what: str
     asked: str
+    task: str
+    size: int
+    count: int
+    beam: int = 1
+    test: int = 2000
 
     @property
     def config(self) -> Path:
@@ -57,130 +63,75 @@ class PointingRow:
 
 
 ROWS = (
-    PointingRow("pointer_sort_5", "Sort 5 integers", "99 % per position"),
-    PointingRow("pointer_sort_10", "Sort 10 integers", "97 % per position"),
+    PointingRow("pointer_sort_5", "Sort 5 integers", "99 % per position", "sort", 5, 50_000),
+    PointingRow("pointer_sort_10", "Sort 10 integers", "99 % per position", "sort", 10, 100_000),
+    PointingRow("pointer_sort_20", "Sort 20 integers", "none", "sort", 20, 100_000),
     PointingRow(
         "pointer_hull",
         "Convex hull of 10 points",
         "87.0 % exact, 99.8 % of the area (Vinyals et al. 2015, table 1, trained on 5 to 50 points)",
+        "hull",
+        10,
+        300_000,
+        beam=3,
     ),
 )
 
 
 def run_row(row: PointingRow, data: Path, run: Path, *, train: bool) -> None:
-    """Train a pointer network, score it on unseen elements, and store figures and picture in the repository.
+    """Write the files, train a pointer network, score it on unseen lines, and store figures and picture.
 
     Args:
         row: the row to run.
-        data, run, train: unused; the elements are generated here, and there is no run folder.
+        data: unused; the elements are generated here.
+        run: folder for files and model.
+        train: whether to train, or only to score what was trained.
     """
-    settings = tomllib.loads(row.config.read_text(encoding="utf-8"))
-    start, task = time.process_time(), settings["data"]["task"]
-    model, losses = learn(settings)
-    seconds = time.process_time() - start
-    torch.manual_seed(settings["training"]["seed"] + 1)
-    elements, answers = draw(task, settings["data"]["test"], settings["data"]["size"])
-    found = point(model, elements, settings["training"]["beam"])
+    files = write_files(row, run)
+    if train:
+        usage.run([str(QKV), *_training(row, files[0], run / "model")], row.kept / "usage.json")
+    pointer = ElementPointer.load(run / "model")
+    items, _ = parse_pairs(read_tsv(files[1]), (str(files[1]),) * 2, pointer.kind)
+    found, figures = pointer.evaluate(items, row.beam)
+    points = [[(float(vector[0]), float(vector[-1])) for vector in item.elements] for item in items]
+    answers = [list(item.target) for item in items]
+    positions = [list(each) for each in found]
     record = {
-        "figures": sorted_figures(found, answers) if task == "sort" else hull_figures(elements, found, answers),
-        "losses": losses,
-        "settings": settings,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "processor_seconds": round(seconds, 1),
-        "machine": f"{os.cpu_count()} cores, {torch.get_num_threads()} thread, PyTorch {torch.__version__}",
+        "figures": _sorted(figures) if row.task == "sort" else hull_figures(points, positions, answers),
+        "parameters": sum(parameter.numel() for parameter in pointer.model.parameters()),
     }
     row.kept.mkdir(parents=True, exist_ok=True)
     row.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    if task == "hull":
-        _picture(row.kept, elements, found, answers)
+    if row.task == "hull":
+        _picture(row.kept, points, positions, answers)
     print(json.dumps(record["figures"], indent=1))
 
 
-def draw(task: str, count: int, size: int) -> tuple[Tensor, Answers]:
-    """Generate elements and the positions to point to.
-
-    Args:
-        task: "sort": integers, divided by the largest possible one; "hull": points of the unit square.
-        count: number of sets.
-        size: elements in each set.
-
-    Returns:
-        Elements (count, size, 1 or 2), and for each set positions from 1 on: in increasing order, ties in input order;
-            or
-        the hull's corners.
-    """
-    if task == "sort":
-        numbers = torch.randint(0, _LARGEST, (count, size))
-        return numbers[..., None] / _LARGEST, (numbers.argsort(dim=1, stable=True) + 1).tolist()
-    points = torch.rand(count, size, 2)
-    return points, [[place + 1 for place in hull([(x, y) for x, y in each])] for each in points.tolist()]
+def _training(row: PointingRow, data: Path, out: Path) -> list[str]:
+    order = ["--order", "cycle"] if row.task == "hull" else []
+    return ["train", "point", "--data", str(data), *order, "--config", f"results/{row.name}.toml", "--out", str(out)]
 
 
-def learn(settings: dict[str, Any]) -> tuple[PointerNetwork, dict[int, float]]:
-    """Train on new elements at every step, with the learning rate decaying to zero.
-
-    Args:
-        settings: tables `data`, `model`, `training`.
-
-    Returns:
-        The model, and the mean loss up to some steps.
-    """
-    data, training = settings["data"], settings["training"]
-    torch.manual_seed(training["seed"])
-    model = PointerNetwork(PointerConfig(1 if data["task"] == "sort" else 2, **settings["model"]))
-    optimizer = torch.optim.Adam(model.parameters(), training["learning_rate"])
-    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, training["steps"])
-    lengths, losses, total = torch.full((training["batch"],), data["size"]), {}, 0.0
-    for step in range(1, training["steps"] + 1):
-        loss = objective(model, *draw(data["task"], training["batch"], data["size"]), lengths)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        falling.step()
-        total += float(loss.detach())
-        if step % _LOGGED == 0:
-            losses[step], total = total / _LOGGED, 0.0
-            print(f"step {step:,}/{training['steps']:,}  loss {losses[step]:.4f}", flush=True)
-    return model.eval(), losses
+def write_files(row: PointingRow, run: Path) -> tuple[Path, Path]:
+    """Write the training lines and the test lines."""
+    run.mkdir(parents=True, exist_ok=True)
+    found = run / "train.tsv", run / "test.tsv"
+    for path, count, seed in zip(found, (row.count, row.test), (0, 1), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines(row.task, row.size, count, seed)), encoding="utf-8")
+    return found
 
 
-def objective(model: PointerNetwork, elements: Tensor, answers: Answers, lengths: Tensor) -> Tensor:
-    """Return the mean cross entropy of each next position and of the end."""
-    longest = max(map(len, answers)) + 1
-    target = torch.tensor([[*each, END] + [-1] * (longest - len(each) - 1) for each in answers])
-    given = torch.cat([torch.full((len(answers), 1), END), target[:, :-1].clamp(min=END)], 1)
-    chances = model(elements, lengths, given)
-    return F.nll_loss(chances.flatten(0, 1), target.flatten(), ignore_index=-1)
+def _sorted(figures: Sequence[Figure]) -> dict[str, float]:
+    return {"position": figures[0].value, "exact": figures[1].value}
 
 
-def point(model: PointerNetwork, elements: Tensor, width: int) -> Answers:
-    """Return the positions a trained model points to, by beam search."""
-    lengths = torch.full(elements.shape[:1], elements.shape[1])
-    found = beam(model, elements, lengths, bos=END, eos=END, limit=elements.shape[1] + 1, search=Beam(width))
-    return [list(best.ids) for best, *_ in found]
-
-
-def sorted_figures(found: Answers, answers: Answers) -> dict[str, float]:
-    """Return percentages of correct positions and of completely correct rows.
-
-    Example:
-        >>> sorted_figures([[1, 2], [2, 1]], [[1, 2], [2, 3]])
-        {'position': 75.0, 'exact': 50.0}
-    """
-    pairs = list(zip(found, answers, strict=True))
-    right = sum(a == b for one, other in pairs for a, b in zip(one, other, strict=False))
-    exact = sum(one == other for one, other in pairs)
-    return {"position": 100 * right / sum(map(len, answers)), "exact": 100 * exact / len(answers)}
-
-
-def hull_figures(elements: Tensor, found: Answers, answers: Answers) -> dict[str, float]:
+def hull_figures(elements: Sequence[Sequence[Point]], found: Answers, answers: Answers) -> dict[str, float]:
     """Return percentages of exact hulls, of polygons without crossing sides, and of the hull area that they cover.
 
     The same polygon from another starting corner is the same hull. Polygons with crossing sides cover nothing.
     """
     exact, sound, covered = 0, 0, 0.0
-    for points, one, other in zip(elements.tolist(), found, answers, strict=True):
+    for points, one, other in zip(elements, found, answers, strict=True):
         corners, right = [place - 1 for place in one], [place - 1 for place in other]
         exact += from_first(corners) == right
         if simple(points, corners):
@@ -190,14 +141,14 @@ def hull_figures(elements: Tensor, found: Answers, answers: Answers) -> dict[str
     return {"exact": 100 * exact / count, "simple": 100 * sound / count, "area": 100 * covered / count}
 
 
-def _picture(folder: Path, elements: Tensor, found: Answers, answers: Answers) -> None:
+def _picture(folder: Path, elements: Sequence[Sequence[Point]], found: Answers, answers: Answers) -> None:
     """Pick two correct and two wrong hulls, if there are that many."""
     pairs = enumerate(zip(found, answers, strict=True))
     wrong = [place for place, (one, other) in pairs if from_first(one) != other]
     right = [place for place in range(len(answers)) if place not in wrong]
     figure, axes = panels(4, width=2.2, height=2.4)
     for axis, place in zip(axes, (*right[:2], *wrong[:2]), strict=False):
-        points = elements[place].tolist()
+        points = elements[place]
         axis.plot(*zip(*points, strict=True), "o", color=GRAY, ms=4)
         axis.plot(*_round(points, answers[place]), color=GRAY, lw=4, alpha=0.4)
         axis.plot(*_round(points, found[place]), color=COLORS[0], lw=1.4)
@@ -212,8 +163,9 @@ def _round(points: Sequence[Sequence[float]], corners: Sequence[int]) -> tuple[l
 
 _HEAD = """## Pointer networks
 
-`qkv.models.PointerNetwork`, trained on new random elements at every step, scored on 2,000 unseen sets. Integers
-are from 0 to 99. A hull is exact if all its corners are right and in order, whatever the starting corner.
+`qkv train point` on generated text files, scored on 2,000 unseen lines, hulls with a beam of 3. Integers are from 0 to
+99. A hull is exact if all its corners are right and in order, whatever the starting corner. How it works:
+[pointing.md](pointing.md).
 
 | task | target or published | ours | parameters | processor time |
 |---|---|---|---|---|
@@ -223,12 +175,23 @@ _TOLD = {"position": "per position", "exact": "exact", "simple": "without crossi
 
 def section() -> str:
     """Return the section of the page on pointer networks."""
-    lines = "".join(_line(row) for row in ROWS)
+    table = "".join(_line(row) for row in ROWS)
     hulls = next(row for row in ROWS if row.name == "pointer_hull")
     picture = "![Correct and wrong hulls](../results/runs/pointer_hull/hulls.svg)\n\n"
-    command = "- command: `python -m results --data FOLDER --row pointer_hull` (nothing is read from FOLDER)\n"
-    settings = "".join(f"- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)\n" for row in ROWS)
-    return f"{_HEAD}{lines}\n{command}{settings}\n{picture if hulls.record.exists() else ''}"
+    commands = "".join(_commands(row) for row in ROWS)
+    return f"{_HEAD}{table}\n{commands}\n{picture if hulls.record.exists() else ''}"
+
+
+def _commands(row: PointingRow) -> str:
+    config = f"results/{row.name}.toml"
+    folder = Path("runs", row.name)
+    made = f"--size {row.size} --count {row.count} --out {folder / 'train.tsv'}"
+    training = _training(row, folder / "train.tsv", folder / "model")
+    return (
+        f"- {row.what.lower()}, settings [`{config}`](../{config}):\n"
+        f"  - `python -m results.elements {row.task} {made}`\n"
+        f"  - `qkv {' '.join(training)}`\n"
+    )
 
 
 def _line(row: PointingRow) -> str:
@@ -236,5 +199,6 @@ def _line(row: PointingRow) -> str:
         return f"| {row.what} | {row.asked} | not run | | |\n"
     record = json.loads(row.record.read_text(encoding="utf-8"))
     figures = ", ".join(f"**{value:.1f}** % {_TOLD[name]}" for name, value in record["figures"].items())
-    size, minutes = record["parameters"] / 1e3, record["processor_seconds"] / 60
+    used = json.loads((row.kept / "usage.json").read_text(encoding="utf-8"))
+    size, minutes = record["parameters"] / 1e3, used["processor_seconds"] / 60
     return f"| {row.what} | {row.asked} | {figures} | {size:.0f} thousand | {minutes:.1f} min |\n"

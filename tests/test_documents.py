@@ -2,14 +2,18 @@
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import run, succeeded
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py") if path.name != "drawing.py")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+WITH_COMMANDS = [ROOT / "docs" / "pointing.md", ROOT / "docs" / "regression.md"]
+_FEW = {"count": 60, "steps": 2}
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 
@@ -35,6 +39,33 @@ def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
+def test_commands_on_page_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands run in the page's order, with fewer lines and steps."""
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        for line in block.strip().splitlines():
+            _run_line(re.sub(r"--(count|steps) \d+", lambda found: f"--{found[1]} {_FEW[found[1]]}", line), monkeypatch)
+
+
+def _run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, _, command = line.rpartition(" | ")
+    words = shlex.split(given)
+    feed = "" if not words else words[1].encode().decode("unicode_escape") + ("\n" if words[0] == "echo" else "")
+    name, *arguments = shlex.split(command)
+    match name, arguments:
+        case "qkv", _:
+            succeeded(run(*arguments, feed=feed))
+        case "python", ["-m", module, *rest]:
+            monkeypatch.setattr(sys, "argv", [module, *rest])
+            runpy.run_module(module, run_name="__main__")
+        case "python", [script, *rest]:
+            monkeypatch.setattr(sys, "argv", [script, *rest])
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        case _:
+            assert name == "head", f"what runs {line!r}?"
 
 
 def test_first_code_of_the_readme_runs() -> None:

@@ -44,6 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeeded(run("train", "translate", *both, *small, "--out", made / "translate"))
     sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--steps", "1"]
     succeeded(run("train", "generate", "--text", made / "text", *sizes, "--out", made / "generate"))
+    (made / "p.tsv").write_text("".join(f"{a} {b}\t1\n" for a in range(8) for b in range(8)))
+    succeeded(run("train", "point", "--data", made / "p.tsv", "--steps", "1", "--width", "8", "--out", made / "point"))
+    (made / "c.csv").write_text("x,y\n1,2\n2,3\n3,5\n")
+    succeeded(run("train", "regress", "--data", made / "c.csv", "--x", "x", "--y", "y", "--out", made / "regress"))
     return made
 
 
@@ -54,6 +58,9 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("train", "classify"): ["--data", folder / "l.tsv", "--out", folder / "never"],
         ("train", "tag"): ["--data", folder / "t.conll", "--out", folder / "never"],
         ("train", "generate"): ["--text", folder / "text", "--out", folder / "never"],
+        ("train", "point"): ["--data", folder / "p.tsv", "--out", folder / "never"],
+        ("point",): [folder / "point"],
+        ("regress",): [folder / "regress"],
         ("translate",): [folder / "translate"],
         ("generate",): [folder / "generate"],
         ("evaluate",): [folder / "translate", *both],
@@ -67,7 +74,8 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
 @pytest.mark.parametrize(("path", "flag"), NUMERIC, ids=lambda part: part if isinstance(part, str) else " ".join(part))
 def test_a_number_out_of_range_is_named_by_its_flag(path: tuple[str, ...], flag: str, folder: Path) -> None:
     more = ["--sample"] if path == ("translate",) and flag in DRAWN else BELOW.get(flag, [])
-    refused(run(*path, *needed(path, folder), *more, flag, "-1", feed="ab\n"), flag)
+    feed = "1 2\n" if path == ("point",) else "1\n" if path == ("regress",) else "ab\n"
+    refused(run(*path, *needed(path, folder), *more, flag, "-1", feed=feed), flag)
     assert not (folder / "never").exists() or not list((folder / "never").glob("step-*"))
 
 
@@ -86,6 +94,11 @@ def test_numbers_that_no_tensor_takes_are_named(flag: str, folder: Path) -> None
 OUTPUTS = [
     ("translate", "--attention", "x.pdf", ".pdf"),
     ("classify", "--attention", "x.pdf", ".pdf"),
+    ("tag", "--attention", "x.pdf", ".pdf"),
+    ("generate", "--attention", "x.pdf", ".pdf"),
+    ("point", "--attention", "x.pdf", ".pdf"),
+    ("regress", "--attention", "x.pdf", ".pdf"),
+    ("regress", "--picture", "x.html", ".html"),
     ("view", "--export", "x.pdf", ".pdf"),
     ("translate", "--attention", "none/x.png", "no folder"),
     ("classify", "--attention", "none/x.png", "no folder"),

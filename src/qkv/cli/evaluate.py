@@ -16,10 +16,10 @@ def evaluate(
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Or one file as for training: source<TAB>target, label<TAB>text, or words in columns."),
+        typer.Option(help="Or one file as for training: source<TAB>target, label<TAB>text, words in columns, or CSV."),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="For language models: plain text.")] = None,
-    beam: Annotated[int, typer.Option(help="For translators: beam width; 1 is greedy.")] = 1,
+    beam: Annotated[int, typer.Option(help="For translators and pointer networks: beam width; 1 is greedy.")] = 1,
     length_penalty: Annotated[
         float, typer.Option(help="For a beam: 0 compares log-probabilities, 1 their mean per token.")
     ] = 1.0,
@@ -32,7 +32,8 @@ def evaluate(
     """Score a model with the same code as training.
 
     Translations: sacreBLEU with its signature, chrF, exact match and word error rate. Labels and tags: accuracy and
-    F1. Text: loss, perplexity and bits per character.
+    F1. Text: loss, perplexity and bits per character. Pointer networks: right positions and exact answers. Regressions:
+    errors and R².
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """

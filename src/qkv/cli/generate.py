@@ -1,11 +1,13 @@
 """`qkv generate`: continue a prompt, streaming to standard output."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.cli.place import PICTURES, expect_place
 
 
 @guarded
@@ -24,6 +26,12 @@ def generate(
     long_prompt: Annotated[
         str, typer.Option(help="If the prompt exceeds the model's context: refuse, or window (read its end).")
     ] = "refuse",
+    attention: Annotated[
+        Path | None, typer.Option(help="Also draw what tokens attend to: FILE.html, FILE.svg or FILE.png.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Also draw what tokens attend to in the terminal, on standard error.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Continue a prompt; the text appears as it is generated.
@@ -33,6 +41,7 @@ def generate(
     from qkv.tasks.generator import Generator, check_long_prompt
     from qkv.tasks.streams import write_text
 
+    expect_place("--attention", attention, PICTURES)
     reading = check_long_prompt(long_prompt)
     generator = Generator.load(run, device)
     pieces = generator.stream(
@@ -45,5 +54,16 @@ def generate(
         long_prompt=reading,
     )
     write_text([prompt.removeprefix("\n")])
-    write_text(pieces)
+    written: list[str] = []
+    write_text(_kept(pieces, written))
     write_text(["\n"])
+    if show or attention is not None:
+        from qkv.tasks.drawing import draw_text
+
+        draw_text(*generator.attention("".join([prompt, *written])), attention, terminal=show)
+
+
+def _kept(pieces: Iterable[str], written: list[str]) -> Iterator[str]:
+    for piece in pieces:
+        written.append(piece)
+        yield piece

@@ -46,7 +46,16 @@ def classify(
 
 
 @guarded
-def tag(run: _Run, device: _Device = "cpu") -> None:
+def tag(
+    run: _Run,
+    attention: Annotated[
+        Path | None, typer.Option(help="Also draw what words attend to: FILE.html, FILE.svg or FILE.png.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Also draw what words attend to in the terminal, on standard error.")
+    ] = False,
+    device: _Device = "cpu",
+) -> None:
     """Tag standard input, one sentence per line, words separated by spaces. Writes word and tag in columns.
 
     Example: echo "Ada wrote the first program" | qkv tag runs/names
@@ -54,9 +63,15 @@ def tag(run: _Run, device: _Device = "cpu") -> None:
     from qkv.tasks.labeler import Tagger
     from qkv.tasks.streams import read_stdin, write_lines
 
+    expect_place("--attention", attention, PICTURES)
     tagger = Tagger.load(run, device)
-    found = tagger.tag_fully([line.split() for line in read_stdin()])
+    looks = show or attention is not None
+    found = tagger.tag_fully([line.split() for line in read_stdin()], attention=looks)
     write_lines(line for each in found for line in (*map("\t".join, zip(each.words, each.tags, strict=True)), ""))
+    if looks:
+        from qkv.tasks.drawing import draw_tags
+
+        draw_tags(found, attention, terminal=show)
 
 
 def _line(shares: list[tuple[str, float]], *, named: bool) -> str:

@@ -14,8 +14,12 @@ from qkv.cli.explain import explain
 from qkv.cli.export import export
 from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
+from qkv.cli.point import point
+from qkv.cli.regress import regress
 from qkv.cli.train import train_translate
 from qkv.cli.train_labels import train_classify, train_tag
+from qkv.cli.train_point import train_point
+from qkv.cli.train_regress import train_regress
 from qkv.cli.train_text import train_generate
 from qkv.cli.translate import translate
 from qkv.cli.view import view
@@ -35,10 +39,14 @@ train.command("translate")(train_translate)
 train.command("classify")(train_classify)
 train.command("tag")(train_tag)
 train.command("generate")(train_generate)
+train.command("point")(train_point)
+train.command("regress")(train_regress)
 app.command()(translate)
 app.command()(generate)
 app.command()(classify)
 app.command()(tag)
+app.command()(point)
+app.command()(regress)
 app.command()(evaluate)
 app.command()(export)
 app.command()(align)

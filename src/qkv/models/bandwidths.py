@@ -1,4 +1,4 @@
-"""Choosing a kernel's bandwidth by minimizing an error."""
+"""Choosing a kernel's bandwidths, one per input column, by minimizing an error."""
 
 import math
 from collections.abc import Callable
@@ -13,71 +13,102 @@ from qkv.scores.kernels import SquaredDistance
 
 _GRID = 12
 _ROUNDS = 3
+_FACTORS = (0.25, 0.5, 0.75, 1.5, 2.0, 4.0)
+_SWEEPS = 4
 _STEPS = 100
 _RATE = 0.1
 
-Error = Callable[[Tensor | float], Tensor]
+Error = Callable[[Tensor], Tensor]
 
 
-def best_on_grid(error: Error, inputs: Tensor) -> tuple[float, float]:
-    """Search a logarithmic grid, then a finer one around its best point.
+def best_on_grid(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
+    """Search a logarithmic grid for a multiple of the columns' standard deviations, then each column's by itself.
 
     Args:
-        error: function of the bandwidth.
+        error: function of the bandwidths (D,).
         inputs: the training inputs (n, D), which give the range of bandwidths: from half the smallest distance between
             neighbors to the diameter.
 
     Returns:
-        The bandwidth, and its error.
+        The bandwidths (D,), and their error.
 
     Example:
-        >>> best_on_grid(lambda h: torch.as_tensor((h - 0.5) ** 2), torch.arange(5.0)[:, None])[0]
-        0.5...
+        >>> found, least = best_on_grid(lambda h: (h - 0.5).square().sum(), torch.arange(5.0)[:, None])
+        >>> found
+        tensor([0.5...])
     """
-    low, high = _range(inputs)
-    best, least = high, math.inf
+    scales = _scales(inputs)
+    low, high = _range(inputs / scales)
+    best, least = high * scales, math.inf
+    middle = high
     for _ in range(_ROUNDS):
         ratio = (high / low) ** (1 / (_GRID - 1))
         for step in range(_GRID):
-            bandwidth = low * ratio**step
-            found = float(error(bandwidth))
+            multiple = low * ratio**step
+            found = float(error(multiple * scales))
             if found < least:
-                best, least = bandwidth, found
-        low, high = best / ratio, best * ratio
-    return best, least
+                best, least, middle = multiple * scales, found, multiple
+        low, high = middle / ratio, middle * ratio
+    return _each_column(error, best, least) if len(scales) > 1 else (best, least)
 
 
-def by_gradient(error: Error, inputs: Tensor) -> tuple[float, float]:
-    """Minimize over log h by Adam from the best point of a coarse grid; return the best point seen.
+def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
+    """Minimize over log h of every column by Adam from the best point of a coarse grid; return the best point seen.
 
     Args:
-        error: differentiable function of the bandwidth.
+        error: differentiable function of the bandwidths (D,).
         inputs: as for `best_on_grid`.
 
     Returns:
-        The bandwidth, and its error.
+        The bandwidths (D,), and their error.
 
     Example:
-        >>> best, least = by_gradient(lambda h: (h - 0.5) ** 2, torch.arange(5.0, dtype=torch.float64)[:, None])
-        >>> abs(best - 0.5) < 1e-3
+        >>> error = lambda h: (h - torch.tensor([0.5, 2.0])).square().sum()
+        >>> found, least = by_gradient(error, torch.rand(9, 2, dtype=torch.float64))
+        >>> least < 1e-3
         True
     """
-    low, high = _range(inputs)
-    start = min((low * (high / low) ** (step / 7) for step in range(8)), key=lambda h: float(error(h)))
-    logarithm = torch.tensor(math.log(start), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([logarithm], lr=_RATE)
-    best, least = start, math.inf
+    scales = _scales(inputs)
+    low, high = _range(inputs / scales)
+    multiples = [low * (high / low) ** (step / 7) for step in range(8)]
+    best = min((multiple * scales for multiple in multiples), key=lambda h: float(error(h)))
+    logarithms, least = best.log().requires_grad_(), math.inf
+    optimizer = torch.optim.Adam([logarithms], lr=_RATE)
     for step in range(_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = _RATE * (1 - step / _STEPS)
-        bandwidth = logarithm.exp()
-        loss = error(bandwidth)
+        bandwidths = logarithms.exp()
+        loss = error(bandwidths)
         if loss.item() < least:
-            best, least = bandwidth.item(), loss.item()
+            best, least = bandwidths.detach(), loss.item()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return best, least
+
+
+def _each_column(error: Error, best: Tensor, least: float) -> tuple[Tensor, float]:
+    """Try multiples of one column's bandwidth after another: a column that does not matter gets a large one."""
+    for _ in range(_SWEEPS):
+        before = least
+        for column in range(len(best)):
+            for factor in _FACTORS:
+                tried = best.clone()
+                tried[column] *= factor
+                found = float(error(tried))
+                if found < least:
+                    best, least = tried, found
+        if least == before:
+            break
+    return best, least
+
+
+def _scales(inputs: Tensor) -> Tensor:
+    """Return the standard deviation of each column; 1 if it is 0, and for a single column, which needs none."""
+    if inputs.shape[1] == 1:
+        return inputs.new_ones(1)
+    deviations = inputs.std(0, correction=0)
+    return torch.where(deviations > 0, deviations, 1)
 
 
 def _range(inputs: Tensor) -> tuple[float, float]:

@@ -6,14 +6,14 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.linalg.matmul import Linear
-from qkv.models import recurrence
 from qkv.models.cells import STEPS, Hidden, gates, hidden_of
 from qkv.models.checks import check_config
+from qkv.models.elements import ElementEncoder
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
-from qkv.nn.pointer import Pointer
+from qkv.nn.pointer import Pointer, PointerScore
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.scores import xavier_uniform
 
@@ -27,28 +27,41 @@ class PointerConfig:
     """The sizes of a pointer network.
 
     Args:
-        features: F, how many numbers describe an element: 2 for points in the plane.
-        cell: cell type of encoder and decoder.
-        score: the score of decoder state and element.
+        features: F, how many numbers describe an element: 2 for points in the plane; for words, how many there are.
+        cell: the decoder's cell.
+        score: the score of decoder state and element, see `qkv.nn.Pointer`.
         hidden: M, the width of states.
         attention: A, the hidden width of an additive score.
         once: whether each element can be pointed at only once.
         dropout: on states.
+        elements: whether elements are "numbers" (vectors of them) or "words".
+        encoder: "transformer" (self-attention), or bidirectional "lstm", "gru" or "rnn".
+        layers: layers of the encoder.
+        heads: of a transformer's layers.
 
     Raises:
-        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
+            [0, 1).
     """
 
     features: int
     cell: Literal["gru", "lstm", "rnn"] = "lstm"
-    score: Literal["additive", "bilinear", "scaled_dot"] = "additive"
+    score: PointerScore = "additive"
     hidden: int = 128
     attention: int = 128
     once: bool = True
     dropout: float = 0.0
+    elements: Literal["numbers", "words"] = "numbers"
+    encoder: Literal["transformer", "lstm", "gru", "rnn"] = "lstm"
+    layers: int = 1
+    heads: int = 4
 
     def __post_init__(self) -> None:
         check_config(self)
+        if self.encoder == "transformer" and self.hidden % self.heads:
+            got = f"{self.heads} heads for width {self.hidden}"
+            hint = "Choose another width, or another number of heads."
+            raise ConfigError(error_message("model.heads", "a divisor of model.hidden", got, hint))
 
 
 class PointerState(NamedTuple):
@@ -93,12 +106,9 @@ class PointerNetwork(nn.Module):
         super().__init__()
         self.config = config
         width = config.hidden
-        module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
-        self.embed = nn.Linear(config.features, width)
-        self.encoder = module(width, width, batch_first=True, bidirectional=True)
-        self.join = Linear(2 * width, width)
+        self.encoder = ElementEncoder(config)
         self.end = nn.Parameter(torch.empty(width))
-        self.bridge = Linear(2 * width, width)
+        self.bridge = Linear(self.encoder.summary_width, width)
         self.from_element = Linear(width, gates(config.cell) * width)
         self.from_hidden = Linear(width, gates(config.cell) * width)
         self.pointer = Pointer(width, width, config.attention, config.score)
@@ -108,23 +118,22 @@ class PointerNetwork(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
-        for name, parameter in self.named_parameters():
-            if name.startswith("pointer."):
+        self.encoder.reset_parameters()
+        for name, layer in (("bridge", self.bridge), ("element", self.from_element), ("hidden", self.from_hidden)):
+            nn.init.zeros_(layer.bias)
+            if name != "hidden":
+                xavier_uniform(layer.weight)
                 continue
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-            elif "_hh_" in name or name.startswith("from_hidden"):
-                for block in parameter.data.split(self.config.hidden):  # type: ignore[no-untyped-call]
-                    nn.init.orthogonal_(block)
-            else:
-                xavier_uniform(parameter)
+            for block in layer.weight.data.split(self.config.hidden):  # type: ignore[no-untyped-call]
+                nn.init.orthogonal_(block)
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         """Compute the log-probability of each next position, given the previous ones.
 
         Args:
-            elements: (B, S, features); entries at or after a row's length are never read.
+            elements: (B, S, features), or ids of words (B, S), int64; entries at or after a row's length are never
+                read.
             lengths: (B,), int64.
             target: positions (B, T), `END` first.
 
@@ -150,7 +159,7 @@ class PointerNetwork(nn.Module):
         """Encode the elements.
 
         Args:
-            source: (B, S, features).
+            source: (B, S, features), or ids of words (B, S), int64.
             lengths: (B,), int64, from 0 to S.
 
         Returns:
@@ -159,14 +168,11 @@ class PointerNetwork(nn.Module):
         Raises:
             ShapeError: a shape or dtype is wrong.
         """
-        real = self._real(source, lengths)
-        clean = torch.where(real[..., None], source, 0)
-        self.rows(torch.arange(clean.shape[0], device=clean.device), start=True)
-        x_BSM = self.dropout(torch.tanh(self.embed(clean)))
-        both, last = recurrence.run(self.encoder, x_BSM, lengths)
-        e_BSM = self.dropout(torch.where(real[..., None], self.join(both), 0))
+        e_BSM, summary = self.encoder(source, lengths)
+        self.rows(torch.arange(e_BSM.shape[0], device=e_BSM.device), start=True)
+        real = torch.arange(e_BSM.shape[1], device=e_BSM.device) < lengths[:, None]
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
-        first = torch.tanh(self.bridge(torch.cat([last[0], last[1]], -1))).to(self.bridge.weight.dtype)
+        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)
         return PointerState(hidden_of(self.config.cell, first), self.pointer.project(values), values, free)
 
@@ -200,17 +206,6 @@ class PointerNetwork(nn.Module):
         # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
         least = torch.finfo(chances.dtype).tiny
         return torch.where(free, chances.clamp(min=least).log(), -torch.inf)
-
-    def _real(self, source: Tensor, lengths: Tensor) -> Tensor:
-        if source.ndim != 3 or source.shape[2] != self.config.features or source.shape[1] == 0:
-            expected = f"(B, S, {self.config.features}) with S at least 1"
-            hint = "The last dimension holds the features of an element."
-            raise ShapeError(error_message("elements", expected, f"{tuple(source.shape)}", hint))
-        if lengths.shape != source.shape[:1] or lengths.dtype != torch.int64:
-            got = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
-            hint = "Give one length for each row."
-            raise ShapeError(error_message("lengths", f"int64 of shape ({source.shape[0]},)", got, hint))
-        return torch.arange(source.shape[1], device=source.device) < lengths[:, None]
 
     def _check_target(self, target: Tensor, state: PointerState) -> None:
         good = target.ndim == 2 and target.dtype == torch.int64 and len(target) == len(state.free)

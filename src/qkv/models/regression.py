@@ -1,8 +1,7 @@
 """Nadaraya-Watson kernel regression with scikit-learn's estimator interface; needs the extra `regression`."""
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -12,26 +11,18 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from qkv.errors import ConfigError, error_message, nearest
-from qkv.functional import attention, attention_with_state
+from qkv.functional import attention
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask
 from qkv.masks.patterns import window
 from qkv.models.bandwidths import best_on_grid, by_gradient
+from qkv.models.intervals import bootstrap_interval, normal_interval
+from qkv.models.smoother import KERNELS, KernelSmoother
 from qkv.normalizers.dense import Hard
-from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
-
-KERNELS: Mapping[str, Callable[[Any], Score]] = MappingProxyType(
-    {
-        "boxcar": Boxcar,
-        "epanechnikov": Epanechnikov,
-        "gaussian": Gaussian,
-        "triangular": lambda bandwidth: Epanechnikov(bandwidth, power=1),
-    }
-)
-"""The four kernels of the lectures, in which the triangular one is called Epanechnikov's."""
+from qkv.scores.kernels import SquaredDistance
 
 _CHOICES = ("leave-one-out", "gradient")
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @final
@@ -42,13 +33,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         kernel: K: "gaussian", "epanechnikov", "triangular" or "boxcar".
-        bandwidth: h, or how to choose it: "leave-one-out" minimizes the squared error of predicting each training
-            point from the others over a grid; "gradient" minimizes it by gradient descent.
+        bandwidth: h, one for all columns or one for each; or how to choose them: "leave-one-out" minimizes the squared
+            error of predicting each training point from the others over a grid, at first of multiples of the columns'
+            standard deviations, then column by column; "gradient" minimizes it by gradient descent.
         beyond: the prediction where no training point is within the kernel's support: the "nearest" point's target,
             the "mean" of all, or "nan".
 
     Attributes:
-        bandwidth_: the h in use.
+        bandwidth_: the h in use; an array (D,) for more than one column.
         error_: the mean squared leave-one-out error at that h; NaN if h was given.
         n_features_in_: the width of an input.
 
@@ -66,7 +58,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         kernel: str = "gaussian",
-        bandwidth: float | str = "leave-one-out",
+        bandwidth: float | Sequence[float] | str = "leave-one-out",
         beyond: Literal["nearest", "mean", "nan"] = "nearest",
     ) -> None:
         self.kernel = kernel
@@ -84,8 +76,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The estimator.
 
         Raises:
-            ConfigError: the kernel or an option is unknown, the bandwidth is not above 0, or "gradient" is used with
-                the boxcar kernel, whose gradient is zero.
+            ConfigError: the kernel or an option is unknown, a bandwidth is not above 0, there are not as many as
+                columns, or "gradient" is used with the boxcar kernel, whose gradient is zero.
             ValueError: scikit-learn refuses the inputs.
         """
         _check(self.kernel, self.bandwidth, self.beyond)
@@ -94,12 +86,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.error_ = math.nan
         if isinstance(self.bandwidth, str):
             search = best_on_grid if self.bandwidth == "leave-one-out" else by_gradient
-            self.bandwidth_, self.error_ = search(self._leave_one_out, self._points()[0])
+            found, self.error_ = search(self._error, torch.from_numpy(X.copy()))
+            bandwidths = found.numpy()
         else:
-            self.bandwidth_ = float(self.bandwidth)
+            bandwidths = _per_column(self.bandwidth, X.shape[1])
+        self.bandwidth_ = float(bandwidths[0]) if len(bandwidths) == 1 else bandwidths
         return self
 
-    def predict(self, X: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    def predict(self, X: Any) -> Array:
         """Predict targets.
 
         Args:
@@ -111,10 +105,42 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: scikit-learn refuses the inputs.
         """
-        check_is_fitted(self)
-        query = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
-        predicted: np.ndarray[Any, np.dtype[np.float64]] = self._estimate(query, self.bandwidth_).numpy()
-        return predicted[:, 0] if self.targets_.ndim == 1 else predicted
+        query = self._query(X)
+        return self._like_targets(self._estimate(query, self.smoother()))
+
+    def interval(
+        self, X: Any, level: float = 0.95, how: Literal["normal", "bootstrap"] = "normal", seed: int = 0
+    ) -> tuple[Array, Array]:
+        """Return pointwise confidence intervals of predictions.
+
+        Args:
+            X: inputs (m, D).
+            level: the probability of covering the smoothed curve.
+            how: "normal", from the errors of leave-one-out predictions nearby, see `normal_interval`; or "bootstrap",
+                see `bootstrap_interval`.
+            seed: random seed of the bootstrap.
+
+        Returns:
+            The lower and the upper ends, each like predictions; NaN where no training point is within the kernel's
+            support.
+
+        Raises:
+            ConfigError: the level is outside its range, or the way is unknown.
+            ValueError: scikit-learn refuses the inputs.
+        """
+        if how not in ("normal", "bootstrap"):
+            hint = nearest(str(how), ("normal", "bootstrap"))
+            raise ConfigError(error_message("interval", '"normal" or "bootstrap"', f'"{how}"', hint))
+        query, smoother = self._query(X), self.smoother()
+        if how == "normal":
+            low, high = normal_interval(smoother, query, self._residuals(smoother), level)
+        else:
+            low, high = bootstrap_interval(smoother, query, level, seed=seed)
+        return self._like_targets(low), self._like_targets(high)
+
+    def residuals(self) -> Array:
+        """Return what each training target differs by from its prediction by the other points, like targets."""
+        return self._like_targets(self._residuals(self.smoother()))
 
     def attention_map(self, X: Any) -> AttentionMap:
         """Return the weights of all training points in each prediction, as a lazy map.
@@ -125,32 +151,55 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Returns:
             A lazy (m, n) matrix.
         """
+        query, key, score = self.smoother().scaled(self._query(X))
+        return attention_map(query, key, score=score)
+
+    @classmethod
+    def of(cls, smoother: KernelSmoother, beyond: Literal["nearest", "mean", "nan"] = "nearest") -> Self:
+        """Return the fitted estimator of a smoother with one output, such as one from a file."""
+        bandwidths, inputs = smoother.get_buffer("bandwidths").numpy(), smoother.get_buffer("inputs").numpy()
+        targets = smoother.get_buffer("targets").numpy()[:, 0]
+        return cls(smoother.kernel, bandwidths, beyond).fit(inputs, targets)  # type: ignore[arg-type]
+
+    def smoother(self) -> KernelSmoother:
+        """Return the fitted estimate as a module, whose attention can be recorded."""
         check_is_fitted(self)
-        query = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
-        return attention_map(query, self._points()[0], score=KERNELS[self.kernel](self.bandwidth_))
+        return self._smoother(torch.as_tensor(np.atleast_1d(self.bandwidth_), dtype=torch.float64))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _points(self) -> tuple[Tensor, Tensor]:
+    def _query(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
+
+    def _smoother(self, bandwidths: Tensor) -> KernelSmoother:
         targets = self.targets_ if self.targets_.ndim == 2 else self.targets_[:, None]
-        return torch.from_numpy(self.inputs_.copy()), torch.from_numpy(targets.copy())
+        inputs = torch.from_numpy(self.inputs_.copy())
+        return KernelSmoother(inputs, torch.from_numpy(targets.copy()), self.kernel, bandwidths)
 
-    def _leave_one_out(self, bandwidth: Tensor | float) -> Tensor:
+    def _like_targets(self, found: Tensor) -> Array:
+        array: Array = found.numpy()
+        return array[:, 0] if self.targets_.ndim == 1 else array
+
+    def _error(self, bandwidths: Tensor) -> Tensor:
         """Compute the mean squared error of predicting each point from the others."""
-        inputs, targets = self._points()
-        return (self._estimate(inputs, bandwidth, ~window(0, 0)) - targets).square().mean()
+        return self._residuals(self._smoother(bandwidths)).square().mean()
 
-    def _estimate(self, query: Tensor, bandwidth: Tensor | float, mask: Mask | None = None) -> Tensor:
-        key, value = self._points()
-        score = KERNELS[self.kernel](bandwidth)
-        output, state = attention_with_state(query, key, value, score=score, mask=mask)
+    def _residuals(self, smoother: KernelSmoother) -> Tensor:
+        """Return what each target differs by from the estimate by the other points (n, outputs)."""
+        inputs, targets = smoother.get_buffer("inputs"), smoother.get_buffer("targets")
+        return targets - self._estimate(inputs, smoother, ~window(0, 0))
+
+    def _estimate(self, query: Tensor, smoother: KernelSmoother, mask: Mask | None = None) -> Tensor:
+        output, state = smoother(query, mask)
         lost = state.value == 0
         if not bool(lost.any()):
-            return output
-        return torch.where(lost[:, None], self._fill(query, key, value, mask), output)
+            return output  # type: ignore[no-any-return]
+        scaled, points, _ = smoother.scaled(query)
+        return torch.where(lost[:, None], self._fill(scaled, points, smoother.get_buffer("targets"), mask), output)
 
     def _fill(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
         match self.beyond:
@@ -162,21 +211,30 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 return torch.full_like(value[:1], torch.nan).expand(query.shape[0], -1)
 
 
-def _check(kernel: str, bandwidth: float | str, beyond: str) -> None:
+def _check(kernel: str, bandwidth: float | Sequence[float] | str, beyond: str) -> None:
     if kernel not in KERNELS:
         raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS)))
     if beyond not in ("nearest", "mean", "nan"):
         hint = nearest(str(beyond), ("nearest", "mean", "nan"))
         raise ConfigError(error_message("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', hint))
-    if isinstance(bandwidth, str):
-        if bandwidth not in _CHOICES:
-            hint = nearest(bandwidth, _CHOICES)
-            raise ConfigError(
-                error_message("bandwidth", "a number, or the name of a way to choose it", f'"{bandwidth}"', hint)
-            )
-        if bandwidth == "gradient" and kernel == "boxcar":
-            hint = 'Use "leave-one-out", which needs no gradient.'
-            expected = "a kernel that is differentiable in its bandwidth"
-            raise ConfigError(error_message("bandwidth", expected, '"gradient" for the boxcar kernel', hint))
-    elif not 0 < bandwidth < math.inf:
-        raise ConfigError(error_message("bandwidth", "a finite number above 0", repr(bandwidth), 'Or "leave-one-out".'))
+    if not isinstance(bandwidth, str):
+        return
+    if bandwidth not in _CHOICES:
+        hint = nearest(bandwidth, _CHOICES)
+        expected = "a number, or the name of a way to choose it"
+        raise ConfigError(error_message("bandwidth", expected, f'"{bandwidth}"', hint))
+    if bandwidth == "gradient" and kernel == "boxcar":
+        hint = 'Use "leave-one-out", which needs no gradient.'
+        expected = "a kernel that is differentiable in its bandwidth"
+        raise ConfigError(error_message("bandwidth", expected, '"gradient" for the boxcar kernel', hint))
+
+
+def _per_column(bandwidth: float | Sequence[float], columns: int) -> Array:
+    given = np.atleast_1d(np.asarray(bandwidth, dtype=np.float64))
+    if given.ndim != 1 or len(given) not in (1, columns):
+        hint = "Give one for all columns, or one for each."
+        raise ConfigError(error_message("bandwidth", f"{columns} numbers, one per column", f"{given.size}", hint))
+    if not all(0 < number < math.inf for number in given.tolist()):
+        hint = 'Or "leave-one-out".'
+        raise ConfigError(error_message("bandwidth", "a finite number above 0", f"{bandwidth!r}", hint))
+    return np.broadcast_to(given, columns).copy()

@@ -1,12 +1,20 @@
 """Attention as the output: a probability for each position of the source."""
 
-from typing import final
+from typing import Literal, final, get_args
 
 from torch import Tensor, nn
 
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.scores import build_score
+from qkv.nn.distance_scores import KernelScore
+from qkv.nn.scores import FixedScore, ScoreModule, build_score
+from qkv.normalizers.dense import Softmax
+from qkv.scores.products import Cosine
+
+PointerScore = Literal["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"]
+_SHARPNESS = 10.0
+"""The cosine's factor: without one a softmax over cosines is nearly uniform."""
 
 
 @final
@@ -17,7 +25,8 @@ class Pointer(nn.Module):
         query_width: D, width of the decoder's states d.
         key_width: E, width of the encoder's states e.
         hidden: A, the width of the additive score.
-        score: "additive" as in the paper, "bilinear", or "scaled_dot" if D = E.
+        score: "additive" as in the paper, or "bilinear"; if D = E also "dot", "scaled_dot", "cosine" (times 10), or
+            "squared_distance" with a learned bandwidth, whose softmax is a normalized Gaussian kernel.
 
     Raises:
         ConfigError: the score is unknown, or does not support these widths.
@@ -34,8 +43,8 @@ class Pointer(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, hidden: int, score: str = "additive") -> None:
         super().__init__()
-        self.score = build_score(score, query_width, key_width, hidden=hidden)
-        self.attention = Attention(also="weights")
+        self.score = _score(score, query_width, key_width, hidden)
+        self.attention = Attention(normalizer=Softmax(), also="weights")
 
     def project(self, key: Tensor) -> Tensor:
         """Project the keys for the score, once per source: (B, S, E) to (B, S, F)."""
@@ -71,3 +80,16 @@ class Pointer(nn.Module):
         projected, score = self.score.project_query(query), self.score.projected()
         context, chances = self.attention(projected, key, value, score=score, mask=mask)
         return context, chances
+
+
+def _score(name: str, query_width: int, key_width: int, hidden: int) -> ScoreModule:
+    if name not in get_args(PointerScore):
+        hint = nearest(name, get_args(PointerScore))
+        raise ConfigError(error_message("score", "a score whose softmax can point", f'"{name}"', hint))
+    if name not in ("cosine", "squared_distance"):
+        return build_score(name, query_width, key_width, hidden=hidden)
+    if query_width != key_width:
+        hint = 'For different widths use "bilinear" or "additive".'
+        expected = f"equal widths of query and key for {name!r}"
+        raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
+    return FixedScore(Cosine(_SHARPNESS)) if name == "cosine" else KernelScore(name, bandwidth=key_width**0.25)

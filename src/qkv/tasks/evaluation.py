@@ -5,16 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
+from qkv.data.pointing import parse_pairs
+from qkv.data.table import read_table
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, error_message, harmless
 from qkv.metrics.figure import Figure
 from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
+from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
-from qkv.tasks.parallel import Files, read_for_scoring
+from qkv.tasks.parallel import Files, names_of, read_files
+from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import open_run
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translator
@@ -41,7 +45,7 @@ def evaluate_translation(
         CheckpointError: the checkpoint is invalid.
         DataError: a file is invalid; the message gives file and line.
     """
-    pairs = read_for_scoring(files)
+    pairs = read_files(files)
     translator = Translator.load(run, device)
     found = translator.translate_fully([pair.source for pair in pairs], how)
     if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
@@ -96,10 +100,14 @@ def evaluate(
         ConfigError: the task does not accept these files or settings.
     """
     task = open_run(run).task
-    if task != "translate" and how != _GREEDY:
-        hint = "Only translations use it."
+    if task != "translate" and how != (Decoding(how.beam) if task == "point" else _GREEDY):
+        hint = "Only translations use it, and pointer networks a beam."
         raise ConfigError(error_message("--beam", "no decoding setting", f"one with a run of `qkv train {task}`", hint))
     match task:
+        case "point":
+            return evaluate_pointing(run, files, device, out, how.beam)
+        case "regress":
+            return evaluate_regression(run, _one_file(files), out)
         case "classify":
             return evaluate_labels("classify", run, _one_file(files), device, out)
         case "tag":
@@ -111,12 +119,62 @@ def evaluate(
             return evaluate_translation(run, files, device, out, how)
 
 
+def evaluate_pointing(
+    run: Path, files: Files, device: str = "cpu", out: Path | None = None, beam: int = 1
+) -> list[Figure]:
+    """Score a pointer network.
+
+    Args:
+        run: run folder, or one checkpoint in it.
+        files: elements and their positions.
+        device: compute device.
+        out: where to write the positions, or None.
+        beam: beam width.
+
+    Returns:
+        The metrics.
+
+    Raises:
+        CheckpointError: the checkpoint is invalid.
+        DataError: a file is invalid; the message gives file and line.
+    """
+    pairs, pointer = read_files(files), ElementPointer.load(run, device)
+    width = pointer.model.config.features if pointer.kind == "numbers" else None
+    items, _ = parse_pairs(pairs, names_of(files), pointer.kind, width)
+    found, figures = pointer.evaluate(items, beam)
+    if out is not None:
+        replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in found).encode("utf-8"))
+    return figures
+
+
+def evaluate_regression(run: Path, data: Path | None, out: Path | None = None) -> list[Figure]:
+    """Score a regression.
+
+    Args:
+        run: run folder, or one checkpoint in it.
+        data: a table with inputs and target.
+        out: where to write the predictions, one per line, or None.
+
+    Returns:
+        The metrics.
+
+    Raises:
+        CheckpointError: the checkpoint is invalid.
+        DataError: the file is invalid; the message gives file and line.
+        ConfigError: no file is given, or a column does not exist.
+    """
+    if data is None:
+        raise ConfigError(error_message("--data", "--data FILE", "none", "A table with the columns of training."))
+    predicted, figures = Regressor.load(run).evaluate(read_table(data))
+    if out is not None:
+        replace_file(out, "".join(f"{number:.10g}\n" for number in predicted).encode("utf-8"))
+    return list(figures)
+
+
 def _one_file(files: Files) -> Path | None:
     if files.source is not None or files.target is not None:
-        hint = "Pass the labeled texts as one file: --data FILE."
-        raise ConfigError(
-            error_message("--source", "--data FILE for a classifier or tagger", "--source or --target", hint)
-        )
+        hint = "Pass everything as one file: --data FILE."
+        raise ConfigError(error_message("--source", "--data FILE for this task", "--source or --target", hint))
     return files.data
 
 

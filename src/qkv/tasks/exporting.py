@@ -13,9 +13,11 @@ from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.transformer import TransformerTranslator
 from qkv.tasks.decoding import usual_limit
+from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import load
+from qkv.tasks.regressor import Regressor
 from qkv.tasks.translator import Translator
 
 TARGETS = ("ctranslate2", "onnx")
@@ -52,6 +54,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
     expect_writable(out)
     trained: Loaded = load(run)
+    _expect_text(trained)
     with typed(out, "a writable folder"):
         if to == "onnx":
             _to_onnx(trained.model, out)
@@ -60,6 +63,14 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     replace_file(out / "tokenizer.json", trained.tokenizer.to_json().encode())
     replace_file(out / ABOUT, encode(_about(trained), ABOUT))
     return sorted(path.name for path in out.iterdir())
+
+
+def _expect_text(trained: object) -> None:
+    """Refuse models that read no text: the other programs have no input for them."""
+    if isinstance(trained, ElementPointer | Regressor):
+        got = "a pointer network" if isinstance(trained, ElementPointer) else "a regression"
+        hint = "Use qkv.load(RUN) in Python, or the model's own command."
+        raise UnsupportedError(error_message("--to", "a model that reads text and writes scores", got, hint))
 
 
 def _to_onnx(model: nn.Module, out: Path) -> None:

@@ -16,6 +16,7 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import TextModel, judge
 from qkv.tasks.language_training import TASK, build_language_model
+from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.text import passage
 
@@ -134,6 +135,21 @@ class Generator:
         source = self._encode(prompt, long_prompt)
         draws = self._draws([source], row_keys([source]), sampling)
         return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
+
+    def attention(self, text: str) -> tuple[tuple[str, ...], Tensor]:
+        """Return what each token of a text attends to in the last layer, the mean over its heads.
+
+        Args:
+            text: at least one token; of a text longer than the context its end is read.
+
+        Returns:
+            The tokens, and their weights (S, S), 0 for later tokens.
+
+        Raises:
+            DataError: the text is empty, or has characters that the model does not know.
+        """
+        ids = self._encode(text, "window")
+        return tuple(self.tokenizer.pieces(ids)), last_self_attention(self, ids)
 
     def evaluate(self, text: str) -> list[Figure]:
         """Measure how well the model predicts a text, with the same code as training.

@@ -15,6 +15,7 @@ from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
 from qkv.tasks.labeled_text import Item, Kind, encode_words, features_of
 from qkv.tasks.labeling import LabelModel, predict
+from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import Trained, expect_task, open_run, rebuild
 
 
@@ -39,7 +40,7 @@ class Classification:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tagging:
     """The labels of a text's words.
 
@@ -47,11 +48,16 @@ class Tagging:
         words: the given words.
         tags: the most likely label of each.
         probabilities: the probability of each of these labels.
+        tokens: as the model sees them; none if the weights were not requested.
+        weights: what the first token of each word attends to in the last layer (words, tokens), the mean over its
+            heads; None if not requested.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
+    tokens: tuple[str, ...] = ()
+    weights: Tensor | None = None
 
 
 @final
@@ -185,27 +191,38 @@ class Tagger:
         """
         return [found.tags for found in self.tag_fully(sentences)]
 
-    def tag_fully(self, sentences: Sequence[Sequence[str]]) -> list[Tagging]:
+    def tag_fully(self, sentences: Sequence[Sequence[str]], *, attention: bool = False) -> list[Tagging]:
         """Tag sentences, with probabilities.
 
         Args:
             sentences: the words of each; can be empty.
+            attention: whether to return what words attend to.
 
         Returns:
             One tagging per sentence, in order.
 
         Raises:
             DataError: a sentence is too long.
+            ConfigError: attention is requested, and the model has none.
         """
+        if attention:
+            expect_attention(self.model)
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
         items = [_item(ids, begins, self.longest, number) for number, (ids, begins) in enumerate(encoded, start=1)]
         found = predict(self.model, items, self.tokenizer.pad) if items else []
-        return [self._tagging(words, scores) for words, scores in zip(sentences, found, strict=True)]
+        return [
+            self._tagging(words, item, scores, attention)
+            for words, item, scores in zip(sentences, items, found, strict=True)
+        ]
 
-    def _tagging(self, words: Sequence[str], scores: Tensor) -> Tagging:
+    def _tagging(self, words: Sequence[str], item: Item, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)
         tags = tuple(self.labels[place] for place in best.indices.tolist())
-        return Tagging(tuple(words), tags, tuple(best.values.tolist()))
+        shares = tuple(best.values.tolist())
+        if not attention or not item.ids:
+            return Tagging(tuple(words), tags, shares)
+        weights = last_self_attention(self, list(item.ids), item.begins)[list(item.begins)]
+        return Tagging(tuple(words), tags, shares, tuple(self.tokenizer.pieces(item.ids)), weights)
 
 
 def _item(ids: tuple[int, ...], begins: tuple[int, ...], longest: int, number: int) -> Item:

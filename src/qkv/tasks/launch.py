@@ -89,7 +89,7 @@ def launch(
     *,
     out: Path,
     config: Mapping[str, Any],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     origin: Origin | None,
     tensorboard: bool,
 ) -> Outcome:
@@ -101,7 +101,7 @@ def launch(
         training: training settings.
         out: the run folder.
         config: what defines the run, except its origin.
-        tokenizer: stored with the checkpoints.
+        tokenizer: stored with the checkpoints; None for a model that reads no text.
         origin: the run that it starts from, if any.
         tensorboard: whether to also log to TensorBoard.
 
@@ -121,7 +121,7 @@ def launch(
         training,
         run=out,
         config={**config, **origin_config(origin)},
-        tokenizer=tokenizer.to_json(),
+        tokenizer=None if tokenizer is None else tokenizer.to_json(),
         free=_FREE,
         added=_ADDED,
         tensorboard=tensorboard,

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from qkv.errors import CheckpointError, error_message, nearest
+from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import Trained, open_run
 from qkv.tasks.translator import Translator
 
@@ -17,6 +19,8 @@ _LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Any]] = MappingPr
     {
         "classify": Classifier,
         "generate": lambda trained, device: Generator.load(trained.folder, device),
+        "point": ElementPointer,
+        "regress": lambda trained, device: Regressor(trained),
         "tag": Tagger,
         "translate": lambda trained, device: Translator.load(trained.folder, device),
     }
@@ -31,7 +35,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
         device: compute device.
 
     Returns:
-        A `Translator`, `Generator`, `Classifier` or `Tagger`, depending on the run's task.
+        A `Translator`, `Generator`, `Classifier`, `Tagger`, `ElementPointer` or `Regressor`, depending on the task.
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, corrupted, or of an unknown task.

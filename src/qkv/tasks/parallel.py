@@ -109,11 +109,11 @@ def read_training(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
-    pairs = _read(files.source, files.target, files.data, "")
-    names = valid_names = _names(files.source, files.target, files.data)
+    pairs = read_files(files)
+    names = valid_names = names_of(files)
     if files.valid_source or files.valid_target or files.valid_data:
-        valid = _read(files.valid_source, files.valid_target, files.valid_data, "valid-")
-        valid_names = _names(files.valid_source, files.valid_target, files.valid_data)
+        given = Files(files.valid_source, files.valid_target, files.valid_data)
+        valid, valid_names = read_files(given, "valid-"), names_of(given)
     else:
         pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
     if tokenizer is None:
@@ -124,16 +124,21 @@ def read_training(
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
 
 
-def read_for_scoring(files: Files) -> list[Pair]:
-    """Read pairs for scoring a model.
+def read_files(files: Files, prefix: str = "") -> list[Pair]:
+    """Read the pairs of `source` and `target`, or of `data`.
+
+    Args:
+        files: the files.
+        prefix: of the flags that named them, for messages.
+
+    Returns:
+        The pairs.
 
     Raises:
-        DataError, ConfigError: as for `read_training`.
+        DataError: a file is invalid; the message gives file and line.
+        ConfigError: files are missing, or too many are given.
     """
-    return _read(files.source, files.target, files.data, "")
-
-
-def _read(source: Path | None, target: Path | None, data: Path | None, prefix: str) -> list[Pair]:
+    source, target, data = files.source, files.target, files.data
     if data is not None and source is None and target is None:
         return read_tsv(data)
     if source is not None and target is not None and data is None:
@@ -149,8 +154,9 @@ def _read(source: Path | None, target: Path | None, data: Path | None, prefix: s
     )
 
 
-def _names(source: Path | None, target: Path | None, data: Path | None) -> tuple[str, str]:
-    return (str(data), str(data)) if data else (str(source), str(target))
+def names_of(files: Files) -> tuple[str, str]:
+    """Return the names of the files with sources and with targets, for messages."""
+    return (str(files.data), str(files.data)) if files.data else (str(files.source), str(files.target))
 
 
 def _examples(

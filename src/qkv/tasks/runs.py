@@ -24,14 +24,26 @@ class Trained(NamedTuple):
     Attributes:
         folder: the checkpoint's folder.
         contents: its weights, configuration and metrics.
-        tokenizer: text to ids.
+        text: text to ids; None for a model that reads numbers.
         task: name of the task.
     """
 
     folder: Path
     contents: Contents
-    tokenizer: Tokenizer
+    text: Tokenizer | None
     task: str
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids.
+
+        Raises:
+            CheckpointError: the model reads numbers, and has none.
+        """
+        if self.text is None:
+            hint = "Give the run of a model that reads text."
+            raise CheckpointError(error_message(str(self.folder), "a checkpoint with a tokenizer", "one without", hint))
+        return self.text
 
 
 def open_run(run: str | Path) -> Trained:
@@ -49,12 +61,11 @@ def open_run(run: str | Path) -> Trained:
     folder = locate(Path(run))
     contents = load(folder, trainer=False)
     task = contents.config.get("task")
-    if not isinstance(task, str) or contents.tokenizer is None:
+    if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
-        raise CheckpointError(
-            error_message(str(folder), "a checkpoint with its task and tokenizer", "one without them", hint)
-        )
-    return Trained(folder, contents, Tokenizer.from_json(contents.tokenizer), task)
+        raise CheckpointError(error_message(str(folder), "a checkpoint with its task", "one without it", hint))
+    text = None if contents.tokenizer is None else Tokenizer.from_json(contents.tokenizer)
+    return Trained(folder, contents, text, task)
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:

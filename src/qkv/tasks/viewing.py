@@ -1,24 +1,32 @@
 """A trained model with a text, or a recorded trace, as a scene for the viewer."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from qkv.data.batches import collate_sources
 from qkv.data.corpus import decode
+from qkv.data.table import parse_table
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.decoding import usual_limit
+from qkv.tasks.element_pointer import END_SHOWN, LAYER, ElementPointer
 from qkv.tasks.generator import Generator
+from qkv.tasks.labeled_text import encode_words
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import load
+from qkv.tasks.reading_attention import expect_attention, read_ids
+from qkv.tasks.regressor import Regressor, shown_row
 from qkv.tasks.translator import Translator
 from qkv.view.scene import Scene
 
-Trained = Translator | Generator | Classifier | Tagger
+Trained = Translator | Generator | Classifier | Tagger | ElementPointer | Regressor
+T = TypeVar("T")
 TRACE = ".safetensors"
 _LARGEST = 64 << 20
 """Maximum file size in bytes: a device file can be endless."""
@@ -61,8 +69,8 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
         tokens: number of tokens to read; None for all.
 
     Returns:
-        The scene: the sequences "source" and "target" of a translation, where row t is the step that wrote token t; or
-        "text".
+        The scene: the sequences "source" and "target" of a translation, where row t is the step that wrote token t, of
+        positions that are pointed at, or of the points and the predictions of a regression; or "text".
 
     Raises:
         CheckpointError: the checkpoint is invalid.
@@ -86,12 +94,18 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
     Raises:
         DataError, ConfigError: as for `scene_of_text`.
     """
-    ids = found.tokenizer.encode(text)[:tokens]
-    if not ids:
-        raise DataError(error_message("--text", "at least one token", "none", "Give a text for the model to read."))
-    if isinstance(found, Translator):
-        return _translated(found, ids, text)
-    return _read(found, ids, text)
+    match found:
+        case Translator():
+            return _translated(found, _ids(found, text, tokens), text)
+        case ElementPointer():
+            return _pointed(found, text, tokens)
+        case Regressor():
+            return _regressed(found, text, tokens)
+        case Tagger():
+            ids, begins = encode_words(text.split(), found.tokenizer)
+            return _read(found, list(_some(ids[:tokens])), text, begins)
+        case _:
+            return _read(found, _ids(found, text, tokens), text)
 
 
 def scene_of_trace(path: str | Path) -> Scene:
@@ -132,31 +146,56 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     bos, eos = tokenizer.bos, tokenizer.eos
     hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
+    expect_attention(model)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
-    _expect_attention(trace.calls)
     written = [*tokenizer.pieces(hypothesis.ids), "<eos>" if hypothesis.finished else "…"]
     tokens = {"source": tokenizer.pieces(ids), "target": written}
     return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
 
 
-def _read(found: Generator | Classifier | Tagger, ids: list[int], text: str) -> Scene:
-    device = next(found.model.parameters()).device
-    tokens = torch.tensor([ids], device=device)
+def _read(found: Generator | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()) -> Scene:
+    expect_attention(found.model)
+    tokens = torch.tensor([ids], device=next(found.model.parameters()).device)
     with torch.no_grad(), record(found.model) as trace:
-        if isinstance(found, Generator):
-            found.model(tokens)
-        else:
-            found.model(tokens, torch.tensor([len(ids)], device=device))
-    _expect_attention(trace.calls)
+        read_ids(found, tokens, begins)
     pieces = found.tokenizer.pieces(ids)
     return trace.scene(0, {"text": pieces}, title=_title(text), notes={"text": _notes(pieces)})
 
 
-def _expect_attention(calls: object) -> None:
-    if not calls:
-        hint = "Train with a score."
-        raise ConfigError(error_message("run", "a model with attention", "one trained with --score none", hint))
+def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
+    """The pointer's attention between answer and elements; and, as another sequence, what elements attend to."""
+    shown = " ".join(_some(text.split()[:tokens]))
+    item, (answer,) = found.read(shown), found.point_fully([shown])
+    with torch.no_grad(), record(found.model) as trace:
+        found.run(item, answer.positions)
+    pointer = replace(trace, calls={LAYER: trace.calls[LAYER]})
+    sides = {"source": (END_SHOWN, *answer.elements), "target": (*answer.chosen, END_SHOWN)}
+    scene = pointer.scene(0, sides, title=_title(text))
+    inner = {name: calls for name, calls in trace.calls.items() if name != LAYER and calls}
+    if not inner:
+        return scene
+    inside = replace(trace, calls=inner).scene(0, {"text": answer.elements})
+    return replace(scene, sequences={**scene.sequences, **inside.sequences}, layers=(*inside.layers, *scene.layers))
+
+
+def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
+    rows = found.rows_of(parse_table(_some(text.split("\n")), "--text"))[:tokens]
+    with torch.no_grad(), record(found.model) as trace:
+        found.model(torch.from_numpy(rows)[None])
+    inputs, targets = found.model.get_buffer("inputs").tolist(), found.model.get_buffer("targets")[:, 0].tolist()
+    points = [f"{shown_row(x)}: {y:.4g}" for x, y in zip(inputs, targets, strict=True)]
+    return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
+
+
+def _ids(found: Translator | Generator | Classifier, text: str, tokens: int | None) -> list[int]:
+    return list(_some(found.tokenizer.encode(text)[:tokens]))
+
+
+def _some(tokens: Sequence[T]) -> Sequence[T]:
+    if not tokens:
+        raise DataError(error_message("--text", "at least one token", "none", "Give a text for the model to read."))
+    return tokens
 
 
 def _notes(pieces: list[str]) -> list[str]:

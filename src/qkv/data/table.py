@@ -1,0 +1,235 @@
+"""Columns of numbers from CSV files.
+
+Fields are separated by tabs if the first line has one, else by semicolons if it has one, else by commas, and may be
+quoted as RFC 4180 says. The first line names the columns, unless all its fields are numbers or empty: then columns are
+called 1, 2, 3 and so on. Every problem is a `DataError` that starts with `file:line`.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from qkv.data.corpus import LONGEST_LINE, iterate_lines, read_lines
+from qkv.errors import ConfigError, DataError, error_message, nearest
+
+Decimal = Literal["point", "comma"]
+Missing = Literal["refuse", "skip"]
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "."})
+"""Fields that count as missing, in lower case."""
+
+
+@final
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a file.
+
+    Args:
+        names: their names.
+        rows: one number per column.
+        lines: the line of each row in the file, from 1.
+        skipped: how many rows were left out because a number is missing.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+    lines: tuple[int, ...]
+    skipped: int
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """The fields of a file.
+
+    Args:
+        name: the file's name in messages.
+        columns: the names of its columns.
+        rows: line (from 1) and fields of each row.
+        header: whether the first line named the columns.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    header: bool
+
+    def numbers(self, names: Sequence[str], *, decimal: Decimal = "point", missing: Missing = "refuse") -> Columns:
+        """Read columns as numbers.
+
+        Args:
+            names: the columns; at least one.
+            decimal: what separates the decimals, in every field.
+            missing: whether to refuse a row with a missing number, or to skip it.
+
+        Returns:
+            The columns, in the given order.
+
+        Raises:
+            ConfigError: as for `expect`.
+            DataError: a field is missing or is not a finite number, or no row is left; the message gives its line.
+
+        Example:
+            >>> table = parse_table(["city;t", "Bonn;1,5", "Ulm;"], "f.csv")
+            >>> table.numbers(["t"], decimal="comma", missing="skip").rows
+            ((1.5,),)
+        """
+        self.expect(names)
+        places = [self.columns.index(name) for name in names]
+        found, lines, skipped = [], [], 0
+        for line, fields in self.rows:
+            given = [fields[place].strip() for place in places]
+            if any(field.lower() in MISSING for field in given):
+                skipped += 1
+                if missing == "refuse":
+                    self._refuse_missing(line, given, names)
+                continue
+            found.append(tuple(self._number(*item, line, decimal) for item in zip(given, names, strict=True)))
+            lines.append(line)
+        if not found:
+            got = "a missing number in every row" if skipped else "no rows"
+            hint = "Check the columns' names and the file."
+            raise DataError(error_message(self.name, f"numbers in {_listed(names)}", got, hint))
+        return Columns(tuple(names), tuple(found), tuple(lines), skipped)
+
+    def expect(self, names: Sequence[str], flag: str = "columns") -> None:
+        """Check that columns exist.
+
+        Args:
+            names: the columns.
+            flag: what named them, for messages.
+
+        Raises:
+            ConfigError: there is no such column (the message suggests the closest one), or it exists twice.
+        """
+        for name in names:
+            count = self.columns.count(name)
+            if count > 1:
+                hint = "Give every column its own name."
+                raise ConfigError(error_message(flag, "a column that exists once", f'"{name}", {count} times', hint))
+            if count == 0:
+                hint = nearest(name, self.columns)
+                if not self.header:
+                    numbered = f"1 to {len(self.columns)}"
+                    hint = f"The first line of {self.name} is numbers, so its columns are called {numbered}."
+                raise ConfigError(
+                    error_message(flag, f"a column of {self.name}: {_listed(self.columns[:12])}", f'"{name}"', hint)
+                )
+
+    def _refuse_missing(self, line: int, given: Sequence[str], names: Sequence[str]) -> None:
+        place = next(place for place, field in enumerate(given) if field.lower() in MISSING)
+        got = f'"{given[place]}"' if given[place] else "an empty field"
+        hint = "Fill it, delete the line, or leave such lines out with --missing skip."
+        raise DataError(error_message(f"{self.name}:{line}", f'a number in column "{names[place]}"', got, hint))
+
+    def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
+        text = field
+        if decimal == "comma":
+            # A point would be a thousands separator: 1.234 is not read as 1 and some.
+            text = "" if "." in field or field.count(",") > 1 else field.replace(",", ".")
+        try:
+            number = float(text) if "_" not in text else math.nan
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            hint = f"Write it with a decimal {decimal}, without units or thousands separators."
+            if decimal == "point" and field.count(",") == 1:
+                hint = "If it has a decimal comma, say so with --decimal comma."
+            expected = f'a finite number in column "{name}"'
+            raise DataError(error_message(f"{self.name}:{line}", expected, f'"{field[:80]}"', hint))
+        return number
+
+
+def read_table(path: Path, *, longest: int = LONGEST_LINE) -> Table:
+    """Read the fields of a CSV file.
+
+    Args:
+        path: the file; `.gz` is decompressed.
+        longest: maximum characters per line.
+
+    Returns:
+        Its fields.
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8, a quotation mark is not closed, or a row does not have as
+            many fields as the first line.
+    """
+    return parse_table(read_lines(path, longest=longest, blank=True), str(path))
+
+
+def read_table_stream(stream: io.BufferedIOBase, name: str) -> Table:
+    """Read the fields of CSV from an open binary stream.
+
+    Raises:
+        DataError: as for `read_table`.
+    """
+    return parse_table(list(iterate_lines(stream, name)), name)  # type: ignore[arg-type]
+
+
+def parse_table(lines: Sequence[str], name: str) -> Table:
+    """Split lines into fields.
+
+    Args:
+        lines: the lines, without line ends; those of white space only are skipped.
+        name: their name in messages.
+
+    Returns:
+        The fields.
+
+    Raises:
+        DataError: as for `read_table`.
+
+    Example:
+        >>> parse_table(['"a, b",c', "1,2"], "f.csv").columns
+        ('a, b', 'c')
+        >>> parse_table(["1.5,2"], "f.csv").columns
+        ('1', '2')
+    """
+    rows = list(_rows(lines, name))
+    if not rows:
+        raise DataError(error_message(name, "lines with columns", "none", "Check how the file was made."))
+    first = rows[0][1]
+    header = not all(_like_number(field) for field in first)
+    columns = tuple(field.strip() for field in first) if header else tuple(str(n + 1) for n in range(len(first)))
+    body = rows[1:] if header else rows
+    for line, fields in body:
+        if len(fields) != len(columns):
+            hint = "Correct this line; a field that contains the separator must be quoted."
+            expected = f"{len(columns)} fields, as in the first line"
+            raise DataError(error_message(f"{name}:{line}", expected, f"{len(fields)}", hint))
+    return Table(name, columns, tuple(body), header)
+
+
+def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    filled = [line for line in lines if line.strip()]
+    between = next((mark for mark in "\t;" if filled and mark in filled[0]), ",")
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=between, skipinitialspace=True, strict=True)
+    while True:
+        start = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            hint = "Close the quotation mark, and double those inside a quoted field."
+            raise DataError(error_message(f"{name}:{start}", "fields as in RFC 4180", str(error), hint)) from None
+        if fields is None:
+            return
+        if any(field.strip() for field in fields) or len(fields) > 1:
+            yield start, tuple(fields)
+
+
+def _like_number(field: str) -> bool:
+    text = field.strip().lower()
+    if text in MISSING:
+        return True
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -1,0 +1,102 @@
+"""Pointwise confidence intervals of a kernel smoother."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.errors import ConfigError, error_message
+from qkv.functional import attention
+from qkv.introspect.lazy_map import attention_map
+from qkv.models.smoother import KernelSmoother
+from qkv.normalizers.dense import Identity
+
+_TILE = 1 << 22
+_COLUMNS = 256
+
+
+def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """f(x) ± z·σ(x)·‖w(x)‖ with σ²(x) = Σᵢ wᵢ(x) eᵢ²: the estimate is a weighted sum of independent targets.
+
+    It covers E f(x), the smoothed curve; a bandwidth that is too large biases f(x), which no such interval shows.
+
+    Args:
+        smoother: the estimate f with weights w.
+        query: x (m, D).
+        residuals: e, what each target differs by from the estimate without it (n, outputs).
+        level: the probability of covering, between 0 and 1.
+
+    Returns:
+        The lower and the upper ends (m, outputs); NaN where no point has any weight.
+
+    Raises:
+        ConfigError: the level is outside its range.
+
+    Source: Wasserman 2006, "All of Nonparametric Statistics", sections 5.6 and 5.7; the variance that depends on x:
+        Härdle 1990, "Applied nonparametric regression", section 4.2.
+    """
+    z = NormalDist().inv_cdf((1 + _checked(level)) / 2)
+    estimate, state = smoother(query)
+    variance, _ = smoother(query, values=residuals.square())
+    spread = (variance * _square_norms(smoother, query)[:, None]).sqrt()
+    spread = torch.where((state.value == 0)[:, None], math.nan, spread)
+    return estimate - z * spread, estimate + z * spread
+
+
+def bootstrap_interval(
+    smoother: KernelSmoother, query: Tensor, level: float, draws: int = 400, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Quantiles of the estimates from resampled points, with the bandwidth as it is.
+
+    A resampled data set counts each point some number of times c, so all of them are one attention whose values are
+    c·y and c: Σ K c y / Σ K c.
+
+    Args:
+        smoother: the estimate.
+        query: x (m, D).
+        level: the probability of covering, between 0 and 1.
+        draws: number of resampled data sets.
+        seed: random seed, any integer.
+
+    Returns:
+        The lower and the upper ends (m, outputs); NaN where no point has any weight.
+
+    Raises:
+        ConfigError: the level or the number of draws is outside its range.
+
+    Source: Efron 1979, "Bootstrap Methods"; percentiles of resampled pairs are what Stata's `npregress kernel` reports.
+    """
+    ends = ((1 - _checked(level)) / 2, (1 + level) / 2)
+    if draws < 2:
+        raise ConfigError(error_message("draws", "at least 2", f"{draws}", "A few hundred suit most data."))
+    random, (scaled, points, score) = np.random.default_rng(seed % 2**64), smoother.scaled(query)
+    targets = smoother.get_buffer("targets")
+    count, outputs = targets.shape
+    found = []
+    for first in range(0, draws, _COLUMNS):
+        some = min(_COLUMNS, draws - first)
+        counts = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), some).T.astype(np.float64))
+        values = torch.cat([(counts[:, :, None] * targets[:, None]).flatten(1), counts], 1)
+        sums = attention(scaled, points, values, score=score, normalizer=Identity())
+        above, below = sums[:, : some * outputs].view(-1, some, outputs), sums[:, some * outputs :, None]
+        found.append(torch.where(below == 0, math.nan, above / below))
+    estimates = torch.cat(found, 1)
+    low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype), dim=1)
+    return low, high
+
+
+def _square_norms(smoother: KernelSmoother, query: Tensor) -> Tensor:
+    """Return Σᵢ wᵢ(x)² of each query (m,), tile by tile."""
+    scaled, points, score = smoother.scaled(query)
+    weights, rows = attention_map(scaled, points, score=score), max(1, _TILE // len(points))
+    parts = [weights[first : first + rows, :].square().sum(-1) for first in range(0, len(query), rows)]
+    return torch.cat(parts) if parts else query.new_zeros(0)
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        hint = "0.95 for an interval that covers 95 times in 100."
+        raise ConfigError(error_message("level", "a probability above 0 and below 1", f"{level:g}", hint))
+    return level

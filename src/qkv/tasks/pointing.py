@@ -1,0 +1,223 @@
+"""Training a pointer network: the task in the form that `qkv.train` expects, and how its answers are judged."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
+from qkv.data.pointing import Pointed
+from qkv.decode.beam import Beam, beam
+from qkv.decode.greedy import greedy
+from qkv.decode.hypothesis import Hypothesis
+from qkv.metrics.figure import Figure, require_same_length
+from qkv.models.pointer import END, PointerNetwork
+
+Order = Literal["sequence", "cycle", "set"]
+_NONE = -100
+_BATCH_ELEMENTS = 8192
+
+
+class PointBatch(NamedTuple):
+    """Lines as tensors.
+
+    Attributes:
+        elements: numbers (B, S, F), or ids of words (B, S).
+        lengths: (B,), int64.
+        given: `END`, then the target (B, T), int64, 0 in the padding.
+        target: the target, then `END` (B, T), int64, −100 in the padding.
+    """
+
+    elements: Tensor
+    lengths: Tensor
+    given: Tensor
+    target: Tensor
+
+
+@final
+class Vocabulary:
+    """Words to ids; None for numbers.
+
+    Args:
+        words: known words; the first stands for all others.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+
+    def ids(self, words: Iterable[Any]) -> list[int]:
+        """Return the id of each word."""
+        return [self._ids.get(word, 0) for word in words]
+
+
+@final
+@dataclass(frozen=True)
+class PointTask:
+    """Lines with target positions, a model and its evaluation.
+
+    Args:
+        model: the model to train.
+        vocabulary: words to ids; None for numbers.
+        train, valid: lines.
+        order: how answers are judged, see `judge_positions`.
+        longest: most positions of an answer.
+        smoothing: label smoothing in training.
+        examples: the sizes of the training lines.
+    """
+
+    model: PointerNetwork
+    vocabulary: Vocabulary | None
+    train: Sequence[Pointed]
+    valid: Sequence[Pointed]
+    order: Order
+    longest: int
+    smoothing: float
+    examples: list[Example] = field(init=False)
+
+    def __post_init__(self) -> None:
+        longest = max(len(item.elements) for item in self.train)
+        zeros = (0,) * longest  # batches only look at the lengths
+        sized = [Example(zeros[: len(item.elements)], item.target, item.line) for item in self.train]
+        object.__setattr__(self, "examples", sized)
+
+    @property
+    def unit(self) -> str:
+        """The unit that the objective counts."""
+        return "positions"
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Batch lines of about equal length."""
+        return token_batches(self.examples, tokens, seed, epoch)
+
+    def collate(self, places: Sequence[int]) -> PointBatch:
+        """Stack lines, on the model's device."""
+        return stack([self.train[place] for place in places], self.vocabulary, device_of(self.model))
+
+    def objective(self, batch: PointBatch) -> tuple[Tensor, int]:
+        """Compute the cross entropy of each next position and of the end."""
+        return self._loss(batch, self.smoothing)
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Return the line numbers in the user's file."""
+        return [self.train[place].line for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
+        found = point(self.model, self.valid, self.vocabulary, self.longest)
+        figures = judge_positions([each.ids for each in found], [item.target for item in self.valid], self.order)
+        return [*figures, self._validation_loss()]
+
+    def _validation_loss(self) -> Figure:
+        total, count = 0.0, 0
+        for places in inference_batches([len(item.elements) for item in self.valid], _BATCH_ELEMENTS):
+            batch = stack([self.valid[place] for place in places], self.vocabulary, device_of(self.model))
+            loss, positions = self._loss(batch, 0.0)
+            total, count = total + float(loss), count + positions
+        return Figure("loss", total / count, "nats per position", higher_is_better=False)
+
+    def _loss(self, batch: PointBatch, smoothing: float) -> tuple[Tensor, int]:
+        chances = self.model(batch.elements, batch.lengths, batch.given).float()
+        loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=_NONE, reduction="sum")
+        real = batch.target != _NONE
+        if smoothing:
+            # What cannot be pointed at has probability 0 and takes no part in the smoothing.
+            possible = chances > -torch.inf
+            spread = -chances.masked_fill(~possible, 0).sum(-1) / possible.sum(-1).clamp(min=1)
+            loss = (1 - smoothing) * loss + smoothing * spread[real].sum()
+        return loss, int(real.sum())
+
+
+def judge_positions(
+    predicted: Sequence[Sequence[int]], truth: Sequence[Sequence[int]], order: Order = "sequence"
+) -> list[Figure]:
+    """Score positions; used by both training and `qkv evaluate`.
+
+    Args:
+        predicted: the positions pointed at for each line.
+        truth: the right ones.
+        order: what makes an answer exact: the same "sequence"; the same "cycle", wherever it starts, as for the corners
+            of a polygon; or the same "set".
+
+    Returns:
+        The share of right positions, each in its place, and of exact answers, in percent.
+
+    Source: cycles: Vinyals et al. 2015, "Pointer Networks", section 4.2, where polygons are compared.
+
+    Example:
+        >>> [figure.value for figure in judge_positions([[1, 2], [3, 1, 2]], [[2, 1], [1, 2, 3]], "cycle")]
+        [0.0, 100.0]
+    """
+    count = require_same_length(predicted, truth)
+    right = sum(a == b for one, other in zip(predicted, truth, strict=True) for a, b in zip(one, other, strict=False))
+    exact = sum(_same(list(one), list(other), order) for one, other in zip(predicted, truth, strict=True))
+    total = sum(map(len, truth))
+    signature = "" if order == "sequence" else f"order:{order}"
+    return [
+        Figure("positions", 100 * right / max(1, total), "in place"),
+        Figure("exact", 100 * exact / count, signature),
+    ]
+
+
+def _same(one: list[int], other: list[int], order: Order) -> bool:
+    if order == "set":
+        return set(one) == set(other)
+    if order == "cycle" and one and len(one) == len(other) and other[0] in one:
+        start = one.index(other[0])
+        return one[start:] + one[:start] == other
+    return one == other
+
+
+def point(
+    model: PointerNetwork, items: Sequence[Pointed], vocabulary: Vocabulary | None, longest: int, width: int = 1
+) -> list[Hypothesis]:
+    """Point at elements; the batch changes no answer.
+
+    Args:
+        model: in evaluation mode.
+        items: the lines; their targets are ignored.
+        vocabulary: words to ids; None for numbers.
+        longest: most positions of an answer; for a model that points at each element once, their number at most.
+        width: beam width; 1 is greedy.
+
+    Returns:
+        The best answer for each line.
+    """
+    batches = inference_batches([len(item.elements) for item in items], max(1, _BATCH_ELEMENTS // width))
+    results = []
+    for batch in batches:
+        stacked = stack([items[place] for place in batch], vocabulary, device_of(model))
+        limit = stacked.lengths + 1 if model.config.once else torch.full_like(stacked.lengths, longest + 1)
+        given = (model, stacked.elements, stacked.lengths)
+        if width == 1:
+            results.append(greedy(*given, bos=END, eos=END, limit=limit))
+        else:
+            found = beam(*given, bos=END, eos=END, limit=limit, search=Beam(width))
+            results.append([best for best, *_ in found])
+    return restore_order(batches, results)
+
+
+def stack(items: Sequence[Pointed], vocabulary: Vocabulary | None, device: torch.device) -> PointBatch:
+    """Stack lines as tensors.
+
+    Example:
+        >>> stack([Pointed(("big", "small"), (2, 1), 1)], Vocabulary(["?", "big"]), torch.device("cpu")).target
+        tensor([[2, 1, 0]])
+    """
+    lengths = torch.tensor([len(item.elements) for item in items])
+    given, _ = collate_sources([(END, *item.target) for item in items], END)
+    target, _ = collate_sources([(*item.target, END) for item in items], _NONE)
+    if vocabulary is not None:
+        elements, _ = collate_sources([vocabulary.ids(item.elements) for item in items], 0)
+    else:
+        vectors = [torch.as_tensor(item.elements, dtype=torch.float32) for item in items]
+        elements = torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)
+    return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, given, target)))
+
+
+def device_of(model: PointerNetwork) -> torch.device:
+    """Return the device of a model."""
+    return model.end.device

@@ -1,0 +1,68 @@
+"""What a model that reads a text attends to: self-attention of its layers, or of the last one as a picture."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, error_message
+from qkv.models.decoder import LanguageModel
+from qkv.models.reader import TextTagger
+from qkv.nn.attention import Attention
+from qkv.recording.recorder import record
+
+
+def attention_names(model: nn.Module) -> list[str]:
+    """Return the paths of a model's attentions, in the order of the model."""
+    return [name for name, module in model.named_modules() if isinstance(module, Attention)]
+
+
+def expect_attention(model: nn.Module) -> None:
+    """Refuse a model without attention.
+
+    Raises:
+        ConfigError: it has none; the message says what to train instead.
+    """
+    if not attention_names(model):
+        hint = "Train with --model transformer." if isinstance(model, TextTagger) else "Train with a score or a pool."
+        raise ConfigError(error_message("run", "a model with attention", f"a {type(model).__name__} without", hint))
+
+
+def read_ids(found: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
+    """Let a loaded language model, classifier or tagger read tokens, for recording.
+
+    Args:
+        found: it.
+        ids: tokens (1, S), int64.
+        begins: where the words begin, for a tagger; those beyond the tokens are left out.
+    """
+    if isinstance(found.model, LanguageModel):
+        found.model(ids)
+        return
+    lengths = torch.tensor([ids.shape[1]], device=ids.device)
+    words = [begin for begin in begins if begin < ids.shape[1]]
+    given = (torch.tensor([words], device=ids.device),) if isinstance(found.model, TextTagger) else ()
+    found.model(ids, lengths, *given)
+
+
+def last_self_attention(found: Any, ids: list[int], begins: tuple[int, ...] = ()) -> Tensor:
+    """Return the weights of the last layer over the tokens of a text, the mean over its heads.
+
+    Args:
+        found: a loaded language model or tagger.
+        ids: its tokens.
+        begins: where the words begin, for a tagger.
+
+    Returns:
+        (S, S): row i is what token i attends to.
+
+    Raises:
+        ConfigError: the model has no attention.
+    """
+    expect_attention(found.model)
+    layer = attention_names(found.model)[-1]
+    device = next(found.model.parameters()).device
+    with torch.no_grad(), record(found.model, layers=[layer]) as trace:
+        read_ids(found, torch.tensor([ids], device=device), begins)
+    weights = trace.weights(layer)[0].float().cpu()
+    return weights.mean(0) if weights.ndim == 3 else weights

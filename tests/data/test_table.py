@@ -1,0 +1,86 @@
+"""Messy CSV files: what is read, and what is said of the rest."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qkv.data.table import parse_table, read_table
+from qkv.errors import ConfigError, DataError
+
+
+def test_names_quotes_and_blank_lines() -> None:
+    table = parse_table(["", 'age , "rent, €"', '1,"2"', "   ", ' 3 ,"4e1"', ""], "f.csv")
+    assert table.columns == ("age", "rent, €")
+    found = table.numbers(["rent, €", "age"])
+    assert found.rows == ((2.0, 1.0), (40.0, 3.0))
+    assert found.lines == (3, 5)
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_the_separator_is_that_of_the_first_line(between: str) -> None:
+    assert parse_table([f"a{between}b", f"1{between}2"], "f").numbers(["a", "b"]).rows == ((1.0, 2.0),)
+
+
+def test_without_names_columns_are_numbered() -> None:
+    table = parse_table(["1;2,5", "3;NA"], "f")
+    assert (table.columns, table.header, len(table.rows)) == (("1", "2"), False, 2)
+    assert table.numbers(["2"], decimal="comma", missing="skip").rows == ((2.5,),)
+
+
+def test_a_quoted_field_goes_over_lines() -> None:
+    table = parse_table(["a,b", '"one', 'two",5', "x,6"], "f")
+    assert table.numbers(["b"]).lines == (2, 4)
+
+
+@pytest.mark.parametrize("field", ["", "NA", "nan", "?", "null", " N/A "])
+def test_a_missing_number_is_refused_or_skipped_and_counted(field: str) -> None:
+    table = parse_table(["a,b", "1,2", f"3,{field}"], "f.csv")
+    with pytest.raises(DataError, match=r'f.csv:3: expected a number in column "b"; got .*--missing skip'):
+        table.numbers(["a", "b"])
+    found = table.numbers(["a", "b"], missing="skip")
+    assert (found.rows, found.skipped) == (((1.0, 2.0),), 1)
+    assert table.numbers(["a"]).rows == ((1.0,), (3.0,)), "what is missing elsewhere does not matter"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a,b", "1,2", "1,2,3"], "f:3: expected 2 fields, as in the first line; got 3"),
+        (["a,b", '1,"2'], "f:2: expected fields as in RFC 4180"),
+        (["a,b", "1,x"], 'f:2: expected a finite number in column "b"; got "x"'),
+        (["a,b", "1,inf"], 'got "inf"'),
+        (["a,b", "1,1_000"], 'got "1_000"'),
+        (["a;b", "1;2,5"], "--decimal comma"),
+        (["a,b"], 'f: expected numbers in "a", "b"; got no rows'),
+        (["", "  "], "f: expected lines with columns; got none"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        parse_table(lines, "f").numbers(["a", "b"])
+    assert message in str(raised.value)
+
+
+def test_thousands_are_not_taken_for_decimals() -> None:
+    for field in ("1.234,5", "1.234", "1,234,5"):
+        with pytest.raises(DataError, match=re.escape(f'got "{field}". Write it with a decimal comma')):
+            parse_table(["a;b", f"1;{field}"], "f").numbers(["b"], decimal="comma")
+
+
+def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r'--x: expected a column of f: "area", "rent"; got "aera"\. Did you mean "area"'
+    ):
+        parse_table(["area,rent", "1,2"], "f").expect(["aera"], "--x")
+    with pytest.raises(ConfigError, match="are called 1 to 2"):
+        parse_table(["1,2"], "f").expect(["area"])
+    with pytest.raises(ConfigError, match='got "a", 2 times'):
+        parse_table(["a,a", "1,2"], "f").expect(["a"])
+
+
+def test_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("\ufeffa\n1\n".encode())
+    assert read_table(tmp_path / "t.csv").columns == ("a",)
+    with pytest.raises(DataError, match=r"none\.csv"):
+        read_table(tmp_path / "none.csv")

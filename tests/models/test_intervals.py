@@ -1,0 +1,75 @@
+"""Confidence intervals of a kernel smoother: their equation, their coverage, and the bootstrap beside them."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from qkv.errors import ConfigError
+from qkv.models.regression import KERNELS, NadarayaWatson
+
+
+def _data(count: int, seed: int, columns: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    x = random.uniform(0, 5, (count, columns))
+    return x, np.sin(x).sum(1) + random.normal(0, 0.2 + 0.1 * x[:, 0])
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_interval_is_its_equation(kernel: str, columns: int) -> None:
+    x, y = _data(40, 0, columns)
+    model = NadarayaWatson(kernel, 1.5).fit(x, y)
+    query = x[:7] + 0.1
+    weights = model.attention_map(query).dense().numpy()
+    errors = []
+    for left in range(len(x)):
+        rest = np.arange(len(x)) != left
+        errors.append(y[left] - NadarayaWatson(kernel, 1.5).fit(x[rest], y[rest]).predict(x[left : left + 1])[0])
+    spread = np.sqrt((weights @ np.square(errors)) * np.square(weights).sum(1)) * NormalDist().inv_cdf(0.95)
+    low, high = model.interval(query, level=0.9)
+    np.testing.assert_allclose(low, model.predict(query) - spread, rtol=1e-9)
+    np.testing.assert_allclose(high, model.predict(query) + spread, rtol=1e-9)
+
+
+def test_nine_in_ten_intervals_cover_the_smoothed_curve() -> None:
+    query = np.linspace(0.5, 4.5, 9)[:, None]
+    truth, random = lambda x: np.sin(x[:, 0]), np.random.default_rng(1)
+    covered = []
+    x = random.uniform(0, 5, (150, 1))
+    for _ in range(60):
+        model = NadarayaWatson("gaussian", 0.3).fit(x, truth(x) + random.normal(0, 0.3, len(x)))
+        smoothed = NadarayaWatson("gaussian", 0.3).fit(x, truth(x)).predict(query)
+        low, high = model.interval(query, level=0.9)
+        covered.append((low <= smoothed) & (smoothed <= high))
+    assert 0.85 < np.mean(covered) < 0.96
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_the_bootstrap_agrees_where_there_are_many_points(kernel: str) -> None:
+    x, y = _data(400, 2)
+    model = NadarayaWatson(kernel, 0.5).fit(x, y)
+    query = np.linspace(0.5, 4.5, 9)[:, None]
+    widths = [np.subtract(*model.interval(query, how=how)[::-1]) for how in ("normal", "bootstrap")]
+    assert 0.8 < np.mean(widths[1] / widths[0]) < 1.25
+    again = model.interval(query, how="bootstrap")
+    np.testing.assert_array_equal(again, model.interval(query, how="bootstrap"))
+
+
+def test_there_is_no_interval_where_no_point_has_weight() -> None:
+    model = NadarayaWatson("boxcar", 0.5).fit([[0.0], [0.2], [1.0]], [1.0, 2.0, 3.0])
+    for how in ("normal", "bootstrap"):
+        low, high = model.interval([[0.1], [9.0]], how=how)  # type: ignore[arg-type]
+        assert np.isfinite([low[0], high[0]]).all()
+        assert np.isnan([low[1], high[1]]).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"level": 1.0}, "level: expected a probability"), ({"how": "normall"}, 'Did you mean "normal"?')],
+)
+def test_bad_arguments_are_named(given: dict, message: str) -> None:
+    model = NadarayaWatson("gaussian", 1.0).fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(ConfigError) as raised:
+        model.interval([[0.5]], **given)
+    assert message in str(raised.value)

@@ -1,0 +1,141 @@
+"""A regression from a table to a run folder and back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.checkpoint.contents import Contents
+from qkv.checkpoint.folder import load as load_checkpoint
+from qkv.checkpoint.folder import save
+from qkv.checkpoint.rotation import locate
+from qkv.data.table import parse_table
+from qkv.errors import CheckpointError, ConfigError, DataError
+from qkv.models.regression import NadarayaWatson
+from qkv.tasks.evaluation import evaluate
+from qkv.tasks.load import load
+from qkv.tasks.parallel import Files
+from qkv.tasks.regression import load_settings, show_settings, train
+from qkv.tasks.regression_picture import save_picture
+from qkv.tasks.regressor import Regressor
+
+
+def _table(path: Path, count: int = 40) -> tuple[Path, np.ndarray]:
+    random = np.random.default_rng(0)
+    numbers = np.column_stack([random.uniform(0, 5, count), random.uniform(0, 100, count), np.zeros(count)])
+    numbers[:, 2] = np.sin(numbers[:, 0]) + numbers[:, 1] / 100 + random.normal(0, 0.1, count)
+    rows = "".join(f"{a!r},{b!r},{c!r}\n" for a, b, c in numbers.tolist())
+    path.write_text("age,area,rent\n" + rows)
+    return path, numbers
+
+
+@pytest.fixture(scope="module")
+def rents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    folder = tmp_path_factory.mktemp("rents")
+    path, numbers = _table(folder / "rents.csv")
+    data = {"data": path, "x": ["age", "area"], "y": "rent"}
+    train(load_settings({"data": data, "model": {"kernel": "epanechnikov"}}), folder / "run")
+    return folder / "run", numbers
+
+
+def test_a_run_predicts_what_the_estimator_predicts(rents: tuple[Path, np.ndarray]) -> None:
+    run, numbers = rents
+    fitted = NadarayaWatson("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
+    query = numbers[:5, :2] + [0.1, 1.0]
+    found = load(run)
+    assert isinstance(found, Regressor)
+    np.testing.assert_array_equal(found.predict(query), fitted.predict(query))
+    assert list(found.bandwidths) == ["age", "area"]
+    np.testing.assert_array_equal(list(found.bandwidths.values()), fitted.bandwidth_)
+    low, high = fitted.interval(query, 0.8)
+    each = found.predict_fully(query, level=0.8)
+    np.testing.assert_array_equal([[one.low, one.high] for one in each], np.column_stack([low, high]))
+    assert found.predict_fully(np.zeros((0, 2))) == []
+
+
+def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, np.ndarray]) -> None:
+    run, numbers = rents
+    stored = {figure.name: figure for figure in load_checkpoint(locate(run)).figures}
+    fitted = NadarayaWatson("epanechnikov").fit(numbers[:, :2], numbers[:, 2])
+    assert stored["rmse"].value == pytest.approx(fitted.error_**0.5)
+    assert stored["rmse"].signature == "leave-one-out"
+
+
+def test_fitting_again_changes_nothing_and_other_data_are_refused(tmp_path: Path) -> None:
+    path, _ = _table(tmp_path / "r.csv")
+    tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"bandwidth": 0.5}}
+    digests = {train(load_settings(tables), tmp_path / "run").digest for _ in range(2)}
+    assert len(digests) == 1
+    tables["model"] = {"bandwidth": 0.6}
+    with pytest.raises(ConfigError, match=r"model\.bandwidth 0\.6 \(it was 0\.5\)"):
+        train(load_settings(tables), tmp_path / "run")
+
+
+def test_a_table_is_scored_with_or_without_names(rents: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    run, numbers = rents
+    named, bare, out = tmp_path / "named.csv", tmp_path / "bare.csv", tmp_path / "out"
+    rows = "".join(f"{c!r};{b!r};{a!r}\n" for a, b, c in numbers[:9].tolist())
+    named.write_text("rent;area;age\n" + rows)
+    bare.write_text("".join(f"{a!r},{b!r},{c!r}\n" for a, b, c in numbers[:9].tolist()))
+    figures = [evaluate(run, Files(data=path), out=out) for path in (named, bare)]
+    assert figures[0] == figures[1]
+    np.testing.assert_allclose([float(line) for line in out.read_text().split()], load(run).predict(numbers[:9, :2]))
+
+
+def test_points_with_the_largest_weights_are_shown(rents: tuple[Path, np.ndarray]) -> None:
+    run, numbers = rents
+    model = load(run)
+    (found,) = model.alignments(numbers[:1, :2], most=5)
+    weights = model.estimator.attention_map(numbers[:1, :2]).dense()[0]
+    assert found.weights.shape == (1, 5)
+    np.testing.assert_allclose(sorted(found.weights[0].tolist()), sorted(weights.tolist())[-5:])
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_picture_has_a_panel_for_each_column(rents: tuple[Path, np.ndarray], suffix: str, tmp_path: Path) -> None:
+    model = load(rents[0])
+    found = []
+    for interval in ("normal", "normal", "none"):
+        save_picture(model, tmp_path / f"p{suffix}", interval=interval)
+        found.append((tmp_path / f"p{suffix}").read_bytes())
+    assert found[0] == found[1] != found[2]
+    assert min(map(len, found)) > 5000
+
+
+def test_rows_need_the_columns_of_training(rents: tuple[Path, np.ndarray]) -> None:
+    model = load(rents[0])
+    with pytest.raises(ConfigError, match='got "area"'):
+        model.rows_of(parse_table(["age,size", "1,2"], "standard input"))
+    with pytest.raises(DataError, match="expected the columns age, area; got 3 columns without names"):
+        model.rows_of(parse_table(["1,2,3"], "standard input"))
+
+
+def test_altered_points_are_refused(rents: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    contents = load_checkpoint(locate(rents[0]))
+    tensors = dict(contents.model)
+    for name, tensor in (("bandwidths", -tensors["bandwidths"]), ("inputs", tensors["inputs"][:3])):
+        folder = tmp_path / name
+        save(folder, Contents({**tensors, name: tensor}, contents.config))
+        with pytest.raises(CheckpointError, match="points and bandwidths of a regression"):
+            Regressor.load(folder)
+
+
+def test_settings_go_around() -> None:
+    model = {"kernel": "boxcar", "bandwidth": [0.5, 2.0]}
+    settings = load_settings({"data": {"data": "x", "x": ["a", "b"], "y": "c"}, "model": model})
+    assert load_settings(show_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"model": {"kernel": "gausian"}}, 'Did you mean "gaussian"?'),
+        ({"model": {"bandwidth": "lerned"}}, 'Did you mean "learned"?'),
+        ({"data": {"missing": "drop"}}, "data.missing: expected"),
+        ({"training": {}}, "training: expected one of the tables data, model"),
+    ],
+)
+def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ConfigError) as raised:
+        load_settings(tables)
+    assert message in str(raised.value)

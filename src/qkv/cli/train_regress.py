@@ -45,10 +45,21 @@ def train_regress(
 
     expect_place("--picture", picture, (".svg", ".png"))
     flags = {
-        **{"data": data, "x": _names(x), "y": y, "decimal": decimal, "missing": missing},
-        **{"kernel": kernel, "bandwidth": regression.as_bandwidth(bandwidth), "beyond": beyond},
-        **{"config": config, "start": None, "tokenizer_from": None, "out": out, "device": "cpu"},
-        **{"tensorboard": False, "print_config": print_config},
+        "data": data,
+        "x": _names(x),
+        "y": y,
+        "decimal": decimal,
+        "missing": missing,
+        "kernel": kernel,
+        "bandwidth": regression.as_bandwidth(bandwidth),
+        "beyond": beyond,
+        "config": config,
+        "start": None,
+        "tokenizer_from": None,
+        "out": out,
+        "device": "cpu",
+        "tensorboard": False,
+        "print_config": print_config,
     }
     follow(regression, flags, {name: f"data.{name}" for name in ("x", "y", "decimal", "missing")})
     if picture is not None and out is not None and not print_config:

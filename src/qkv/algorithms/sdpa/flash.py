@@ -206,7 +206,9 @@ def _added(visibility: Visibility, problem: Problem, dtype: torch.dtype) -> Tens
     if seen is None:
         return None
     table = _table(seen, problem)
-    return torch.where(table, torch.zeros((), dtype=dtype, device=table.device), -torch.inf) if _calls_kernel(problem) else table
+    if not _calls_kernel(problem):
+        return table
+    return torch.where(table, torch.zeros((), dtype=dtype, device=table.device), -torch.inf)
 
 
 def _calls_kernel(problem: Problem) -> bool:

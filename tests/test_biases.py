@@ -55,7 +55,7 @@ def test_equals_the_matrix_that_it_stands_for(name: str, backend: str) -> None:
 
 
 def test_tiles_know_their_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.algorithms.tiled.user_scores.NUMBERS", 4096)
+    monkeypatch.setattr("qkv.algorithms.tiled.user_scores.MAX_ELEMENTS", 4096)
     query, key, value = inputs(queries=130, keys=200)
     bias = B.relative(tables())
     ours = qkv.attention(query, key, value, bias=bias, mask=M.causal(), backend="blocked")

@@ -60,6 +60,7 @@ def _run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
             succeeded(run(*arguments, feed=feed))
         case "python", ["-m", module, *rest]:
             monkeypatch.setattr(sys, "argv", [module, *rest])
+            monkeypatch.delitem(sys.modules, module, raising=False)
             runpy.run_module(module, run_name="__main__")
         case "python", [script, *rest]:
             monkeypatch.setattr(sys, "argv", [script, *rest])

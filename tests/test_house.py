@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import pkgutil
+import pydoc
 import subprocess
 import sys
 import sysconfig
@@ -46,6 +47,19 @@ def test_public_names_are_the_lazy_table(package: str) -> None:
     names = importlib.import_module(package).__all__
     assert sorted(names) == list(names), "sorted, so that a reader finds them"
     assert set(names) - {"__version__"} == set(table)
+
+
+@pytest.mark.parametrize("package", [package for package in PACKAGES if tables(package)])
+def test_a_listing_shows_the_public_names_and_help_the_classes(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(dir(module)) == sorted(module.__all__)
+    classes = [name for name in module.__all__ if isinstance(getattr(module, name), type)]
+    told = pydoc.plain(pydoc.render_doc(module))
+    assert all(f"class {name}" in told for name in classes)
+
+
+def test_the_package_runs_as_the_command() -> None:
+    assert run(sys.executable, "-m", "qkv", "--version") == f"qkv {qkv.__version__}\n"
 
 
 def test_unknown_names_are_attribute_errors() -> None:

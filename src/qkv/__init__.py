@@ -13,7 +13,7 @@ from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from qkv import biases, masks, nn, normalizers, scores
+    from qkv import biases, introspect, masks, nn, normalizers, recording, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
     from qkv.introspect.lazy_map import attention_map
@@ -31,12 +31,14 @@ __all__ = [
     "attention_with_weights",
     "biases",
     "explain",
+    "introspect",
     "load",
     "masks",
     "merge",
     "nn",
     "normalizers",
     "record",
+    "recording",
     "scores",
 ]
 
@@ -51,12 +53,14 @@ __getattr__ = lazy(
         "attention_with_weights": "qkv.functional",
         "biases": "qkv.biases",
         "explain": "qkv.functional",
+        "introspect": "qkv.introspect",
         "load": "qkv.tasks.load",
         "masks": "qkv.masks",
         "merge": "qkv.normalizers.row_state",
         "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
         "record": "qkv.recording",
+        "recording": "qkv.recording",
         "scores": "qkv.scores",
     },
 )

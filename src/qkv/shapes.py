@@ -107,3 +107,15 @@ def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> T
             )
         )
     return parameter
+
+
+def nearest_divisors(size: int, part: int) -> str:
+    """Return the divisors of a size below and above a number that is none, for the hint of an error.
+
+    Example:
+        >>> nearest_divisors(30, 4), nearest_divisors(7, 4), nearest_divisors(8, 0)
+        ('Try 3 or 5.', 'Try 1 or 7.', 'Try 1.')
+    """
+    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    below, above = [x for x in divisors if x < part][-1:], [x for x in divisors if x > part][:1]
+    return f"Try {' or '.join(map(str, below + above))}."

@@ -14,3 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Hypothesis", "Stepper"]
 
 __getattr__ = lazy(__name__, {"Hypothesis": "qkv.decode.hypothesis", "Stepper": "qkv.decode.protocol"})
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -23,3 +23,7 @@ __getattr__ = lazy(
         "window": "qkv.masks.patterns",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

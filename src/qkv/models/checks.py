@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, error_message, nearest
 from qkv.nn.mechanism import Mechanism
+from qkv.shapes import nearest_divisors
 
 _LAYERS = 10_000
 """Maximum number of layers of any kind: nothing deeper was ever trained, and each takes milliseconds to create."""
@@ -90,11 +91,13 @@ def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> No
     Example:
         >>> check_heads("width", 256, 3)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.heads: expected a divisor of model.width; got 3 for width 256. Try 4 or 8.
+        qkv.errors.ConfigError: model.heads: expected a divisor of model.width; got 3 for width 256. Try 2 or 4.
     """
     if width % heads:
         got = f"{heads} for width {width}"
-        raise ConfigError(error_message(f"model.{setting}", f"a divisor of model.{name}", got, "Try 4 or 8."))
+        raise ConfigError(
+            error_message(f"model.{setting}", f"a divisor of model.{name}", got, nearest_divisors(width, heads))
+        )
 
 
 def check_positions(positions: str, mechanism: Mechanism, width: int) -> None:

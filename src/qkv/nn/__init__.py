@@ -123,3 +123,7 @@ __getattr__ = lazy(
         "sinusoidal": "qkv.nn.positions",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,6 +22,7 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
+from qkv.shapes import nearest_divisors
 
 Part = Literal["value", "output"]
 
@@ -345,7 +346,8 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:
     if heads < 1 or width % heads:
-        raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), "Try 4 or 8."))
+        hint = nearest_divisors(width, heads)
+        raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), hint))
     if groups < 1 or heads % groups:
         raise ConfigError(
             error_message("key_heads", f"a divisor of {heads} heads", str(groups), "1 means one shared key head.")

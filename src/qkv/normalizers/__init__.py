@@ -25,3 +25,7 @@ __getattr__ = lazy(
         "Sum": "qkv.normalizers.dense",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

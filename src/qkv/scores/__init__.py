@@ -45,3 +45,7 @@ __getattr__ = lazy(
         "Uniform": "qkv.scores.free",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

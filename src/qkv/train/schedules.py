@@ -1,7 +1,7 @@
 """The learning rate of each update: a pure function of its number.
 
-All schedules rise linearly to the peak during the warm-up, s/w. After it, with s the update (from 1), w the warm-up and
-n the number of updates:
+All schedules rise linearly to the peak during the warm-up, s/w, which takes at most half of the updates. After it, with
+s the update (from 1), w the warm-up and n the number of updates:
 
 | schedule | factor |
 |---|---|
@@ -65,5 +65,8 @@ def learning_rate(settings: Settings, step: int) -> float:
     Example:
         >>> learning_rate(Settings(learning_rate=0.01, warmup=10), step=5)
         0.005
+        >>> learning_rate(Settings(learning_rate=0.01, warmup=400, steps=200), step=100)
+        0.01
     """
-    return settings.learning_rate * factor(settings.schedule, step, settings.warmup, settings.steps)
+    warmup = min(settings.warmup, settings.steps // 2)
+    return settings.learning_rate * factor(settings.schedule, step, warmup, settings.steps)

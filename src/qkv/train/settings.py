@@ -25,7 +25,7 @@ class Settings:
         optimizer: "muon" updates matrices by orthogonalized momentum and the rest like "adamw".
         learning_rate: peak learning rate.
         schedule: the schedule after the warm-up, see `qkv.train.schedules`.
-        warmup: number of updates in which the learning rate rises to its peak.
+        warmup: number of updates in which the learning rate rises to its peak; at most half of `steps` are used.
         betas: decay rates of AdamW's two moments.
         weight_decay: weight decay of matrices; biases, norms and embeddings have none.
         clip: maximum gradient norm; 0 for no limit.

@@ -18,10 +18,11 @@ from qkv.models.checks import check_config, check_target, clean_source, padding_
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
-from qkv.nn.scores import build_score
+from qkv.nn.scores import ScoreModule, build_score
 from qkv.scores.base import Score
 
 
@@ -33,12 +34,13 @@ class RecurrentConfig:
     Args:
         size: size of the shared vocabulary.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
-        score: score of decoder state and source position; "none" for a fixed summary of the source.
+        score: score of decoder state and source position; "location" reads the weights of the step before too; "none"
+            for a fixed summary of the source.
         wiring: "bahdanau": the state before a step is the query, and the context is an input of the step; or "luong":
             the state after the step is the query, and the context only enters the prediction, all steps at once.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.
-        attention: A, the hidden width of an additive score.
+        attention: A, the hidden width of an additive or location-sensitive score.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
         memory: "whole": encoder states are keys and values; "split": each is h = [k; v], with key k and value v.
@@ -50,7 +52,7 @@ class RecurrentConfig:
 
     size: int
     cell: Literal["gru", "lstm", "rnn"] = "gru"
-    score: Literal["additive", "bilinear", "dot", "scaled_dot", "none"] = "additive"
+    score: Literal["additive", "bilinear", "dot", "scaled_dot", "location", "none"] = "additive"
     wiring: Literal["bahdanau", "luong"] = "bahdanau"
     embedding: int = 256
     hidden: int = 512
@@ -79,6 +81,7 @@ class RecurrentState(NamedTuple):
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
         session: keeps packed weights and the loop over the keys; None to keep nothing.
+        alignment: the weights of the last step, (B, S), if the score reads them.
     """
 
     hidden: Hidden
@@ -87,6 +90,7 @@ class RecurrentState(NamedTuple):
     lengths: Tensor | None
     summary: Tensor
     session: Session | None = None
+    alignment: Tensor | None = None
 
 
 @final
@@ -107,7 +111,8 @@ class RecurrentTranslator(nn.Module):
         config: its sizes.
 
     Source: Bahdanau et al. 2015, section 3 and appendix A; Luong et al. 2015, section 3, eq. 5; split states Daniluk
-        et al. 2017, "Frustratingly Short Attention Spans", eq. 6 to 9; without attention Cho et al. 2014, section 2.
+        et al. 2017, "Frustratingly Short Attention Spans", eq. 6 to 9; without attention Cho et al. 2014, section 2;
+        location-sensitive attention Chorowski et al. 2015, eq. 8 and 9.
 
     Example:
         >>> model = RecurrentTranslator(RecurrentConfig(size=20, embedding=8, hidden=8, attention=8))
@@ -130,9 +135,9 @@ class RecurrentTranslator(nn.Module):
         plain = config.score in ("dot", "scaled_dot")
         self.narrow = Linear(memory, hidden, bias=False) if plain else None
         key_width = hidden if plain else memory
-        attends = config.score != "none"
-        self.score = build_score(config.score, hidden, key_width, hidden=config.attention) if attends else None
-        self.attention = Attention() if attends else None
+        self.score = _score(config, key_width)
+        attends = self.score is not None
+        self.attention = Attention(also="weights" if config.score == "location" else None) if attends else None
         parts = gates(config.cell)
         self.from_embedding = Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
@@ -234,7 +239,8 @@ class RecurrentTranslator(nn.Module):
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
         hidden = hidden_of(self.config.cell, first)
-        return RecurrentState(hidden, keys, values, padding_of(lengths, real), summary, session), values
+        alignment = self.score.first_alignment(keys) if isinstance(self.score, LocationScore) else None
+        return RecurrentState(hidden, keys, values, padding_of(lengths, real), summary, session, alignment), values
 
     def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """Read the newest token of each row and predict the next one.
@@ -260,21 +266,27 @@ class RecurrentTranslator(nn.Module):
             (B, T, embedding), and the state that includes the tokens.
         """
         y_BTE = self.dropout(self.embed(target))
-        s_BTM, c_BTV, hidden = self._run(y_BTE, state)
+        s_BTM, c_BTV, after = self._run(y_BTE, state)
         deep = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
-        return self.dropout(deep), state._replace(hidden=hidden)
+        return self.dropout(deep), after
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
         return self._apart(state, rows, rows)
 
     def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
-        """Select rows, and repeat each `width` times; the adjacent copies share their source."""
-        return self._apart(state, rows.repeat_interleave(width), rows)
+        """Select rows, and repeat each `width` times; the adjacent copies share their source.
+
+        With a location-sensitive score they do not, because each then has keys of its own in every step.
+        """
+        repeated = rows.repeat_interleave(width)
+        return self._apart(state, repeated, rows if state.alignment is None else repeated)
 
     def regroup(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Select rows of a forked state, in groups that share a source."""
         sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
+        if state.alignment is not None:
+            return self.select(state, rows)
         kept = None if rows.numel() == sources * width else rows[::width] // width
         return self._apart(state, rows, kept)
 
@@ -288,12 +300,14 @@ class RecurrentTranslator(nn.Module):
             return state._replace(hidden=hidden, summary=summary)
         lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
         keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
-        return RecurrentState(hidden, keys, values, lengths, summary, state.session)
+        alignment = None if state.alignment is None else state.alignment.index_select(0, rows)
+        return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment)
 
-    def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
-        """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
+    def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
+        """States (B, T, M), contexts (B, T, V) and the state after. What needs no loop over time stays outside it."""
         inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
-        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs))
+        looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
+        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), looks)
         kept = kept_weight(state.session, self.from_hidden)
         from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
         hidden, states, contexts = state.hidden, [], []
@@ -306,14 +320,15 @@ class RecurrentTranslator(nn.Module):
             hidden = STEPS[self.config.cell](given, from_hidden(hidden[0]), hidden)
             states.append(hidden[0])
         s_BTM = torch.stack(states, 1)
-        return s_BTM, torch.cat(contexts, 1) if contexts else self._looks(state, 1)(s_BTM), hidden
+        c_BTV = torch.cat(contexts, 1) if contexts else looks(s_BTM)
+        alignment = looks.alignment if isinstance(looks, LocationSteps) else None
+        return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
     def _early(
-        self, from_context: Linear, state: RecurrentState, steps: int
+        self, from_context: Linear, state: RecurrentState, steps: int, look: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
         gates_of = Repeated(from_context.weight, None, steps, kept_weight(state.session, from_context))
-        look = self._looks(state, steps)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
             c_B1V = look(s_BM[:, None])
@@ -325,6 +340,10 @@ class RecurrentTranslator(nn.Module):
         """Return the contexts (B, T, V) of states (B, T, M)."""
         if self.attention is None or self.score is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
+        if isinstance(self.score, LocationScore):
+            mask = None if state.lengths is None else Lengths(state.lengths)
+            alignment = self.score.first_alignment(state.keys) if state.alignment is None else state.alignment
+            return LocationSteps(self.attention, self.score, mask, state.keys, state.values, alignment)
         ask = self.score.project_queries(steps, state.session)
         attend = _attends(self.attention, self.score.projected(), state, steps)
 
@@ -335,6 +354,16 @@ class RecurrentTranslator(nn.Module):
             return attend(ask(together)).reshape(*s_BTM.shape[:2], -1)
 
         return look
+
+
+def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationScore | None:
+    match config.score:
+        case "none":
+            return None
+        case "location":
+            return LocationScore(config.hidden, key_width, config.attention)
+        case name:
+            return build_score(name, config.hidden, key_width, hidden=config.attention)
 
 
 def _attends(attention: Attention, score: Score, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:

@@ -25,7 +25,8 @@ CORPUS = [
 BPE = Tokenizer.learn(CORPUS, size=500)
 WORD = Tokenizer.learn(CORPUS, kind="word")
 CHAR = Tokenizer.learn(CORPUS, kind="char")
-ALL = [BPE, WORD, CHAR]
+NONE = Tokenizer.learn(CORPUS, kind="none")
+ALL = [BPE, WORD, CHAR, NONE]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
@@ -174,7 +175,7 @@ def test_mark_never_seen_with_this_spacing_is_still_known() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lower_casing(kind: str) -> None:
-    tokenizer = Tokenizer.learn(CORPUS, kind=kind, size=400, lowercase=True)
+    tokenizer = Tokenizer.learn([*CORPUS, "Young Männer"], kind=kind, size=400, lowercase=True)
     assert tokenizer.decode(tokenizer.encode("Young MÄNNER")) == "young männer"
     again = Tokenizer.from_json(tokenizer.to_json())
     assert again.encode("MÄNNER") == tokenizer.encode("männer")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from qkv.data.segments import bare, join_words, words
-from qkv.data.tokenizer import Tokenizer
+from qkv.data.segments import bare, join_words
+from qkv.data.tokenizer import Tokenizer, pieces_of
 
 
 class OpenSource(NamedTuple):
@@ -74,7 +74,9 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         unknown[number - tokenizer.size] if number >= tokenizer.size else tokenizer.vocabulary.pieces[number]
         for number in kept
     ]
-    return join_words(pieces) if tokenizer.kind == "word" else "".join(pieces)
+    if tokenizer.kind == "word":
+        return join_words(pieces)
+    return (" " if tokenizer.kind == "none" else "").join(pieces)
 
 
 def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> list[str]:
@@ -92,14 +94,14 @@ def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
 
 
 def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
-    """Return the surface form of each token of a text, for words and characters; byte pairs have no unknown tokens.
+    """Return the surface form of each token of a text, except for byte pairs, which have no unknown tokens.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
         >>> surfaces("hello Zuri", tokenizer)
         ['hello', 'Zuri']
     """
-    return [bare(piece) for piece in words(text)] if tokenizer.kind == "word" else list(text)
+    return [bare(piece) for piece in pieces_of(text, tokenizer.kind)]
 
 
 def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[int, str]]:
@@ -107,5 +109,4 @@ def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[in
     if tokenizer.kind == "bpe" or tokenizer.unk not in ids:
         return [(number, "") for number in ids]
     text = text.lower() if tokenizer.vocabulary.lowercase else text
-    pieces: Iterable[str] = words(text) if tokenizer.kind == "word" else text
-    return list(zip(ids, pieces, strict=True))
+    return list(zip(ids, pieces_of(text, tokenizer.kind), strict=True))

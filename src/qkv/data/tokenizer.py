@@ -1,4 +1,4 @@
-"""Text to ids and back: byte pairs, words or characters, trained on the training text."""
+"""Text to ids and back: byte pairs, words, characters or given symbols, trained on the training text."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import final
 import tokenizers
 from tokenizers import models, trainers
 
-from qkv.data.segments import bare, bpe_splitter, byte_alphabet, chunks, join_words, require_text, words
+from qkv.data.segments import JOINER, bare, bpe_splitter, byte_alphabet, chunks, join_words, require_text, words
 from qkv.data.vocabulary import SPECIALS, Kind, Vocabulary, check_kind
 from qkv.errors import ConfigError, DataError, error_message
 
@@ -27,7 +27,9 @@ class Tokenizer:
     """Text to ids and back.
 
     `bpe` restores every text exactly. So does `char`, except for unseen characters, which become U+FFFD. `word` writes
-    single spaces, and "<unk>" for unseen words. `lowercase` lower-cases the text first (by `str.lower`).
+    single spaces, and "<unk>" for unseen words. `none` takes text that is split already, into symbols with one space
+    between two of them: "ʃ a"; it writes "<unk>" for unseen symbols. `lowercase` lower-cases the text first (by
+    `str.lower`).
 
     Args:
         vocabulary: the trained vocabulary; use `learn` or `from_json` to get a tokenizer.
@@ -62,10 +64,10 @@ class Tokenizer:
 
         Args:
             texts: the training text; for a joint vocabulary both languages.
-            kind: "bpe" (byte pairs, nothing is ever unknown), "word" or "char".
+            kind: "bpe" (byte pairs, nothing is ever unknown), "word", "char" or "none".
             size: maximum number of tokens, including the four special ones and, for "bpe", the 256 bytes.
             lowercase: whether to lower-case text here and in `encode`.
-            minimum: minimum frequency of a word, a character or, for "bpe", a pair.
+            minimum: minimum frequency of a word, a character, a symbol or, for "bpe", a pair.
 
         Returns:
             The tokenizer.
@@ -88,13 +90,13 @@ class Tokenizer:
             return cls(_learn_byte_pairs(prepared, size, minimum, lowercase))
         counts: Counter[str] = Counter()
         for text in prepared:
-            counts.update(words(text) if checked == "word" else text)
+            counts.update(pieces_of(text, checked))
         frequent = sorted((piece for piece in counts if counts[piece] >= minimum), key=lambda p: (-counts[p], p))
         return cls(Vocabulary(checked, lowercase, (*SPECIALS, *frequent[: size - len(SPECIALS)]), ()))
 
     @property
     def kind(self) -> Kind:
-        """The kind of tokens: "bpe", "word" or "char"."""
+        """The kind of tokens: "bpe", "word", "char" or "none"."""
         return self.vocabulary.kind
 
     @property
@@ -134,8 +136,8 @@ class Tokenizer:
             # A space before the first word makes it the same token as within a text; `decode` removes it.
             parts = chunks(" " + text, CHUNK) if text else ()
             return [number for part in parts for number in self._byte_pairs.encode(part).ids]
-        if self.kind == "char":
-            return [self._ids.get(character, self.unk) for character in text]
+        if self.kind != "word":
+            return [self._ids.get(piece, self.unk) for piece in pieces_of(text, self.kind)]
         ids = (self._word_id(word) for word in words(text))
         # Merged only at the end: the garbage collector rescans one growing list at each run, which is quadratic in
         # total; it does not rescan tuples of integers.
@@ -166,6 +168,8 @@ class Tokenizer:
         pieces = [self.vocabulary.pieces[number] for number in kept]
         if self.kind == "word":
             return join_words(pieces)
+        if self.kind == "none":
+            return " ".join(piece[1:] if piece[1:] in SPECIALS else piece for piece in pieces)
         return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -176,7 +180,7 @@ class Tokenizer:
 
         Returns:
             For "bpe" the text, with spaces shown as "▁" and partial characters as bytes "<E2>"; for "word" the word
-            without joiners; for "char" the character; special tokens as "<eos>".
+            without joiners; for "char" the character, for "none" the symbol; special tokens as "<eos>".
 
         Raises:
             DataError: an id is not in the vocabulary.
@@ -237,7 +241,7 @@ class Tokenizer:
 
     def _piece(self, number: int) -> str:
         piece = self.vocabulary.pieces[number]
-        if number < len(SPECIALS) or self.kind == "char":
+        if number < len(SPECIALS) or self.kind in ("char", "none"):
             return piece
         if self.kind == "word":
             return bare(piece) or piece
@@ -246,6 +250,18 @@ class Tokenizer:
             return body.decode("utf-8").replace(" ", _SPACE_SHOWN)
         except UnicodeDecodeError:
             return "".join(chr(byte) if byte < 128 else f"<{byte:02X}>" for byte in body).replace(" ", _SPACE_SHOWN)
+
+
+def pieces_of(text: str, kind: Kind) -> Iterable[str]:
+    """Split a text into words with joiners, symbols, or characters; "bpe" is not split here."""
+    match kind:
+        case "word":
+            return words(text)
+        case "none":
+            # A symbol that is spelled like a special token must differ from it.
+            return (f"{JOINER}{piece}" if piece in SPECIALS else piece for piece in text.split(" ") if piece)
+        case _:
+            return text
 
 
 def _check_counts(kind: Kind, size: int, minimum: int) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, NoReturn, cast, get_args
 from qkv.data.segments import byte_alphabet
 from qkv.errors import ConfigError, DataError, error_message, nearest
 
-Kind = Literal["bpe", "word", "char"]
+Kind = Literal["bpe", "word", "char", "none"]
 KINDS: tuple[str, ...] = get_args(Kind)
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 """The first four pieces of every vocabulary; no text ever encodes to the first three."""
@@ -26,7 +26,7 @@ class Vocabulary:
     """The tokens of a tokenizer in the order of their ids.
 
     Args:
-        kind: "bpe", "word" or "char".
+        kind: "bpe", "word", "char" or "none".
         lowercase: whether text is lower-cased first.
         pieces: every token, special ones first; a token's index is its id.
         merges: for "bpe" the pairs to merge, in the order learned.
@@ -102,7 +102,7 @@ def check_kind(name: str) -> Kind:
         'word'
     """
     if name not in KINDS:
-        raise ConfigError(error_message("kind", "bpe, word or char", _shown(name), nearest(str(name), KINDS)))
+        raise ConfigError(error_message("kind", "bpe, word, char or none", _shown(name), nearest(str(name), KINDS)))
     return cast("Kind", name)
 
 
@@ -122,7 +122,7 @@ def _parse(text: str) -> dict[str, object]:
 
 def _kind(value: object) -> Kind:
     if not isinstance(value, str) or value not in KINDS:
-        _refuse("a kind of bpe, word or char", _shown(value))
+        _refuse("a kind of bpe, word, char or none", _shown(value))
     return cast("Kind", value)
 
 
@@ -154,6 +154,8 @@ def _check_pieces(kind: Kind, pieces: tuple[str, ...]) -> None:
         _refuse("every piece once", f"{_shown(twice)} twice")
     if kind == "char" and any(len(piece) != 1 for piece in learned):
         _refuse("pieces of one character", _shown(next(piece for piece in learned if len(piece) != 1)))
+    if kind == "none" and (split := next((piece for piece in learned if " " in piece), None)):
+        _refuse("pieces without spaces", _shown(split))
     if kind == "bpe":
         alphabet = byte_alphabet()
         if missing := [byte for letter, byte in alphabet.items() if letter not in set(learned)]:

@@ -24,6 +24,8 @@ def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
     """
     if tokenizer.kind == "word":
         return _of_words(text.lower() if tokenizer.vocabulary.lowercase else text)
+    if tokenizer.kind == "none":
+        return list(range(len(tokenizer.encode(text))))
     pieces = tokenizer.pieces(tokenizer.encode(text))
     spaces = [" " if tokenizer.kind == "char" else "▁", "\t", "\u00a0", "\u3000"]
     place, between = NO_WORD, True

@@ -54,6 +54,7 @@ _FLAGS = {
     "tokenizer.kind": "--tokenizer",
     "model.kind": "--model",
     "model.encoder": "--model",
+    "ensemble.models": "--ensemble",
 }
 """Flags whose names differ from the settings that they set."""
 
@@ -71,10 +72,10 @@ def follow(recipe: Recipe, flags: dict[str, dict[str, Any]], given: Given) -> No
     try:
         _follow(recipe, tables, given, origin)
     except QkvError as error:
-        raise type(error)(_as_typed(str(error), written)) from error
+        raise type(error)(as_typed(str(error), written)) from error
 
 
-def _as_typed(message: str, written: Mapping[str, Mapping[str, Any]]) -> str:
+def as_typed(message: str, written: Mapping[str, Mapping[str, Any]]) -> str:
     """Add the flag that set a setting to a message, or replace the setting by it."""
     name, expected, rest = message.partition(": expected ")
     settings = [f"{table}.{key}" for table, row in written.items() for key in row]

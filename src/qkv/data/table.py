@@ -54,17 +54,15 @@ class Table:
             least = 0 if name == "features_col" else 1
             if number < least:
                 hint = "Columns count from 1." if least else "Columns count from 1; 0 is for no features."
-                raise ConfigError(error_message(f"data.{name}", f"at least {least}", f"{number}", hint))
+                raise ConfigError(error_message(name, f"at least {least}", f"{number}", hint))
         for name, other in (
             ("target_col", "source_col"),
             ("features_col", "source_col"),
             ("features_col", "target_col"),
         ):
             if columns[name] == columns[other]:
-                expected = f"another column than data.{other}"
-                raise ConfigError(
-                    error_message(f"data.{name}", expected, f"{columns[name]}", "Give each text its own.")
-                )
+                expected = f"another column than {other}"
+                raise ConfigError(error_message(name, expected, f"{columns[name]}", "Give each text its own."))
 
     def read(self, path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         """Read a table.

@@ -14,6 +14,7 @@ from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
+from qkv.tasks.members import members_of
 from qkv.tasks.parallel import Files, read_for_scoring
 from qkv.tasks.runs import open_run
 from qkv.tasks.translation import judge
@@ -39,16 +40,26 @@ def evaluate_translation(
 
     Raises:
         CheckpointError: the checkpoint is invalid.
+        ConfigError: columns are given for a model of plain text.
         DataError: a file is invalid; the message gives file and line.
     """
-    pairs = read_for_scoring(files)
-    translator = Translator.load(run, device)
+    trained = Translator.load(run, device)
+    if trained.table is None and files.table is not None:
+        hint = "Omit the columns, or train with them."
+        raise ConfigError(
+            error_message("--source-col", "a model that was trained on columns", "one of plain text", hint)
+        )
+    table = files.over(trained.table)
+    pairs = read_for_scoring(files, table)
+    # Figures are those of symbols; a file gets them as the table writes them.
+    translator = trained.over(None)
     found = translator.translate_fully([pair.source for pair in pairs], how)
     if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
         print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
     hypotheses = [each.text for each in found]
     if out is not None:
-        replace_file(out, "".join(f"{line}\n" for line in hypotheses).encode("utf-8"))
+        written = hypotheses if table is None else map(table.target_text, hypotheses)
+        replace_file(out, "".join(f"{line}\n" for line in written).encode("utf-8"))
     return judge(hypotheses, pairs)
 
 
@@ -95,10 +106,13 @@ def evaluate(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: the task does not accept these files or settings.
     """
-    task = open_run(run).task
+    task = open_run(members_of(run)[0]).task
     if task != "translate" and how != _GREEDY:
         hint = "Only translations use it."
         raise ConfigError(error_message("--beam", "no decoding setting", f"one with a run of `qkv train {task}`", hint))
+    if task != "translate" and files.table is not None:
+        hint = "Only translations have columns."
+        raise ConfigError(error_message("--source-col", "no columns", f"some with a run of `qkv train {task}`", hint))
     match task:
         case "classify":
             return evaluate_labels("classify", run, _one_file(files), device, out)

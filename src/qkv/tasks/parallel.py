@@ -1,7 +1,7 @@
 """Parallel text for translation: training files, validation pairs, tokenizer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,10 +10,12 @@ from qkv.data.corpus import Pair, read_pairs, read_tsv
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.open_vocabulary import encode_source, encode_target
+from qkv.data.table import Table
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, error_message
 
 _HELD_OUT = 1000
+_TABLE = tuple(each.name for each in fields(Table))
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,14 @@ class Files:
         source, target: line N of one translates line N of the other.
         data: or one file with `source<TAB>target` on each line.
         valid_source, valid_target, valid_data: likewise for validation; without them a part of the training pairs is
-            held out (a twentieth, at most 1,000).
+            held out.
+        holdout: how many; by default a twentieth, at most 1,000.
         longest: maximum tokens per line.
+        source_col, target_col, features_col, source_sep, target_sep, features_sep: read the TSV files as tables of
+            symbols: see `qkv.data.table.Table`, whose defaults hold as soon as one of them is given.
+
+    Raises:
+        ConfigError: a column is out of range, or two are the same.
     """
 
     source: Path | None = None
@@ -34,7 +42,27 @@ class Files:
     valid_source: Path | None = None
     valid_target: Path | None = None
     valid_data: Path | None = None
+    holdout: int | None = None
     longest: int = 256
+    source_col: int | None = None
+    target_col: int | None = None
+    features_col: int | None = None
+    source_sep: str | None = None
+    target_sep: str | None = None
+    features_sep: str | None = None
+
+    def __post_init__(self) -> None:
+        self.over(None)
+
+    @property
+    def table(self) -> Table | None:
+        """The columns of the TSV files; None if no column and no separator is given."""
+        return self.over(None)
+
+    def over(self, default: Table | None) -> Table | None:
+        """Return the columns, with those that are not given from a default."""
+        given = {name: getattr(self, name) for name in _TABLE if getattr(self, name) is not None}
+        return replace(default or Table(), **given) if given or default is not None else None
 
 
 @dataclass(frozen=True)
@@ -42,13 +70,13 @@ class Words:
     """Tokenizer settings; the tokenizer is built from the training text.
 
     Args:
-        kind: byte pairs over both languages, words, or characters.
+        kind: byte pairs over both languages, words, characters, or symbols that spaces separate already ("none").
         size: maximum vocabulary size.
         lowercase: whether to lower-case all text.
         minimum: minimum frequency of a token.
     """
 
-    kind: Literal["bpe", "word", "char"] = "bpe"
+    kind: Literal["bpe", "word", "char", "none"] = "bpe"
     size: int = 8000
     lowercase: bool = False
     minimum: int = 2
@@ -71,6 +99,13 @@ class Parallel(NamedTuple):
     valid_examples: list[Example]
     fingerprint: str
 
+    def turned(self) -> "Parallel":
+        """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
+        train, valid = (
+            [replace(each, target=each.target[::-1]) for each in some] for some in (self.train, self.valid_examples)
+        )
+        return self._replace(train=train, valid_examples=valid)
+
 
 def read_training(
     files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
@@ -91,13 +126,14 @@ def read_training(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
-    pairs = _read(files.source, files.target, files.data, "")
+    pairs = _read(files.source, files.target, files.data, "", files.table)
     names = valid_names = _names(files.source, files.target, files.data)
     if files.valid_source or files.valid_target or files.valid_data:
-        valid = _read(files.valid_source, files.valid_target, files.valid_data, "valid-")
+        valid = _read(files.valid_source, files.valid_target, files.valid_data, "valid-", files.table)
         valid_names = _names(files.valid_source, files.valid_target, files.valid_data)
     else:
-        pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
+        count = max(1, min(_HELD_OUT, len(pairs) // 20)) if files.holdout is None else files.holdout
+        pairs, valid = hold_out(pairs, count, seed)
     if tokenizer is None:
         texts = (text for pair in pairs for text in (pair.source, pair.target))
         tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
@@ -106,16 +142,26 @@ def read_training(
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
 
 
-def read_for_scoring(files: Files) -> list[Pair]:
+def read_for_scoring(files: Files, table: Table | None = None) -> list[Pair]:
     """Read pairs for scoring a model.
+
+    Args:
+        files: the files.
+        table: the columns that the model was trained on, if it was; settings of the files come first.
 
     Raises:
         DataError, ConfigError: as for `read_training`.
     """
-    return _read(files.source, files.target, files.data, "")
+    return _read(files.source, files.target, files.data, "", files.over(table))
 
 
-def _read(source: Path | None, target: Path | None, data: Path | None, prefix: str) -> list[Pair]:
+def _read(source: Path | None, target: Path | None, data: Path | None, prefix: str, table: Table | None) -> list[Pair]:
+    if table is not None and data is not None and source is None and target is None:
+        return table.read(data)
+    if table is not None:
+        got = "two files" if source or target else "no file"
+        hint = "Columns are those of one TSV file."
+        raise ConfigError(error_message(f"--{prefix}data", "one TSV file, whose columns are given", got, hint))
     if data is not None and source is None and target is None:
         return read_tsv(data)
     if source is not None and target is not None and data is None:

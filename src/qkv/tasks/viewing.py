@@ -86,7 +86,7 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
     Raises:
         DataError, ConfigError: as for `scene_of_text`.
     """
-    ids = found.tokenizer.encode(text)[:tokens]
+    ids = found.tokenizer.encode(found.symbols(text) if isinstance(found, Translator) else text)[:tokens]
     if not ids:
         raise DataError(error_message("--text", "at least one token", "none", "Give a text for the model to read."))
     if isinstance(found, Translator):

@@ -2,10 +2,12 @@
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import run, succeeded
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py") if path.name != "drawing.py")
@@ -35,6 +37,32 @@ def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_commands_for_linguists_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the settings of the page, fewer steps, and a few words."""
+    monkeypatch.chdir(tmp_path)
+    words = "".join(f"{a}{b}\t{a} {b}ː\n" for a in "maison" for b in "chatek")
+    verbs = "".join(f"{a}{b}\t{a}{b}ed\tV;PST\n" for a in "walkop" for b in "talkus")
+    for name, text in (("words.tsv", words), ("others.tsv", words), ("verbs.tsv", verbs)):
+        Path(name).write_text(text, encoding="utf-8")
+    (settings,) = blocks("linguists.md", "toml")
+    shorter, count = re.subn(r"(steps|validate_every|warmup|hidden|embedding) = \d+", r"\1 = 4", settings)
+    assert count == 5
+    Path("speech.toml").write_text(shorter, encoding="utf-8")
+    commands = [line for block in blocks("linguists.md", "sh") for line in block.splitlines()]
+    assert len(commands) >= 10
+    for command in commands:
+        feed, _, rest = command.rpartition(" | ")
+        said = "".join(shlex.split(feed)[1:]).replace("\\t", "\t").replace("\\n", "") + "\n" if feed else ""
+        succeeded(run(*shlex.split(rest)[1:], feed=said))
+    assert Path("maison.html").stat().st_size > 1000
+    assert Path("page.html").stat().st_size > 1000
 
 
 def test_first_code_of_the_readme_runs() -> None:

@@ -77,10 +77,10 @@ def test_what_is_wrong_is_named_by_file_line_and_column(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"source_col": 0}, r"data.source_col: expected at least 1; got 0\. Columns count from 1"),
-        ({"features_col": -1}, "data.features_col: expected at least 0"),
-        ({"target_col": 1}, "data.target_col: expected another column than data.source_col; got 1"),
-        ({"features_col": 2}, "data.features_col: expected another column than data.target_col"),
+        ({"source_col": 0}, r"source_col: expected at least 1; got 0\. Columns count from 1"),
+        ({"features_col": -1}, "features_col: expected at least 0"),
+        ({"target_col": 1}, "target_col: expected another column than source_col; got 1"),
+        ({"features_col": 2}, "features_col: expected another column than target_col"),
     ],
 )
 def test_columns_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:

@@ -133,8 +133,8 @@ _HEAD = f"""## Copying ten times as long as in training
 
 Strings of {LONGEST} random letters at most in training, {TIMES * LONGEST} in the test; a GRU of 64 that differs in its
 attention alone. Percent of letters wrong (edits per letter) and of strings copied exactly: mean and range of the
-seeds. A softmax must find the next position by content and by counting, which ends where training ended;
-first-order monotonic attention learns to jump by one, at any length.
+seeds. Scores of content, under a softmax or monotonic of order 0, can tell equal letters apart only by counting, which
+ends where training ended. What starts from the last position goes on at any length: convolved weights, and jumps.
 
 | attention | seeds | wrong, up to {LONGEST} | exact | wrong, {TIMES * LONGEST} | exact | processor time |
 |---|---|---|---|---|---|---|

@@ -59,9 +59,8 @@ Score = Annotated[
     option(
         "How queries are compared with keys: scaled-dot, dot, cosine, bilinear (general, multiplicative), additive "
         "(mlp, bahdanau), nonlocal-concat, squared-distance, gaussian, boxcar, epanechnikov, triangular, uniform or "
-        "learned (a small network); also none in recurrent models, and location "
-        "to translate with one. Default: scaled-dot, but additive to a source from a "
-        "recurrent decoder, and for pooling.",
+        "learned (a small network); also none in recurrent models, and location to translate with one. Default: "
+        "scaled-dot, but additive to a source from a recurrent decoder, and for pooling.",
         ATTENTION,
     ),
 ]

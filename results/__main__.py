@@ -12,11 +12,33 @@ train.tsv and dev.tsv, and `align_enfr_hansards` with train.en.gz, trial.en, gol
 import argparse
 from pathlib import Path
 
-from results import alignment, copying, labels, language, pointing, regression, transduction, translation
+from results import (
+    alignment,
+    copying,
+    labels,
+    language,
+    long_copying,
+    pointing,
+    pronunciation,
+    regression,
+    transduction,
+    translation,
+)
 from results.table import write_table
 
 ROOT = Path(__file__).parent.parent
-_FAMILIES = (translation, language, transduction, labels, alignment, regression, pointing, copying)
+_FAMILIES = (
+    translation,
+    language,
+    transduction,
+    pronunciation,
+    labels,
+    alignment,
+    regression,
+    pointing,
+    copying,
+    long_copying,
+)
 
 
 def main() -> None:

@@ -4,7 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from results import alignment, copying, labels, language, pointing, regression, transduction_page
+from results import (
+    alignment,
+    copying,
+    labels,
+    language,
+    long_copying,
+    pointing,
+    pronunciation,
+    regression,
+    transduction_page,
+)
 from results.rows import ROWS, Row
 
 _HEAD = """# Results
@@ -27,7 +37,17 @@ def write_table(path: Path) -> None:
     done = [row for row in ROWS if row.record.exists()]
     lines = [_line(row) for row in ROWS]
     details = "".join(_details(row) for row in done)
-    families = (language, transduction_page, labels, alignment, regression, pointing, copying)
+    families = (
+        language,
+        transduction_page,
+        pronunciation,
+        labels,
+        alignment,
+        regression,
+        pointing,
+        copying,
+        long_copying,
+    )
     sections = "".join(family.section() for family in families)
     path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{sections}".rstrip() + "\n", encoding="utf-8")
 

@@ -241,7 +241,7 @@ def run_row(row: ShortRow, data: Path, run: Path, *, train: bool) -> None:
             for model in side.models
             for parameter in model.parameters()
         ),
-        "commands": [" ".join(_shown(part) for part in command) for command in commands] + _decoding(row),
+        "commands": [" ".join(shown(part) for part in command) for command in commands] + _decoding(row),
         "machine": f"{os.cpu_count()} cores, PyTorch {torch.__version__}",
     }
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -317,8 +317,8 @@ def _decoding(row: ShortRow) -> list[str]:
     ]
 
 
-def _shown(part: str) -> str:
-    """Strip this machine's folders from file names."""
+def shown(part: str) -> str:
+    """Strip this machine's folders from a part of a command."""
     path = Path(part)
     if path == QKV:
         return "qkv"

@@ -69,6 +69,32 @@ def _run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert name == "head", f"what runs {line!r}?"
 
 
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_commands_for_linguists_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the settings of the page, fewer steps, and a few words."""
+    monkeypatch.chdir(tmp_path)
+    words = "".join(f"{a}{b}\t{a} {b}ː\n" for a in "maison" for b in "chatek")
+    verbs = "".join(f"{a}{b}\t{a}{b}ed\tV;PST\n" for a in "walkop" for b in "talkus")
+    for name, text in (("words.tsv", words), ("others.tsv", words), ("verbs.tsv", verbs)):
+        Path(name).write_text(text, encoding="utf-8")
+    (settings,) = blocks("linguists.md", "toml")
+    shorter, count = re.subn(r"(steps|validate_every|warmup|hidden|embedding) = \d+", r"\1 = 4", settings)
+    assert count == 5
+    Path("speech.toml").write_text(shorter, encoding="utf-8")
+    commands = [line for block in blocks("linguists.md", "sh") for line in block.splitlines()]
+    assert len(commands) >= 10
+    for command in commands:
+        feed, _, rest = command.rpartition(" | ")
+        said = "".join(shlex.split(feed)[1:]).replace("\\t", "\t").replace("\\n", "") + "\n" if feed else ""
+        succeeded(run(*shlex.split(rest)[1:], feed=said))
+    assert Path("maison.html").stat().st_size > 1000
+    assert Path("page.html").stat().st_size > 1000
+
+
 def test_first_code_of_the_readme_runs() -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert block is not None

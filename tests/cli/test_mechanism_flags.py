@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.command import refused, run, succeeded
 
-from qkv.nn.mechanism import ALIASES, NORMALIZERS, SCORES
+from qkv.nn.mechanism import ALIASES, LOCATION, NORMALIZERS, SCORES
 
 TASKS = ("translate", "generate", "classify", "tag")
 ATTENDS = {task: ["--model", "transformer"] if task in ("classify", "tag") else [] for task in TASKS}
@@ -104,6 +104,12 @@ def test_what_has_no_meaning_is_refused_before_data_is_read(
         ("translate", ["--decoder", "gru", "--heads", "3"], ["--heads", "a divisor of model.hidden"]),
         ("translate", ["--model", "gru", "--width", "1"], ["--width", "at least 2"]),
         ("generate", ["--model", "gru", "--positions", "rotary"], ["--positions", "--model transformer"]),
+        ("translate", ["--model", "gru", "--heads", "2", "--score", "location"], ["--heads", "1 with the score"]),
+        ("translate", ["--score", "location"], ["--score", "only recurrent decoders"]),
+        ("translate", ["--model", "gru", "--alignment", "monotonic-1", "--wiring", "luong"], ["--wiring", "soft"]),
+        ("translate", ["--model", "gru", "--alignment", "monotonic-0", "--score", "cosine"], ["--score", "scaled_dot"]),
+        ("translate", ["--model", "gru", "--ensemble", "3", "--both-directions"], ["--ensemble", "an even number"]),
+        ("generate", ["--model", "gru", "--score", "location"], ["--score", "only recurrent decoders"]),
         ("generate", ["--model", "grv"], ["--model", 'Did you mean "gru"?']),
         ("classify", ["--heads", "2"], ["--heads", "a Transformer"]),
         ("classify", ["--window", "2"], ["--window", "a Transformer"]),
@@ -146,6 +152,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "flags",
     [
         ["--model", "gru", "--heads", "2", "--score", "triangular"],
+        ["--model", "lstm", "--score", "location", "--normalizer", "entmax", "--decoder-layers", "2"],
+        ["--model", "gru", "--alignment", "monotonic-0", "--score", "scaled-dot"],
         ["--encoder", "transformer", "--decoder", "lstm", "--decoder-layers", "2", "--score", "cosine"],
         ["--encoder", "gru", "--score", "gaussian", "--cross-score", "learned", "--window", "1", "--heads", "2"],
         ["--model", "rnn", "--normalizer", "entmax", "--alpha", "learned", "--wiring", "luong", "--memory", "split"],
@@ -196,8 +204,8 @@ def test_former_names_of_tokens_are_taken_with_a_note() -> None:
 def test_page_and_help_name_every_mechanism() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     shown = " ".join(succeeded(run("train", "translate", "--help")).stdout.replace("│", " ").split())
-    for name in (*SCORES, *ALIASES, *NORMALIZERS):
+    for name in (*SCORES, *ALIASES, *NORMALIZERS, LOCATION):
         assert f"`{name.replace('_', '-')}`" in page
         assert name.replace("_", "-") in shown
-    for topic in ("Data", "Model", "Attention", "Training", "Run"):
+    for topic in ("Data", "Columns of a TSV file", "Model", "Attention", "Training", "Run"):
         assert f"─ {topic} ─" in shown

@@ -15,6 +15,7 @@ from qkv.tasks.language_training import build_language_model
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
 RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
+MONOTONIC = {"kind": "gru", "alignment": "monotonic-1", "embedding": 4, "hidden": 6}
 TRANSFORMER = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
 LANGUAGE = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8}
 READER = {"encoder": "gru", "width": 4}
@@ -27,6 +28,7 @@ def families() -> dict[str, Contents]:
     labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
     return {
         "gru": _contents(words, "translate", RECURRENT, lambda: build_model(RECURRENT, words), {"longest": 32}),
+        "monotonic": _contents(words, "translate", MONOTONIC, lambda: build_model(MONOTONIC, words), {"longest": 32}),
         "transformer": _contents(
             words,
             "translate",

@@ -134,6 +134,9 @@ def built(kind: str, score: str, normalizer: str, seed: int = 0) -> nn.Module:
 FIRST = ("bahdanau", "transformer", "generate", "classify")
 
 
+LEARNED = {"normalizer": "entmax", "alpha": "learned"}
+
+
 def legal(score: str) -> list[str]:
     """The normalizers that a score can have."""
     return [name for name in NORMALIZERS if name != "sum" or score in NON_NEGATIVE]
@@ -173,6 +176,33 @@ def test_steps_and_futures_side_by_side_give_the_scores_of_one_pass(kind: str, p
         torch.testing.assert_close(stepped, scores_of(model), rtol=1e-9, atol=1e-10)
     if isinstance(model, RecurrentTranslator | TransformerTranslator):
         torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10)
+
+
+LOCATED: list[dict[str, Any]] = [
+    {},
+    {"wiring": "luong", "cell": "rnn", "memory": "split"},
+    {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2},
+    {"encoder": "transformer"},
+]
+
+
+@pytest.mark.parametrize(
+    "how", [*({"normalizer": each} for each in legal("location")), {"sinks": True}, LEARNED], ids=str
+)
+@pytest.mark.parametrize("settings", LOCATED, ids=str)
+def test_a_location_sensitive_score_has_every_normalizer_and_decoder(
+    settings: dict[str, Any], how: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    model = translator(score="location", **how, **settings).double().eval()
+    found = scores_of(model)
+    with torch.no_grad():
+        stepped = step_by_step(model)
+        torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(stepped, found.detach(), rtol=1e-9, atol=1e-10)
+    found.log_softmax(-1)[..., 2].mean().backward()
+    filters = model.get_parameter("score.filters").grad
+    assert (filters is not None and bool(filters.any())) != (how.get("normalizer") == "hard")
 
 
 def attentions(model: nn.Module) -> list[Attention]:
@@ -235,6 +265,7 @@ def illegal() -> Iterator[tuple[dict[str, Any], str]]:
         for number in (-1.0, 0.0, float("inf"), float("nan")):
             yield {"score": score, "normalizer": "entmax" if name == "alpha" else None, name: number}, f"model.{name}"
     yield {"score": "concat"}, "additive or nonlocal-concat"
+    yield {"score": "lokation"}, 'Did you mean "location"'
     yield {"score": "aditive"}, 'Did you mean "additive"'
     yield {"score": "trianglar"}, 'Did you mean "triangular"'
     yield {"normalizer": "softmx"}, 'Did you mean "softmax"'
@@ -290,6 +321,12 @@ def test_a_bandwidth_starts_from_the_median_distance() -> None:
     [
         ("bahdanau", {"score": "none", "heads": 2}, "model.heads: expected 1 without attention"),
         ("bahdanau", {"score": "none", "normalizer": "hard"}, "model.normalizer"),
+        ("bahdanau", {"score": "location", "heads": 2}, 'model.heads: expected 1 with the score "location"'),
+        ("bahdanau", {"score": "location", "normalizer": "sum"}, "model.normalizer"),
+        ("transformer", {"score": "location"}, "only recurrent decoders"),
+        ("transformer", {"cross_score": "location"}, "only recurrent decoders"),
+        ("generate-lstm-window", {"score": "location"}, "only recurrent decoders of qkv train translate"),
+        ("classify", {"score": "location"}, "only recurrent decoders"),
         ("bahdanau", {"window": 3}, "model.window: expected none for recurrent models"),
         ("bahdanau", {"heads": 3}, "model.heads: expected a divisor of model.hidden"),
         ("bahdanau", {"encoder": "grv"}, 'Did you mean "gru"'),

@@ -1,5 +1,6 @@
 """Promises of every translation model: batching, padding, caching and later tokens change no answer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import ConfigError, ShapeError
+from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.recording.recorder import record
 
 SIZE, BOS, EOS = 13, 1, 2
-Model = RecurrentTranslator | TransformerTranslator
+Model = RecurrentTranslator | TransformerTranslator | MonotonicTranslator
 
 
 def recurrent(**options: Any) -> RecurrentTranslator:
@@ -30,19 +32,34 @@ def transformer(**options: Any) -> TransformerTranslator:
     return TransformerTranslator(TransformerConfig(**{**sizes, **options}))
 
 
+def monotonic(**options: Any) -> MonotonicTranslator:
+    sizes = {"size": SIZE, "embedding": 6, "hidden": 5, "attention": 4}
+    return MonotonicTranslator(MonotonicConfig(**{**sizes, **options}))
+
+
+MAKERS: dict[str, Callable[..., Model]] = {"rnn": recurrent, "transformer": transformer, "monotonic": monotonic}
 KINDS = [
     *(("rnn", {"cell": cell, "wiring": wiring}) for cell in ("gru", "lstm", "rnn") for wiring in ("bahdanau", "luong")),
     *(("rnn", {"score": score}) for score in ("dot", "scaled_dot", "bilinear", "none")),
     ("rnn", {"score": "none", "wiring": "luong", "tied": False}),
     *(("transformer", {"score": score}) for score in ("scaled_dot", "dot", "bilinear", "additive")),
     ("transformer", {"norm_first": False, "tied": False}),
+    ("monotonic", {"alignment": "monotonic-0"}),
+    ("monotonic", {"alignment": "monotonic-0", "score": "dot", "cell": "lstm", "tied": False}),
+    ("monotonic", {"alignment": "monotonic-0", "score": "additive", "cell": "rnn"}),
+    ("monotonic", {"alignment": "monotonic-1"}),
+    ("monotonic", {"alignment": "monotonic-1", "jumps": 1, "cell": "lstm"}),
+    ("rnn", {"score": "location"}),
+    ("rnn", {"score": "location", "wiring": "luong", "cell": "lstm"}),
 ]
+MONOTONIC = KINDS[-7], KINDS[-4]
+LOCATED = KINDS[-2:]
 
 
 def made(kind: tuple[str, dict[str, Any]], seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:
     name, options = kind
     torch.manual_seed(seed)
-    model = (recurrent if name == "rnn" else transformer)(**options)
+    model = MAKERS[name](**options)
     for parameter in model.parameters():
         # Wider weights than a fresh model has, so that states saturate and answers differ between rows.
         nn.init.normal_(parameter, std=0.5)
@@ -133,7 +150,11 @@ def same_or_tied(model: Model, row: list[int], one: Hypothesis, other: Hypothesi
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[1], KINDS[11]], ids=["bahdanau", "luong", "transformer"])
+@pytest.mark.parametrize(
+    "kind",
+    [KINDS[0], KINDS[1], KINDS[11], *MONOTONIC, LOCATED[0]],
+    ids=["bahdanau", "luong", "transformer", "monotonic-0", "monotonic-1", "location"],
+)
 @settings(max_examples=6)
 @given(rows=sentences, seed=st.integers(0, 99), data=st.data())
 def test_decoded_ids_do_not_depend_on_the_batch(
@@ -150,7 +171,7 @@ def test_decoded_ids_do_not_depend_on_the_batch(
             assert found.score == pytest.approx(alone.score, rel=1e-3, abs=bound)
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[11]], ids=["rnn", "transformer"])
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[11], *MONOTONIC], ids=["rnn", "transformer", "zeroth", "first"])
 def test_forced_scores_are_those_of_one_pass(kind: tuple[str, dict[str, Any]]) -> None:
     model = made(kind)
     rows, targets = [[3, 4, 5], [7], [8, 9]], [[5, 6, 7, EOS], [EOS], [4, 4, EOS]]
@@ -162,10 +183,16 @@ def test_forced_scores_are_those_of_one_pass(kind: tuple[str, dict[str, Any]]) -
         assert found.log_probabilities == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2], KINDS[3], KINDS[11]], ids=["gru", "lstm", "luong", "transformer"])
+@pytest.mark.parametrize(
+    "kind",
+    [KINDS[0], KINDS[2], KINDS[3], KINDS[11], *MONOTONIC, *LOCATED],
+    ids=["gru", "lstm", "luong", "transformer", "monotonic-0", "monotonic-1", "location", "location-luong"],
+)
 def test_gradients_are_those_of_the_function(kind: tuple[str, dict[str, Any]]) -> None:
     name, options = kind
-    small = {"size": 5, "embedding": 2, "hidden": 2, "attention": 2} if name == "rnn" else {"size": 5, "width": 2}
+    small = (
+        {"size": 5, "width": 2} if name == "transformer" else {"size": 5, "embedding": 2, "hidden": 2, "attention": 2}
+    )
     if name == "transformer":
         small |= {"heads": 1, "feed_forward": 2, "encoder_layers": 1, "decoder_layers": 1}
     model = made((name, {**options, **small}))
@@ -185,7 +212,7 @@ def test_a_seed_decides_every_parameter(kind: tuple[str, dict[str, Any]]) -> Non
     states = []
     for _ in range(2):
         torch.manual_seed(5)
-        states.append((recurrent if name == "rnn" else transformer)(**options).state_dict())
+        states.append(MAKERS[name](**options).state_dict())
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
@@ -201,7 +228,7 @@ def test_the_named_alignment_layer_is_an_attention_of_the_model(kind: tuple[str,
 @every
 def test_a_step_of_training_lowers_the_loss(kind: tuple[str, dict[str, Any]]) -> None:
     name, options = kind
-    model = (recurrent if name == "rnn" else transformer)(**{**options, "dropout": 0.0})
+    model = MAKERS[name](**{**options, "dropout": 0.0})
     source, lengths = batch([[3, 4, 5], [7], [8, 9]])
     target = torch.randint(3, SIZE, (3, 5))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -308,3 +335,19 @@ def test_split_states_have_keys_to_find_and_values_to_average(score: str, wiring
 def test_an_odd_width_cannot_be_split() -> None:
     with pytest.raises(ConfigError, match=r"model.hidden: expected an even width"):
         RecurrentConfig(20, hidden=7, memory="split")
+
+
+@pytest.mark.parametrize("kind", LOCATED, ids=["bahdanau", "luong"])
+@torch.no_grad()
+def test_a_record_of_a_location_sensitive_model_shows_the_weights_it_used(kind: tuple[str, dict[str, Any]]) -> None:
+    model = made(kind)
+    source, lengths = batch([[3, 4, 5, 6], [7, 8]])
+    target = torch.randint(3, SIZE, (2, 5))
+    with record(model) as trace:
+        state = model.start(source, lengths)
+        used = []
+        for tokens in target.unbind(1):
+            _, state = model.step(tokens, state)
+            used.append(state.alignment)
+    torch.testing.assert_close(trace.weights("attention"), torch.stack(used, 1), rtol=1e-10, atol=1e-12)
+    assert trace.scene(1).layer("attention").shape == (1, 5, 4)

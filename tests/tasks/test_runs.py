@@ -16,6 +16,7 @@ from qkv.tasks.load import load
 FAMILIES = families()
 HUGE = {
     "gru": {"hidden": 2**40},
+    "monotonic": {"hidden": 2**40},
     "transformer": {"feed_forward": 2**40},
     "language": {"width": 2**40, "heads": 1},
     "classifier": {"width": 2**40},

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import expect_place
+from qkv.cli.training import as_typed
 
 
 @guarded
@@ -19,10 +21,19 @@ def evaluate(
         typer.Option(help="Or one file as for training: source<TAB>target, label<TAB>text, words in columns, or CSV."),
     ] = None,
     text: Annotated[Path | None, typer.Option(help="For language models: plain text.")] = None,
+    source_col: f.SourceColumn = None,
+    target_col: f.TargetColumn = None,
+    features_col: f.FeaturesColumn = None,
+    source_sep: f.SourceSeparator = None,
+    target_sep: f.TargetSeparator = None,
+    features_sep: f.FeaturesSeparator = None,
     beam: Annotated[int, typer.Option(help="For translators and pointer networks: beam width; 1 is greedy.")] = 1,
     length_penalty: Annotated[
         float, typer.Option(help="For a beam: 0 compares log-probabilities, 1 their mean per token.")
     ] = 1.0,
+    mean: Annotated[
+        str, typer.Option(help="For an ensemble, what to average: probability or log_probability.")
+    ] = "probability",
     max_tokens: Annotated[
         int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
     ] = None,
@@ -37,14 +48,23 @@ def evaluate(
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
-    from qkv.tasks.decoding import Decoding
+    given = {"source": source, "target": target, "data": data}
+    columns = {"source_col": source_col, "target_col": target_col, "features_col": features_col}
+    separators = {"source_sep": source_sep, "target_sep": target_sep, "features_sep": features_sep}
+    from qkv.errors import ConfigError
+    from qkv.tasks.decoding import Decoding, as_mean
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.parallel import Files
+    from qkv.tasks.settings import build
     from qkv.tasks.streams import write_lines
 
     expect_place("--out", out)
-    files = Files(source=source, target=target, data=data)
-    how = Decoding(beam, length_penalty, max_tokens=max_tokens)
+    typed = {name: item for name, item in {**given, **columns, **separators}.items() if item is not None}
+    try:
+        files = build(Files, typed, "data")
+    except ConfigError as error:
+        raise ConfigError(as_typed(str(error), {f"data.{name}": name for name in typed})) from error
+    how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
     figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
     write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}" for figure in figures)

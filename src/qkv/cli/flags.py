@@ -10,6 +10,7 @@ import typer
 from qkv.errors import ConfigError, error_message
 
 DATA, MODEL, ATTENTION, TRAINING, RUN = "Data", "Model", "Attention", "Training", "Run"
+COLUMNS = "Columns of a TSV file"
 """The topics of the help."""
 
 
@@ -27,10 +28,26 @@ Tensorboard = Annotated[bool, option("Also log to TensorBoard (extra: log).", RU
 PrintConfig = Annotated[bool, option("Show all settings as TOML and exit.", RUN, "--print-config")]
 
 Tokenizer = Annotated[
-    str | None, option("bpe (default; word to classify), char, or none (spaces separate the tokens already).", DATA)
+    str | None,
+    option(
+        "bpe (default; word to classify), char, or none (spaces separate the tokens already; default for columns).",
+        DATA,
+    ),
 ]
 Vocabulary = Annotated[int | None, option("Maximum vocabulary size (8000; classify 30000, tag 4000).", DATA)]
 Lowercase = Annotated[bool | None, option("Lower-case all text.", DATA, "--lowercase")]
+
+SourceColumn = Annotated[int | None, option("Column of the source, from 1 (1).", COLUMNS)]
+TargetColumn = Annotated[int | None, option("Column of the target (2).", COLUMNS)]
+FeaturesColumn = Annotated[int | None, option("Column of features such as V;PST; 0 for none (0).", COLUMNS)]
+SourceSeparator = Annotated[
+    str | None, option('Separates the symbols of a source; "" (default): each character is one.', COLUMNS)
+]
+TargetSeparator = Annotated[
+    str | None,
+    option('Separates the symbols of a target, such as " "; "" (default): each character is one.', COLUMNS),
+]
+FeaturesSeparator = Annotated[str | None, option('Separates features (";").', COLUMNS)]
 
 Width = Annotated[int | None, option("Width of the model (256).", MODEL)]
 Dropout = Annotated[
@@ -42,8 +59,8 @@ Score = Annotated[
     option(
         "How queries are compared with keys: scaled-dot, dot, cosine, bilinear (general, multiplicative), additive "
         "(mlp, bahdanau), nonlocal-concat, squared-distance, gaussian, boxcar, epanechnikov, triangular, uniform or "
-        "learned (a small network); none in recurrent models. Default: scaled-dot, but additive to a source from a "
-        "recurrent decoder, and for pooling.",
+        "learned (a small network); also none in recurrent models, and location to translate with one. Default: "
+        "scaled-dot, but additive to a source from a recurrent decoder, and for pooling.",
         ATTENTION,
     ),
 ]
@@ -101,6 +118,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
             for name in (
                 *("source", "target", "data", "text", "longest"),
                 *("valid_source", "valid_target", "valid_data", "valid_text"),
+                *("source_col", "target_col", "features_col", "source_sep", "target_sep", "features_sep"),
             )
         },
     }

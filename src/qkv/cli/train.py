@@ -19,6 +19,12 @@ def train_translate(
     valid_source: Annotated[_Path, f.option("Sources to validate on; held out if not given.", f.DATA)] = None,
     valid_target: Annotated[_Path, f.option("Their translations.", f.DATA)] = None,
     valid_data: Annotated[_Path, f.option("Or one file with source<TAB>target.", f.DATA)] = None,
+    source_col: f.SourceColumn = None,
+    target_col: f.TargetColumn = None,
+    features_col: f.FeaturesColumn = None,
+    source_sep: f.SourceSeparator = None,
+    target_sep: f.TargetSeparator = None,
+    features_sep: f.FeaturesSeparator = None,
     tokenizer: f.Tokenizer = None,
     vocabulary: f.Vocabulary = None,
     lowercase: f.Lowercase = None,
@@ -39,6 +45,10 @@ def train_translate(
     ] = None,
     copy: Annotated[
         str | None, f.option("Also copy words from the source: mixture, joint, or none (default).", f.MODEL)
+    ] = None,
+    alignment: Annotated[
+        str | None,
+        f.option("soft (default), or for recurrent models hard: monotonic-0 or monotonic-1 (its order).", f.MODEL),
     ] = None,
     dropout: f.Dropout = None,
     score: f.Score = None,
@@ -62,6 +72,13 @@ def train_translate(
     patience: f.Patience = None,
     precision: f.Precision = None,
     seed: f.Seed = None,
+    ensemble: Annotated[
+        int | None, f.option("Number of models, with one seed each, that translate together (1).", f.TRAINING)
+    ] = None,
+    both_directions: Annotated[
+        bool | None,
+        f.option("With --ensemble: half of the models write right to left.", f.TRAINING, "--both-directions"),
+    ] = None,
     device: f.Device = "cpu",
     config: f.Config = None,
     start: f.From = None,
@@ -76,9 +93,10 @@ def train_translate(
     Example: qkv train translate --source train.de --target train.en --out runs/de-en
     """
     given = dict(locals())
-    from qkv.tasks.training import RECIPE
+    from qkv.tasks.ensembles import RECIPE
 
     if model is not None and decoder is not None:
         hint = "--model sets the kind of both sides, --encoder and --decoder that of one."
         raise ConfigError(error_message("--decoder", "no --model beside it", "both", hint))
-    follow(RECIPE, given, {"model": "model.kind", "decoder": "model.kind"})
+    several = {"ensemble": "ensemble.models", "both_directions": "ensemble.both_directions"}
+    follow(RECIPE, given, {"model": "model.kind", "decoder": "model.kind", **several})

@@ -72,10 +72,10 @@ def follow(recipe: Recipe, flags: Mapping[str, Any], renamed: Mapping[str, str])
     try:
         _follow(recipe, merge(below, tables(written, renamed)), given, origin)
     except QkvError as error:
-        raise type(error)(_as_typed(str(error), {setting_of(flag, renamed): flag for flag in written})) from error
+        raise type(error)(as_typed(str(error), {setting_of(flag, renamed): flag for flag in written})) from error
 
 
-def _as_typed(message: str, flags: Mapping[str, str]) -> str:
+def as_typed(message: str, flags: Mapping[str, str]) -> str:
     """Add the flag that set a setting to a message, or replace the setting by it."""
     name, expected, rest = message.partition(": expected ")
     typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
@@ -55,6 +56,8 @@ def translate(
     show: Annotated[
         bool, typer.Option("--show", help="Also draw the attention in the terminal, on standard error.")
     ] = False,
+    source_col: f.SourceColumn = None,
+    features_col: f.FeaturesColumn = None,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
 ) -> None:
     """Translate standard input, one sentence per line, to standard output.
@@ -64,11 +67,11 @@ def translate(
     from qkv.tasks.cut import tell_cut
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.streams import read_stdin, write_lines
-    from qkv.tasks.translator import Translator
+    from qkv.tasks.translator import Translator, columns_of
     from qkv.tasks.unknown import as_unknown
 
     expect_place("--attention", attention, PICTURES)
-    translator = Translator.load(runs, device, average=average)
+    translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
     how = Decoding(
         beam,
         length_penalty,

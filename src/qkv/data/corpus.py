@@ -100,7 +100,7 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         where = f"{path}:{number}"
         if len(columns) != 2:
             expected = "2 columns, source and target, with one tab between them"
-            hint = "Correct this line; a tab inside a text must become a space."
+            hint = "Correct this line; a tab inside a text must become a space. Or choose columns: --source-col 1."
             raise DataError(error_message(where, expected, _columns(len(columns)), hint))
         for name, column in zip(("source", "target"), columns, strict=True):
             if not column.strip():

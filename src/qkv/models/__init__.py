@@ -7,6 +7,7 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.models.copying import CopyingTranslator
     from qkv.models.decoder import DecoderConfig, LanguageModel
+    from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
     from qkv.models.pointer import PointerConfig, PointerNetwork
     from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
@@ -18,6 +19,8 @@ __all__ = [
     "CopyingTranslator",
     "DecoderConfig",
     "LanguageModel",
+    "MonotonicConfig",
+    "MonotonicTranslator",
     "NadarayaWatson",
     "PointerConfig",
     "PointerNetwork",
@@ -38,6 +41,8 @@ __getattr__ = lazy(
         "CopyingTranslator": "qkv.models.copying",
         "DecoderConfig": "qkv.models.decoder",
         "LanguageModel": "qkv.models.decoder",
+        "MonotonicConfig": "qkv.models.monotonic",
+        "MonotonicTranslator": "qkv.models.monotonic",
         "NadarayaWatson": "qkv.models.regression",
         "PointerConfig": "qkv.models.pointer",
         "PointerNetwork": "qkv.models.pointer",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,17 @@ from qkv.models import recurrence
 from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, stacked, top
 from qkv.models.checks import check_config, check_heads, check_target, clean_source, padding_of
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
-from qkv.nn.attention import Attention
+from qkv.nn.attention import Also, Attention
 from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.location import LocationScore, LocationSteps
+from qkv.nn.mechanism import LOCATION, Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
+from qkv.nn.scores import ScoreModule
 from qkv.scores.base import Score
 
 
@@ -36,12 +38,13 @@ class RecurrentConfig(Mechanism):
     Args:
         size: size of the shared vocabulary.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
-        score: score of decoder state and source position; "none" for a fixed summary of the source.
+        score: score of decoder state and source position; "location" reads the weights of the step before too; "none"
+            for a fixed summary of the source.
         wiring: "bahdanau": the state before a step is the query, and the context is an input of the step; or "luong":
             the state after the step is the query, and the context only enters the prediction, all steps at once.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.
-        attention: A, the hidden width of an additive score or a small network.
+        attention: A, the hidden width of an additive or location-sensitive score or a small network.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
         memory: "whole": encoder states are keys and values; "split": each is h = [k; v], with key k and value v.
@@ -58,6 +61,7 @@ class RecurrentConfig(Mechanism):
         ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
     """
 
+    stepwise: ClassVar[bool] = True
     size: int
     cell: Literal["gru", "lstm", "rnn"] = "gru"
     score: str = field(default="additive", kw_only=True)
@@ -83,9 +87,10 @@ class RecurrentConfig(Mechanism):
             object.__setattr__(self, "encoder", None)
         check_heads("hidden", self.hidden, self.heads)
         self._check_encoder()
-        if self.score == "none" and self.heads > 1:
-            hint = "Omit it, or choose a score."
-            raise ConfigError(error_message("model.heads", "1 without attention", f"{self.heads}", hint))
+        if self.score in ("none", LOCATION) and self.heads > 1:
+            expected = "1 without attention" if self.score == "none" else f'1 with the score "{LOCATION}"'
+            hint = "Omit it, or choose another score."
+            raise ConfigError(error_message("model.heads", expected, f"{self.heads}", hint))
         if self.memory == "split" and self.hidden % 2:
             hint = "Choose an even width."
             raise ConfigError(
@@ -115,6 +120,7 @@ class RecurrentState(NamedTuple):
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
         session: keeps packed weights and the loop over the keys; None to keep nothing.
+        alignment: the weights of the last step, (B, S), if the score reads them.
     """
 
     hidden: Hidden
@@ -123,6 +129,7 @@ class RecurrentState(NamedTuple):
     lengths: Tensor | None
     summary: Tensor
     session: Session | None = None
+    alignment: Tensor | None = None
 
 
 @final
@@ -165,11 +172,12 @@ class RecurrentTranslator(nn.Module):
         # Dot products and distances need equal widths: the memory is then projected to the state's width.
         self.narrow = Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
         key_width = memory if self.narrow is None else hidden
-        self.score = config.score_module(hidden, key_width, hidden=config.attention) if one else None
+        self.score = _score(config, key_width) if one else None
         normalizer = config.normalizer_part() if one else None
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
-        self.attention = Attention(normalizer=fixed) if one else None
+        also: Also | None = "weights" if config.score == LOCATION else None
+        self.attention = Attention(normalizer=fixed, also=also) if one else None
         several = config.attends and config.heads > 1
         self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
         parts = gates(config.cell)
@@ -286,7 +294,8 @@ class RecurrentTranslator(nn.Module):
         # The state keeps the parameters' precision under autocast: it is added to at every step.
         first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
         hidden = hidden_of(self.config.cell, first) * self.config.decoder_layers
-        return RecurrentState(hidden, keys, values, padded, summary, session), read
+        alignment = self.score.first_alignment(keys) if isinstance(self.score, LocationScore) else None
+        return RecurrentState(hidden, keys, values, padded, summary, session, alignment), read
 
     def _split(self, states_BSV: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, S, V/2): half of the states, of each direction's where there are two."""
@@ -320,20 +329,26 @@ class RecurrentTranslator(nn.Module):
             (B, T, embedding), and the state that includes the tokens.
         """
         y_BTE = self.dropout(self.embed(target))
-        s_BTM, c_BTV, hidden = self._run(y_BTE, state)
+        s_BTM, c_BTV, after = self._run(y_BTE, state)
         deep = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
-        return self.dropout(deep), state._replace(hidden=hidden)
+        return self.dropout(deep), after
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
         return self._apart(state, rows, rows)
 
     def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
-        """Select rows, and repeat each `width` times; the adjacent copies share their source."""
-        return self._apart(state, rows.repeat_interleave(width), rows)
+        """Select rows, and repeat each `width` times; the adjacent copies share their source.
+
+        With a location-sensitive score they do not, because each then has keys of its own in every step.
+        """
+        repeated = rows.repeat_interleave(width)
+        return self._apart(state, repeated, rows if state.alignment is None else repeated)
 
     def regroup(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Select rows of a forked state, in groups that share a source."""
+        if state.alignment is not None:
+            return self.select(state, rows)
         sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
         kept = None if rows.numel() == sources * width else rows[::width] // width
         return self._apart(state, rows, kept)
@@ -348,12 +363,14 @@ class RecurrentTranslator(nn.Module):
             return state._replace(hidden=hidden, summary=summary)
         lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
         keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
-        return RecurrentState(hidden, keys, values, lengths, summary, state.session)
+        alignment = None if state.alignment is None else state.alignment.index_select(0, rows)
+        return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment)
 
-    def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, Hidden]:
-        """States (B, T, M), contexts (B, T, V) and the last state. What needs no loop over time stays outside it."""
+    def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
+        """States (B, T, M), contexts (B, T, V) and the state after. What needs no loop over time stays outside it."""
         inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
-        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs))
+        looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
+        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), looks)
         kept = kept_weight(state.session, self.from_hidden)
         from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
@@ -367,14 +384,15 @@ class RecurrentTranslator(nn.Module):
             hidden = step(given, hidden)
             states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
-        return s_BTM, torch.cat(contexts, 1) if contexts else self._looks(state, 1)(s_BTM), hidden
+        c_BTV = torch.cat(contexts, 1) if contexts else looks(s_BTM)
+        alignment = looks.alignment if isinstance(looks, LocationSteps) else None
+        return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
     def _early(
-        self, from_context: Linear, state: RecurrentState, steps: int
+        self, from_context: Linear, state: RecurrentState, steps: int, look: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
         gates_of = Repeated(from_context.weight, None, steps, kept_weight(state.session, from_context))
-        look = self._looks(state, steps)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
             c_B1V = look(s_BM[:, None])
@@ -384,6 +402,8 @@ class RecurrentTranslator(nn.Module):
 
     def _looks(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
         """Return the contexts (B, T, V) of states (B, T, M)."""
+        if isinstance(self.score, LocationScore):
+            return self._located(self.score, state)
         attend = self._attends(state, steps)
         if attend is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
@@ -396,13 +416,20 @@ class RecurrentTranslator(nn.Module):
 
         return look
 
+    def _located(self, score: LocationScore, state: RecurrentState) -> LocationSteps:
+        assert self.attention is not None
+        mask = None if state.lengths is None else Lengths(state.lengths)
+        alignment = score.first_alignment(state.keys) if state.alignment is None else state.alignment
+        normalizer = None if self.normalizer is None else self.normalizer.value()
+        return LocationSteps(self.attention, score, mask, state.keys, state.values, alignment, normalizer)
+
     def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
         """What attends to the source, in each of some steps; None if nothing does."""
         mask = None if state.lengths is None else Lengths(state.lengths)
         if self.multihead is not None:
             layer, memory, session = self.multihead, Memory(state.keys, state.values), state.session
             return lambda s: layer.attend(layer.project_query(s, session), memory, mask=mask, session=session)
-        if self.attention is None or self.score is None:
+        if self.attention is None or self.score is None or isinstance(self.score, LocationScore):
             return None
         ask, score = self.score.project_queries(steps, state.session), self.score.projected()
         if self.normalizer is None:
@@ -414,6 +441,12 @@ class RecurrentTranslator(nn.Module):
 
     def _above(self) -> list[LayerAbove]:
         return [layer for layer in self.above if isinstance(layer, LayerAbove)]
+
+
+def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationScore:
+    if config.score == LOCATION:
+        return LocationScore(config.hidden, key_width, config.attention)
+    return config.score_module(config.hidden, key_width, hidden=config.attention)
 
 
 def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from qkv.nn.decoding.cache import Memory, Rows
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
+    from qkv.nn.location import LocationScore, LocationSteps
     from qkv.nn.mechanism import Mechanism
+    from qkv.nn.monotonic import FirstOrder, MonotonicJumps, MonotonicScores, Transitions, ZerothOrder
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
@@ -50,13 +52,18 @@ __all__ = [
     "Dropout",
     "EncoderBlock",
     "FeedForward",
+    "FirstOrder",
     "FixedScore",
     "KernelScore",
     "LearnedEntmax",
     "LearnedScore",
     "LearnedSigmoid",
+    "LocationScore",
+    "LocationSteps",
     "Mechanism",
     "Memory",
+    "MonotonicJumps",
+    "MonotonicScores",
     "MultiHeadAttention",
     "NonLocalBlock",
     "NormalizerModule",
@@ -71,6 +78,8 @@ __all__ = [
     "ScaledDotScore",
     "ScoreModule",
     "SinkSoftmax",
+    "Transitions",
+    "ZerothOrder",
     "build_bias",
     "build_score",
     "rotary",
@@ -96,13 +105,18 @@ __getattr__ = lazy(
         "Dropout": "qkv.nn.dropout",
         "EncoderBlock": "qkv.nn.blocks",
         "FeedForward": "qkv.nn.blocks",
+        "FirstOrder": "qkv.nn.monotonic",
         "FixedScore": "qkv.nn.scores",
         "KernelScore": "qkv.nn.distance_scores",
         "LearnedEntmax": "qkv.nn.normalizers",
         "LearnedScore": "qkv.nn.scores",
         "LearnedSigmoid": "qkv.nn.normalizers",
+        "LocationScore": "qkv.nn.location",
+        "LocationSteps": "qkv.nn.location",
         "Mechanism": "qkv.nn.mechanism",
         "Memory": "qkv.nn.decoding.cache",
+        "MonotonicJumps": "qkv.nn.monotonic",
+        "MonotonicScores": "qkv.nn.monotonic",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
         "NormalizerModule": "qkv.nn.normalizers",
@@ -117,6 +131,8 @@ __getattr__ = lazy(
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "SinkSoftmax": "qkv.nn.normalizers",
+        "Transitions": "qkv.nn.monotonic",
+        "ZerothOrder": "qkv.nn.monotonic",
         "build_bias": "qkv.nn.biases",
         "build_score": "qkv.nn.scores",
         "rotary": "qkv.nn.positions",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.nn.distance_scores import KERNELS, ConcatScore, KernelScore, kernel_value
@@ -51,6 +51,8 @@ NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
 _NON_NEGATIVE = frozenset({"gaussian", "boxcar", "epanechnikov", "triangular", "uniform"})
 _EQUAL_WIDTHS = frozenset({"dot", "scaled_dot", "cosine", *KERNELS})
 _NONE = "none"
+LOCATION = "location"
+"""The score that reads the weights of the step before too, for decoders that take one step after another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,8 @@ class Mechanism:
     Names can be spelled with dashes or underscores, and with the aliases of the literature.
 
     Args:
-        score: the name of a score, see `SCORES`; "none" where a model can do without attention.
+        score: the name of a score, see `SCORES`; "none" where a model can do without attention, "location" where its
+            attention takes one step after another.
         normalizer: the name of a normalizer; None for "sum" over kernels and "softmax" over all other scores.
         alpha: α of entmax, above 1, or "learned" for one per head between 1 and 2; None for 1.5.
         sinks: whether each head has a learned sink, which lets it attend to nothing (softmax only).
@@ -79,6 +82,9 @@ class Mechanism:
         qkv.errors.ConfigError: model.normalizer: expected softmax, mean, hard, identity, sparsemax, entmax or sigmoid
         for dot; got "sum". Sums normalize scores that are never negative: boxcar, ...
     """
+
+    stepwise: ClassVar[bool] = False
+    """Whether the attention takes one step after another, each of which can read the weights of the one before."""
 
     score: str = "scaled_dot"
     normalizer: str | None = None
@@ -206,6 +212,10 @@ class Mechanism:
         return None if self.normalizer == _own_normalizer(self.score) else NORMALIZERS[self.normalizer]()
 
     def _check(self) -> None:
+        if self.score == LOCATION and not self.stepwise:
+            expected = "a score of queries and keys alone"
+            hint = "It reads the weights of the step before: only recurrent decoders of qkv train translate have them."
+            raise ConfigError(error_message("model.score", expected, f'"{LOCATION}"', hint))
         if not self.attends and (self.normalizer != "softmax" or self.sinks):
             hint = "Choose a score, or omit what normalizes it."
             raise ConfigError(error_message("model.normalizer", "a score to normalize", f'"{_NONE}"', hint))
@@ -247,14 +257,14 @@ def score_name(name: str) -> str:
     """
     known = _spelled(name)
     known = ALIASES.get(known, known)
-    if known in SCORES or known == _NONE:
+    if known in SCORES or known in (_NONE, LOCATION):
         return known
     if known == "concat":
         hint = (
             "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
         )
         raise ConfigError(error_message("model.score", "additive or nonlocal-concat", '"concat"', hint))
-    hint = nearest(known, [*SCORES, *ALIASES])
+    hint = nearest(known, [*SCORES, *ALIASES, LOCATION])
     raise ConfigError(error_message("model.score", "the name of a score", repr(name), hint))
 
 

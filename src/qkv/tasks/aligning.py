@@ -49,7 +49,7 @@ class Aligner:
         translator: a model with attention.
 
     Raises:
-        ConfigError: the model has no attention.
+        ConfigError: the model has no attention, or writes right to left.
 
     Source: Bahdanau et al. 2015, section 5.2.1; Garg et al. 2019, "Jointly Learning to Align and Translate with
         Transformer Models", section 4 (which layer).
@@ -62,6 +62,9 @@ class Aligner:
     """
 
     def __init__(self, translator: Translator) -> None:
+        if translator.back[0]:
+            hint = "Align with a run that writes left to right."
+            raise ConfigError(error_message("run", "a model that writes left to right", "one of right to left", hint))
         self.translator = translator
         self.layers = attention_layers(translator.model)
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, error_message, nearest
 from qkv.models.copying import CopyingTranslator
+from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.settings import build, plain
 
-TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator
+TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
+TranslationConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
+Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
 KINDS = ("transformer", "gru", "lstm", "rnn")
 
 
@@ -24,12 +27,12 @@ class Kind:
     kind: Literal["transformer", "gru", "lstm", "rnn"] = "transformer"
 
 
-def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig | TransformerConfig:
+def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig:
     """Check the settings of a model, and fill in its defaults.
 
     Args:
-        table: `kind`, that of the decoder, and any field of that kind's configuration; `width` for a recurrent one sets
-            all its widths.
+        table: `kind`, that of the decoder, `alignment`, and any field of the configuration that they choose; `width`
+            for a recurrent one sets all its widths.
         size: vocabulary size.
 
     Returns:
@@ -44,7 +47,8 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
         'lstm'
     """
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
-    sizes = {name: item for name, item in table.items() if name != "kind"}
+    alignment = _alignment(table.get("alignment", "soft"), kind)
+    sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
     for name in ("size", "cell"):
         if name in sizes:
             hint = 'tokenizer.size limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
@@ -54,7 +58,11 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> RecurrentConfig |
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     if "width" in sizes:
         sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
+    if alignment != "soft":
+        expect_own(sizes, MonotonicConfig, RecurrentConfig, "--alignment soft")
+        return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")
     expect_own(sizes, RecurrentConfig, TransformerConfig, "--model transformer")
+    expect_own(sizes, RecurrentConfig, MonotonicConfig, "--alignment monotonic-1")
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
 
 
@@ -85,7 +93,7 @@ def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> N
             raise ConfigError(error_message(f"model.{name}", kind, "a decoder that has no such setting", hint))
 
 
-def model_table(config: RecurrentConfig | TransformerConfig) -> dict[str, Any]:
+def model_table(config: TranslationConfig) -> dict[str, Any]:
     """Return the settings of a model as a dict, the inverse of `model_settings`."""
     table = plain(config)
     table.pop("size")
@@ -106,8 +114,21 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationMo
         ConfigError: as for `model_settings`.
     """
     config = model_settings(table, tokenizer.size)
+    if isinstance(config, MonotonicConfig):
+        return MonotonicTranslator(config, tokenizer.pad)
     plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
     return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
+
+
+def _alignment(name: object, kind: str) -> Alignment:
+    if name not in get_args(Alignment):
+        hint = nearest(str(name), get_args(Alignment))
+        raise ConfigError(error_message("model.alignment", "one of its names", repr(name), hint))
+    if name != "soft" and kind == "transformer":
+        expected = f'gru, lstm or rnn with the alignment "{name}"'
+        hint = "Use --model gru: the decoder may not attend to anything but the aligned position."
+        raise ConfigError(error_message("model.kind", expected, kind, hint))
+    return name  # type: ignore[return-value]
 
 
 def as_device(name: str) -> torch.device:

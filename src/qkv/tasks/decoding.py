@@ -136,8 +136,7 @@ def decode(
         ConfigError: a coverage penalty is used with a model without attention.
         QkvError: scores are NaN.
     """
-    steppers = [_stepper(model, watch=how.coverage > 0) for model in models]
-    model = steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), how.mean)
+    model = as_stepper(models, how.mean, watch=how.coverage > 0)
     marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
         drawn = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
@@ -205,6 +204,21 @@ def as_mean(name: str) -> Mean:
             error_message("--mean", "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
         )
     return cast("Mean", name)
+
+
+def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, watch: bool = False) -> Stepper[Any]:
+    """Return one model, or several as an ensemble.
+
+    Args:
+        models: one or more models with the same vocabulary.
+        mean: how the predictions of several are averaged.
+        watch: whether the state holds the attention of the newest token.
+
+    Raises:
+        ConfigError: a model without attention is to be watched.
+    """
+    steppers = [_stepper(model, watch=watch) for model in models]
+    return steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), mean)
 
 
 def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:

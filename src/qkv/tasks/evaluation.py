@@ -17,6 +17,7 @@ from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
+from qkv.tasks.members import members_of
 from qkv.tasks.parallel import Files, names_of, read_files
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import open_run
@@ -43,17 +44,30 @@ def evaluate_translation(
 
     Raises:
         CheckpointError: the checkpoint is invalid.
+        ConfigError: columns are given for a model of plain text.
         DataError: a file is invalid; the message gives file and line.
     """
-    pairs = read_files(files)
-    translator = Translator.load(run, device)
+    trained = Translator.load(run, device)
+    if trained.table is None:
+        _expect_no_columns(files, "a model that was trained on columns", "one of plain text")
+    table = files.over(trained.table)
+    pairs = read_files(files, table=table)
+    # Figures are those of symbols; a file gets them as the table writes them.
+    translator = trained.over(None)
     found = translator.translate_fully([pair.source for pair in pairs], how)
     if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
         print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
     hypotheses = [each.text for each in found]
     if out is not None:
-        replace_file(out, "".join(f"{line}\n" for line in hypotheses).encode("utf-8"))
+        written = hypotheses if table is None else map(table.target_text, hypotheses)
+        replace_file(out, "".join(f"{line}\n" for line in written).encode("utf-8"))
     return judge(hypotheses, pairs)
+
+
+def _expect_no_columns(files: Files, expected: str, got: str) -> None:
+    if files.table is not None:
+        hint = "Omit the columns: only translators that were trained on some have them."
+        raise ConfigError(error_message("--source-col", expected, got, hint))
 
 
 def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> list[Figure]:
@@ -99,10 +113,12 @@ def evaluate(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: the task does not accept these files or settings.
     """
-    task = open_run(run).task
+    task = open_run(members_of(run)[0]).task
     if task != "translate" and how != (Decoding(how.beam) if task == "point" else _GREEDY):
         hint = "Only translations use it, and pointer networks a beam."
         raise ConfigError(error_message("--beam", "no decoding setting", f"one with a run of `qkv train {task}`", hint))
+    if task != "translate":
+        _expect_no_columns(files, "no columns", f"some with a run of `qkv train {task}`")
     match task:
         case "point":
             return evaluate_pointing(run, files, device, out, how.beam)

@@ -11,6 +11,7 @@ from qkv.errors import CheckpointError, error_message, nearest
 from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.members import members_of
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import Trained, open_run
 from qkv.tasks.translator import Translator
@@ -31,7 +32,7 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
-        run: run folder, whose best checkpoint is used, or one checkpoint in it.
+        run: run folder, whose best checkpoint is used, or one checkpoint in it; or the folder of an ensemble.
         device: compute device.
 
     Returns:
@@ -45,7 +46,10 @@ def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
-    trained = open_run(run)
+    members = members_of(Path(run))
+    if len(members) > 1:
+        return Translator.load(run, device)
+    trained = open_run(members[0])
     if trained.task not in _LOADERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
         raise CheckpointError(error_message(str(trained.folder), "a task that this version knows", got, hint))

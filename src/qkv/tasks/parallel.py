@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,9 +12,11 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, error_message
 
 _HELD_OUT = 1000
+_COLUMNS = tuple(each.name for each in fields(WordTable))
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,14 @@ class Files:
         source, target: line N of one translates line N of the other.
         data: or one file with `source<TAB>target` on each line.
         valid_source, valid_target, valid_data: likewise for validation; without them a part of the training pairs is
-            held out (a twentieth, at most 1,000).
+            held out.
+        holdout: how many; by default a twentieth, at most 1,000.
         longest: maximum tokens per line.
+        source_col, target_col, features_col, source_sep, target_sep, features_sep: read the TSV files as tables of
+            symbols: see `qkv.data.word_table.WordTable`, whose defaults hold as soon as one of them is given.
+
+    Raises:
+        ConfigError: a column is out of range, or two are the same.
     """
 
     source: Path | None = None
@@ -35,7 +43,27 @@ class Files:
     valid_source: Path | None = None
     valid_target: Path | None = None
     valid_data: Path | None = None
+    holdout: int | None = None
     longest: int = 256
+    source_col: int | None = None
+    target_col: int | None = None
+    features_col: int | None = None
+    source_sep: str | None = None
+    target_sep: str | None = None
+    features_sep: str | None = None
+
+    def __post_init__(self) -> None:
+        self.over(None)
+
+    @property
+    def table(self) -> WordTable | None:
+        """The columns of the TSV files; None if no column and no separator is given."""
+        return self.over(None)
+
+    def over(self, default: WordTable | None) -> WordTable | None:
+        """Return the columns, with those that are not given from a default."""
+        given = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
+        return replace(default or WordTable(), **given) if given or default is not None else None
 
 
 @dataclass(frozen=True)
@@ -89,6 +117,13 @@ class Parallel(NamedTuple):
     valid_examples: list[Example]
     fingerprint: str
 
+    def turned(self) -> "Parallel":
+        """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
+        train, valid = (
+            [replace(each, target=each.target[::-1]) for each in some] for some in (self.train, self.valid_examples)
+        )
+        return self._replace(train=train, valid_examples=valid)
+
 
 def read_training(
     files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
@@ -112,10 +147,11 @@ def read_training(
     pairs = read_files(files)
     names = valid_names = names_of(files)
     if files.valid_source or files.valid_target or files.valid_data:
-        given = Files(files.valid_source, files.valid_target, files.valid_data)
+        given = replace(files, source=files.valid_source, target=files.valid_target, data=files.valid_data)
         valid, valid_names = read_files(given, "valid-"), names_of(given)
     else:
-        pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
+        count = max(1, min(_HELD_OUT, len(pairs) // 20)) if files.holdout is None else files.holdout
+        pairs, valid = hold_out(pairs, count, seed)
     if tokenizer is None:
         texts = (text for pair in pairs for text in (pair.source, pair.target))
         tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
@@ -124,12 +160,13 @@ def read_training(
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
 
 
-def read_files(files: Files, prefix: str = "") -> list[Pair]:
+def read_files(files: Files, prefix: str = "", table: WordTable | None = None) -> list[Pair]:
     """Read the pairs of `source` and `target`, or of `data`.
 
     Args:
         files: the files.
         prefix: of the flags that named them, for messages.
+        table: the columns that a model was trained on, if it was; those of the files come first.
 
     Returns:
         The pairs.
@@ -138,7 +175,13 @@ def read_files(files: Files, prefix: str = "") -> list[Pair]:
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
-    source, target, data = files.source, files.target, files.data
+    source, target, data, columns = files.source, files.target, files.data, files.over(table)
+    if columns is not None and data is not None and source is None and target is None:
+        return columns.read(data)
+    if columns is not None:
+        got = "two files" if source or target else "no file"
+        hint = "Columns are those of one TSV file."
+        raise ConfigError(error_message(f"--{prefix}data", "one TSV file, whose columns are given", got, hint))
     if data is not None and source is None and target is None:
         return read_tsv(data)
     if source is not None and target is not None and data is None:

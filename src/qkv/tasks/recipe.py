@@ -72,7 +72,7 @@ class ModelTable(Generic[C]):
     show: Callable[[C], dict[str, Any]]
 
 
-def no_more(_: object) -> Mapping[str, Mapping[str, object]]:
+def no_more(*_: object) -> Mapping[str, Mapping[str, object]]:
     """Return no defaults beyond those of the recipe."""
     return {}
 
@@ -96,7 +96,7 @@ class Recipe(Generic[F, C, D, M]):
         job: the task in the form that `qkv.train` expects.
         identity: what else defines the run: the text itself, not the location of its files.
         summary: what was read, in one line.
-        defaults_of: further defaults, which follow from the model.
+        defaults_of: further defaults, which follow from the model and the files.
         check: refuse settings that contradict each other.
         expect: refuse a run to start from that does not suit what was read.
 
@@ -112,7 +112,7 @@ class Recipe(Generic[F, C, D, M]):
     job: Callable[[M, D, Settings[F, C]], Task[Any]]
     identity: Callable[[D, Settings[F, C]], dict[str, Any]]
     summary: Callable[[D], str]
-    defaults_of: Callable[[C], Mapping[str, Mapping[str, object]]] = no_more
+    defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = no_more
     check: Callable[[Settings[F, C]], None] = nothing
     expect: Callable[[D, Origin | None], None] = nothing
 
@@ -132,13 +132,14 @@ class Recipe(Generic[F, C, D, M]):
         _expect_one(tables.get("training", {}), "steps", "epochs")
         _expect_one(tables.get("training", {}), "tokens", "batch_size")
         model = self.model.read(tables.get("model", {}))
-        more = self.defaults_of(model)
+        files = build(self.files, {**self.defaults.get("data", {}), **tables.get("data", {})}, "data")
+        more = self.defaults_of(model, files)
 
         def table(name: str) -> dict[str, Any]:
             return {**self.defaults.get(name, {}), **more.get(name, {}), **tables.get(name, {})}
 
         settings = Settings(
-            build(self.files, table("data"), "data"),
+            files,
             build(Words, with_known_tokens(table("tokenizer")), "tokenizer"),
             model,
             build(Training, table("training"), "training"),

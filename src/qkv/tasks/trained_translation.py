@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import WordTable
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.tasks.choice import TranslationModel, build_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.settings import build
 from qkv.train.average import average_checkpoints, last_checkpoints
 
 
@@ -19,11 +21,15 @@ class TrainedTranslation(NamedTuple):
         model: the network with its weights.
         tokenizer: text to ids.
         longest: maximum tokens of a source line.
+        table: the columns of the table that it was trained on; None for plain text.
+        back: whether it writes right to left.
     """
 
     model: TranslationModel
     tokenizer: Tokenizer
     longest: int
+    table: WordTable | None = None
+    back: bool = False
 
 
 def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
@@ -50,8 +56,22 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
     table = trained.contents.config.get("model")
     sizes = table if isinstance(table, Mapping) else {}
     model = rebuild(lambda: build_model(sizes, trained.tokenizer), trained, weights)
-    longest = trained.contents.config.get("longest", 256)
-    return TrainedTranslation(model, trained.tokenizer, longest if isinstance(longest, int) else 256)
+    longest, table = trained.contents.config.get("longest", 256), trained.contents.config.get("table")
+    return TrainedTranslation(
+        model,
+        trained.tokenizer,
+        longest if isinstance(longest, int) else 256,
+        _table(table, trained.folder) if table is not None else None,
+        trained.contents.config.get("direction") == "back",
+    )
+
+
+def _table(given: object, folder: Path) -> WordTable:
+    try:
+        return build(WordTable, given if isinstance(given, Mapping) else {"table": given}, "table")
+    except ConfigError as error:
+        hint = "It was written by another version: retrain, or install that version."
+        raise CheckpointError(error_message(str(folder), "columns in config.json", str(error)[:200], hint)) from error
 
 
 def _whole(run: Path) -> Path:

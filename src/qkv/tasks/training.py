@@ -1,18 +1,19 @@
 """`qkv train translate`: from settings to a trained run folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
-from qkv.models.recurrent import RecurrentConfig
-from qkv.models.transformer import TransformerConfig
-from qkv.tasks.choice import TranslationModel, build_model, model_settings, model_table
+from qkv.tasks.choice import TranslationConfig, TranslationModel, build_model, model_settings, model_table
+from qkv.tasks.members import Direction
 from qkv.tasks.parallel import Files, Parallel, read_training
 from qkv.tasks.recipe import ModelTable, Recipe
 from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.settings import plain
 from qkv.tasks.translation import TranslationTask
 
 TASK = "translate"
@@ -33,8 +34,10 @@ COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 """Defaults for a model that copies: whole words, and no label smoothing towards words that are not in the source."""
 
-Config = RecurrentConfig | TransformerConfig
-Settings = AllSettings[Files, Config]
+SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType({"tokenizer": {"kind": "none", "minimum": 1}})
+"""Defaults for the columns of a table: each symbol is a token."""
+
+Settings = AllSettings[Files, TranslationConfig]
 
 
 def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
@@ -42,7 +45,7 @@ def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
     return read_training(settings.data, settings.tokenizer, settings.training.seed, tokenizer, copies=copies)
 
 
-def _build(config: Config, text: Parallel) -> TranslationModel:
+def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
     return build_model(model_table(config), text.tokenizer)
 
 
@@ -61,7 +64,8 @@ def _job(model: TranslationModel, text: Parallel, settings: Settings) -> Transla
 
 def _identity(text: Parallel, settings: Settings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
-    return {"longest": settings.data.longest, "text": fingerprints}
+    table = {} if settings.data.table is None else {"table": plain(settings.data.table)}
+    return {"longest": settings.data.longest, **table, "text": fingerprints}
 
 
 def _summary(text: Parallel) -> str:
@@ -75,7 +79,14 @@ def _expect_no_smoothing(settings: Settings) -> None:
         raise ConfigError(error_message("training.label_smoothing", "0 for a model that copies", got, hint))
 
 
-RECIPE: Recipe[Files, Config, Parallel, TranslationModel] = Recipe(
+def _defaults_of(config: TranslationConfig, files: Files) -> Mapping[str, Mapping[str, object]]:
+    if config.copy != "none":
+        return COPYING
+    return {} if files.table is None else SYMBOLS
+
+
+TranslationRecipe = Recipe[Files, TranslationConfig, Parallel, TranslationModel]
+RECIPE: TranslationRecipe = Recipe(
     TASK,
     Files,
     ModelTable(model_settings, model_table),
@@ -85,7 +96,36 @@ RECIPE: Recipe[Files, Config, Parallel, TranslationModel] = Recipe(
     _job,
     _identity,
     _summary,
-    defaults_of=lambda config: {} if config.copy == "none" else COPYING,
+    defaults_of=_defaults_of,
     check=_expect_no_smoothing,
 )
 load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train
+
+
+def member(direction: Direction, split: int) -> TranslationRecipe:
+    """Return the task of one model of an ensemble.
+
+    Args:
+        direction: in which it writes.
+        split: the seed that selects the held-out pairs, the same for all members.
+
+    Returns:
+        The task; its run says the direction if that is right to left.
+
+    Example:
+        >>> member("back", split=0).task
+        'translate'
+    """
+    back = direction == "back"
+
+    def read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
+        text = _read(replace(settings, training=replace(settings.training, seed=split)), tokenizer)
+        return text.turned() if back else text
+
+    def job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
+        return replace(_job(model, text, settings), back=back)
+
+    def identity(text: Parallel, settings: Settings) -> dict[str, Any]:
+        return {**({"direction": direction} if back else {}), **_identity(text, settings)}
+
+    return replace(RECIPE, read=read, job=job, identity=identity)

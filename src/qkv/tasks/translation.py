@@ -14,6 +14,7 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
+from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.translator import Translator
 from qkv.train.loss import label_smoothed_loss
@@ -36,6 +37,7 @@ class TranslationTask:
         smoothing: label smoothing in training.
         longest: maximum tokens of a source line.
         rows: number of pairs in a batch; None for as many as the batch's tokens allow.
+        back: whether targets are written right to left; `train` and `valid_examples` hold them in that order.
     """
 
     model: TranslationModel
@@ -46,6 +48,7 @@ class TranslationTask:
     smoothing: float
     longest: int
     rows: int | None = None
+    back: bool = False
 
     @property
     def unit(self) -> str:
@@ -76,7 +79,7 @@ class TranslationTask:
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
-        return Translator(self.model, self.tokenizer, self.longest)
+        return Translator(self.model, self.tokenizer, self.longest, back=(self.back,))
 
     def _validation_loss(self) -> Figure:
         examples = self.valid_examples
@@ -94,7 +97,7 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         given = (batch.source, batch.source_lengths, batch.target[:, :-1])
         target, pad = batch.target[:, 1:], self.tokenizer.pad
-        if isinstance(self.model, CopyingTranslator):
+        if isinstance(self.model, CopyingTranslator | MonotonicTranslator):
             return label_smoothed_loss(self.model(*given), target, pad, smoothing)
         output = self.model.output
         return output_loss(self.model.states(*given), output.weight, output.bias, target, pad, smoothing)

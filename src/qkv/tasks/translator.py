@@ -1,7 +1,7 @@
 """A trained translation model: translates source lines, and returns what each target token attended to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -11,6 +11,8 @@ from torch import Tensor
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import WordTable
+from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
 from qkv.errors import CheckpointError, ConfigError, DataError, error_message
@@ -19,7 +21,8 @@ from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
-from qkv.tasks.decoding import Decoding, decode
+from qkv.tasks.decoding import Decoding, as_stepper, decode
+from qkv.tasks.members import members_of
 from qkv.tasks.reading import Reading
 from qkv.tasks.trained_translation import load_translation
 
@@ -27,6 +30,7 @@ _BATCH_TOKENS = 4096
 _EOS_SHOWN = "<eos>"
 _CUT_SHOWN = "…"
 _GREEDY = Decoding()
+_FAR = 1 << 30
 
 
 @final
@@ -37,7 +41,7 @@ class Translation:
     Args:
         source: the given line.
         text: its translation.
-        score: the log-probability of the translation, in nats.
+        score: the log-probability of the translation, in nats; for models of both directions the mean of both sides'.
         finished: whether the model ended it; False if it was cut at the length limit.
         source_tokens, target_tokens: as the model sees them; the last target token is the end token, or "…" if the
             translation was cut.
@@ -68,6 +72,10 @@ class Translator:
         tokenizer: text to tokens and back.
         longest: maximum tokens of a source line.
         others: further networks with the same tokenizer; attention is read from `model` only.
+        back: for each network whether it writes right to left; none does by default. If some do, those of either
+            direction propose translations, and all score them (`qkv.decode.agreement`).
+        table: the columns of a line's source and features, and how symbols are joined to a translation; None if a line
+            is a source and symbols are those of the tokenizer.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -81,20 +89,24 @@ class Translator:
         tokenizer: Tokenizer,
         longest: int = 256,
         others: Sequence[TranslationModel] = (),
+        table: WordTable | None = None,
+        back: Sequence[bool] = (),
     ) -> None:
         self.model = model.eval()
         self.models = (self.model, *(other.eval() for other in others))
         self.tokenizer = tokenizer
         self.longest = longest
+        self.table = table
+        self.back = tuple(back) or (False,) * len(self.models)
 
     @classmethod
     def load(
         cls, run: str | Path | Sequence[str | Path], device: str | torch.device = "cpu", *, average: int = 1
     ) -> "Translator":
-        """Load the best checkpoint of a run, or one checkpoint; several runs form an ensemble.
+        """Load the best checkpoint of a run, or one checkpoint; several runs, or their folder, form an ensemble.
 
         Args:
-            run: run folder, or one checkpoint in it; or several.
+            run: run folder, or one checkpoint in it; or several; or the folder of an ensemble.
             device: compute device.
             average: number of newest checkpoints of each run whose weights are averaged; 1 uses the best checkpoint.
 
@@ -103,11 +115,12 @@ class Translator:
 
         Raises:
             CheckpointError: a checkpoint is missing, incomplete, corrupted or of another task; there are fewer than
-                `average`; or the runs have different tokenizers.
+                `average`; or the runs have different tokenizers or columns.
             ConfigError: the device is not available.
         """
         place = as_device(str(device))
-        runs = [run] if isinstance(run, str | Path) else run
+        given = [run] if isinstance(run, str | Path) else run
+        runs = [member for each in given for member in members_of(Path(each))]
         if not runs:
             raise CheckpointError(error_message("run", "at least one", "none", "Give the folder that training wrote."))
         found = [load_translation(Path(each), average) for each in runs]
@@ -116,8 +129,13 @@ class Translator:
             if other.tokenizer.to_json() != first.tokenizer.to_json():
                 hint = "Train the others with --tokenizer-from the first, or use each run alone."
                 raise CheckpointError(error_message(str(each), f"the tokenizer of {runs[0]}", "another one", hint))
+            if other.table != first.table:
+                hint = "Train all of them with the same columns and separators, or use each run alone."
+                raise CheckpointError(error_message(str(each), f"the columns of {runs[0]}", "other ones", hint))
         longest = min(each.longest for each in found)
-        return cls(first.model.to(place), first.tokenizer, longest, [each.model.to(place) for each in others])
+        models = [each.model.to(place) for each in others]
+        back = [each.back for each in found]
+        return cls(first.model.to(place), first.tokenizer, longest, models, first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -175,12 +193,29 @@ class Translator:
             DataError: a line is too long; the message gives its number.
             ConfigError: attention is requested of a model without attention.
         """
-        sources = [self._encode(line, number) for number, line in enumerate(lines, start=1)]
+        texts = [self.symbols(line, number) for number, line in enumerate(lines, start=1)]
+        sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
+        if how.sampling is not None and len(set(self.back)) > 1:
+            hint = "Translate with the runs of one direction."
+            raise ConfigError(error_message("--sample", "models of one direction", "models of both", hint))
         hypotheses = self._decode([source.ids for source in sources], how)
-        pairs = zip(lines, sources, hypotheses, strict=True)
+        rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
-            [self._translation(line, source, one, attention, how) for one in found] for line, source, found in pairs
+            [self._translation(line, text, source, one, attention, how) for one in found]
+            for line, text, source, found in rows
         ]
+
+    def symbols(self, line: str, number: int = 1) -> str:
+        """Return the text that the tokenizer reads: the line itself, or the symbols of its columns.
+
+        Args:
+            line: a line to translate.
+            number: its number, for messages.
+
+        Raises:
+            DataError: the line lacks a column, or a symbol in one.
+        """
+        return line if self.table is None or not line.strip() else self.table.source_symbols(line, f"line {number}")
 
     def attention(self, source: Sequence[int], target: Sequence[int], reading: Reading | None = None) -> Tensor:
         """Return the attention weights of each target token.
@@ -205,10 +240,12 @@ class Translator:
             )
         device = next(self.model.parameters()).device
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
-        target_1T = torch.tensor([[self.tokenizer.bos, *target]])
+        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
             self.model(source_1S.to(device), lengths.to(device), target_1T.to(device))
         weights_TS = (reading or Reading(layer)).of(trace.weights(layer)[0])
+        if self.back[0]:
+            weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
 
     def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
@@ -225,10 +262,16 @@ class Translator:
             return None
         device = next(self.model.parameters()).device
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
-        target_1T = torch.tensor([[self.tokenizer.bos, *target]], device=device)
+        written = reversed(target) if self.back[0] else target
+        target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
         shares, places = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
         pairs = zip(shares[0].tolist(), places[0].tolist(), strict=True)
-        return tuple(place if share > 0.5 else None for share, place in pairs)
+        found = tuple(place if share > 0.5 else None for share, place in pairs)
+        return found[::-1] if self.back[0] else found
+
+    def over(self, table: WordTable | None) -> "Translator":
+        """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
+        return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
 
     def _encode(self, line: str, number: int) -> OpenSource:
         copies = isinstance(self.model, CopyingTranslator)
@@ -264,19 +307,31 @@ class Translator:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
-        limit, never = how.limit(lengths_B), self.tokenizer.never_written
-        return decode(self.models, source_BS, lengths_B, keys, how, limit=limit, never=never, **settings)
+        settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
+        ahead, back = (
+            [m for m, turns in zip(self.models, self.back, strict=True) if turns is way] for way in (False, True)
+        )
+        # With both directions, each side proposes all that its beam finds.
+        wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
+        found = [decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)]
+        if not back:
+            return found[0]
+        if not ahead:
+            return [[turned(one) for one in row] for row in found[1]]
+        first, second = (as_stepper(some, how.mean) for some in (ahead, back))
+        both = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
+        return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *found)]
 
     def _translation(
-        self, line: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
+        self, line: str, symbols: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
     ) -> Translation:
         look = attention and bool(source.ids)
         ids, unknown = found.ids, source.unknown
         if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
-            ids, unknown = self._replaced(line, source, ids, how.unknown)
+            ids, unknown = self._replaced(symbols, source, ids, how.unknown)
         return Translation(
             source=line,
-            text=decode_open(ids, self.tokenizer, unknown),
+            text=self._written(decode_open(ids, self.tokenizer, unknown)),
             score=found.score,
             finished=found.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer, source.unknown)),
@@ -285,6 +340,9 @@ class Translator:
             ranked=found.ranked,
             origins=self.origins(source.ids, found.ids) if look else None,
         )
+
+    def _written(self, symbols: str) -> str:
+        return symbols if self.table is None else self.table.target_text(symbols)
 
     def _replaced(
         self, line: str, source: OpenSource, target: tuple[int, ...], reading: Reading
@@ -296,3 +354,26 @@ class Translator:
         words = (*source.unknown, *(written[place] for place in places))
         first = marks.size + len(source.unknown)
         return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words
+
+
+def columns_of(translator: Translator, source_col: int | None, features_col: int | None) -> Translator:
+    """Return a translator for lines of other columns.
+
+    Args:
+        translator: the translator.
+        source_col, features_col: numbers from 1; None for those of its training.
+
+    Raises:
+        ConfigError: it was not trained on columns, or a column is out of range.
+    """
+    if source_col is None and features_col is None:
+        return translator
+    table = translator.table
+    if table is None:
+        flag = "--features-col" if source_col is None else "--source-col"
+        hint = "Omit it: each line is a source."
+        raise ConfigError(error_message(flag, "a model that was trained on columns", "one of plain text", hint))
+    # Nothing is read from the column of the target, which may then hold anything.
+    source = table.source_col if source_col is None else source_col
+    features = table.features_col if features_col is None else features_col
+    return translator.over(replace(table, source_col=source, features_col=features, target_col=_FAR))

@@ -189,7 +189,8 @@ def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
 
 
 def _ids(found: Translator | Generator | Classifier, text: str, tokens: int | None) -> list[int]:
-    return list(_some(found.tokenizer.encode(text)[:tokens]))
+    symbols = found.symbols(text) if isinstance(found, Translator) else text
+    return list(_some(found.tokenizer.encode(symbols)[:tokens]))
 
 
 def _some(tokens: Sequence[T]) -> Sequence[T]:

@@ -1,0 +1,139 @@
+"""Tables of words with their pronunciations or inflections: columns of a TSV file, each split into symbols.
+
+A symbol is a letter, a phone or a feature. Within this library a text of symbols has one space between two of them, and
+a tokenizer of the kind "none" takes each as a token; a space that is itself a symbol is "▁". Features such as V and PST
+are written "[V]" and "[PST]", so that no letter is taken for one, and come before the source's own symbols: an encoder
+of both directions tells every letter about them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from qkv.data.corpus import LONGEST_LINE, Pair, read_lines
+from qkv.errors import ConfigError, DataError, error_message
+
+_SPACE_SHOWN = "▁"
+_PRIVATE = 0xF0000
+_SPACES = {
+    " ": _SPACE_SHOWN,
+    **{chr(n): chr(_PRIVATE + n) for n in range(0x3001) if chr(n).isspace() and n != ord(" ")},
+}
+"""What stands for each space of a symbol: the others are characters for private use, so that a text comes back."""
+_AS_SYMBOL = str.maketrans(_SPACES)
+_AS_SPACE = str.maketrans({shown: space for space, shown in _SPACES.items()})
+
+
+@final
+@dataclass(frozen=True)
+class WordTable:
+    """Where a table has its texts, and how they are split into symbols.
+
+    Args:
+        source_col: column of the source, from 1.
+        target_col: column of the target.
+        features_col: column of the features; 0 for none.
+        source_sep, target_sep, features_sep: what stands between two symbols; "" if each character is a symbol.
+
+    Raises:
+        ConfigError: a column is below its least number, or two are the same.
+
+    Source: the columns and separators of yoyodyne, with its defaults.
+
+    Example:
+        >>> table = WordTable(features_col=3)
+        >>> table.source_symbols("walk\\twalked\\tV;PST", "past.tsv:1")
+        '[V] [PST] w a l k'
+        >>> WordTable(target_sep=" ").target_text("ʃ a")
+        'ʃ a'
+    """
+
+    source_col: int = 1
+    target_col: int = 2
+    features_col: int = 0
+    source_sep: str = ""
+    target_sep: str = ""
+    features_sep: str = ";"
+
+    def __post_init__(self) -> None:
+        columns = {name: getattr(self, name) for name in ("source_col", "target_col", "features_col")}
+        for name, number in columns.items():
+            least = 0 if name == "features_col" else 1
+            if number < least:
+                hint = "Columns count from 1." if least else "Columns count from 1; 0 is for no features."
+                raise ConfigError(error_message(name, f"at least {least}", f"{number}", hint))
+        for name, other in (
+            ("target_col", "source_col"),
+            ("features_col", "source_col"),
+            ("features_col", "target_col"),
+        ):
+            if columns[name] == columns[other]:
+                expected = f"another column than {other}"
+                raise ConfigError(error_message(name, expected, f"{columns[name]}", "Give each text its own."))
+
+    def read(self, path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+        """Read a table.
+
+        Args:
+            path: the TSV file; `.gz` is decompressed.
+            longest: maximum characters per line.
+
+        Returns:
+            One pair of texts of symbols per line, in order.
+
+        Raises:
+            DataError: the file cannot be read, is empty or not UTF-8, or a line lacks a column, text in it, or a symbol
+                between two separators; the message gives file, line and column.
+
+        Example:
+            >>> from tempfile import TemporaryDirectory
+            >>> with TemporaryDirectory() as folder:
+            ...     path = Path(folder, "words.tsv")
+            ...     _ = path.write_text("chat\\tʃ a\\n")
+            ...     WordTable(target_sep=" ").read(path)
+            [Pair(source='c h a t', target='ʃ a', line=1)]
+        """
+        lines = read_lines(path, longest=longest, blank=True)
+        return [
+            Pair(self.source_symbols(line, where := f"{path}:{number}"), self.target_symbols(line, where), number)
+            for number, line in enumerate(lines, start=1)
+        ]
+
+    def source_symbols(self, line: str, where: str) -> str:
+        """Return the symbols of a line's source, after those of its features.
+
+        Args:
+            line: of the table; it may end before the target.
+            where: file and line, for messages.
+
+        Raises:
+            DataError: as for `read`.
+        """
+        cells = line.split("\t")
+        marks = _symbols(cells, self.features_col, self.features_sep, where) if self.features_col else []
+        return " ".join([*(f"[{mark}]" for mark in marks), *_symbols(cells, self.source_col, self.source_sep, where)])
+
+    def target_symbols(self, line: str, where: str) -> str:
+        """Return the symbols of a line's target; arguments and errors as for `source_symbols`."""
+        return " ".join(_symbols(line.split("\t"), self.target_col, self.target_sep, where))
+
+    def target_text(self, symbols: str) -> str:
+        """Return a target as the table writes it, from its symbols."""
+        return self.target_sep.join(symbols.split(" ")).translate(_AS_SPACE)
+
+
+def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> list[str]:
+    if column > len(cells):
+        got = f"{len(cells)} column{'s' if len(cells) > 1 else ''}"
+        hint = "Correct this line, or choose another column: they count from 1, with one tab between them."
+        raise DataError(error_message(where, f"text in column {column}", got, hint))
+    text, place = cells[column - 1], f"{where}, column {column}"
+    if not text.strip():
+        raise DataError(error_message(place, "text", "an empty column", "Fill it or delete the line."))
+    parts = text.split(separator) if separator else list(text)
+    if not all(parts):
+        expected = f"symbols with one {separator!r} between two of them"
+        hint = "Remove the separator that has no symbol on one side, or give another one."
+        raise DataError(error_message(place, expected, repr(text[:80]), hint))
+    return [part.translate(_AS_SYMBOL) for part in parts]

@@ -1,0 +1,99 @@
+"""Models that write left to right and models that write right to left decide together: each side proposes, both score.
+
+An early mistake misleads one side, a late mistake the other; what both find likely is wrong less often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.decode.forced import forced
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Stepper
+
+_ROWS = 512
+"""Proposals that are scored at a time."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Two models, or ensembles, of opposite directions over one vocabulary.
+
+    Args:
+        ahead: writes left to right.
+        back: writes right to left.
+        bos: the begin mark.
+        eos: the end token.
+
+    Source: Liu et al. 2016, "Agreement on Target-Bidirectional Neural Machine Translation", section 3.2.
+    """
+
+    ahead: Stepper[Any]
+    back: Stepper[Any]
+    bos: int
+    eos: int
+
+    def choose(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        ahead: Sequence[Sequence[Hypothesis]],
+        back: Sequence[Sequence[Hypothesis]],
+    ) -> list[list[Hypothesis]]:
+        """Rank what both sides propose by the mean of both sides' log-probabilities.
+
+        Args:
+            source: token ids (B, S).
+            lengths: (B,).
+            ahead: for each row the proposals of the first model.
+            back: for each row those of the second, as it wrote them: the last token first.
+
+        Returns:
+            For each row its different proposals in reading order, the best first. A score is the mean of both
+            log-probabilities, end token included; a proposal is finished if one side ended it.
+        """
+        rows = [_together(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
+        places = torch.tensor([row for row, found in enumerate(rows) for _ in found], dtype=torch.int64)
+        texts = [ids for found in rows for ids in found]
+        scores = [
+            score
+            for first in range(0, len(texts), _ROWS)
+            for score in self._scores(source, lengths, places[first : first + _ROWS], texts[first : first + _ROWS])
+        ]
+        ranked: list[list[Hypothesis]] = [[] for _ in rows]
+        for row, ids, score in zip(places.tolist(), texts, scores, strict=True):
+            ranked[row].append(Hypothesis(ids, score, rows[row][ids], ranked=score))
+        # The sort is stable: of equal proposals, that of the first side stays first.
+        return [sorted(found, key=lambda one: -one.score) for found in ranked]
+
+    def _scores(self, source: Tensor, lengths: Tensor, places: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
+        at = places.to(source.device)
+        sources, counts = source[at], lengths[at]
+        written = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
+        ahead, back = (
+            forced(model, sources, counts, some, bos=self.bos, eos=self.eos)
+            for model, some in zip((self.ahead, self.back), written, strict=True)
+        )
+        return [(ours.score + theirs.score) / 2 for ours, theirs in zip(ahead, back, strict=True)]
+
+
+def turned(found: Hypothesis) -> Hypothesis:
+    """Return the hypothesis of a model that writes right to left, in reading order.
+
+    Example:
+        >>> turned(Hypothesis((7, 8, 9), -1.0)).ids
+        (9, 8, 7)
+    """
+    return replace(found, ids=found.ids[::-1])
+
+
+def _together(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
+    """Return the proposals in reading order, each once, and whether a side ended it."""
+    found: dict[tuple[int, ...], bool] = {}
+    for one in (*ahead, *map(turned, back)):
+        found[one.ids] = found.get(one.ids, False) or one.finished
+    return found

@@ -1,0 +1,317 @@
+"""A translator with hard monotonic attention: it sums over all alignments that never go back."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, error_message
+from qkv.linalg.matmul import Linear
+from qkv.models import recurrence
+from qkv.models.cells import STEPS, Hidden, gates, hidden_of
+from qkv.models.checks import check_config, check_target, clean_source
+from qkv.nn.attention import Attention
+from qkv.nn.decoding.cache import Rows
+from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import score_name
+from qkv.nn.monotonic import (
+    MonotonicJumps,
+    MonotonicScores,
+    Transitions,
+    alignment_posterior,
+    first_position,
+    predicted_alignment,
+    wide,
+)
+from qkv.nn.recurrent.repeated import Repeated
+from qkv.nn.recurrent.repeated_attention import watched
+from qkv.normalizers.dense import Identity
+from qkv.scores.products import Dot
+
+_POSITIONS, _WEIGHTS = Dot(), Identity()
+_SCORES = ("bilinear", "additive", "dot", "scaled_dot")
+
+
+@final
+@dataclass(frozen=True)
+class MonotonicConfig:
+    """The sizes of a translator with hard monotonic attention.
+
+    Args:
+        size: size of the shared vocabulary.
+        alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not lie
+            before the last one; or "monotonic-1": it is predicted as a jump from the last one.
+        cell: plain RNN, gated recurrent unit, or long short-term memory.
+        score: "monotonic-0": score of decoder state and source position: "bilinear", "additive", "dot" or "scaled_dot",
+            in any spelling of `qkv.nn.Mechanism`.
+        jumps: "monotonic-1": the longest jump; 5 as in the authors' code.
+        embedding: width of embeddings.
+        hidden: width of the decoder's state, and of each direction of the encoder's.
+        attention: A, the hidden width of an additive score.
+        dropout: on embeddings, the memory and the output layer.
+        tied: whether the output layer shares the embedding's weights.
+        copy: "none": copying words is not offered.
+
+    Raises:
+        ConfigError: a name is unknown, a size is below one, a dropout is outside [0, 1), or a setting belongs to the
+            other alignment.
+    """
+
+    size: int
+    alignment: Literal["monotonic-0", "monotonic-1"] = "monotonic-0"
+    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    score: str = "bilinear"
+    jumps: int = 5
+    embedding: int = 256
+    hidden: int = 512
+    attention: int = 256
+    dropout: float = 0.3
+    tied: bool = True
+    copy: Literal["none"] = "none"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", score_name(self.score))
+        if self.score not in _SCORES:
+            expected = "bilinear, additive, dot or scaled_dot with a monotonic alignment"
+            hint = "Choose one of them, or omit --alignment."
+            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+        check_config(self)
+        first = self.alignment == "monotonic-1"
+        if first and self.score != "bilinear":
+            hint = 'Omit it, or choose the alignment "monotonic-0".'
+            expected = 'no score with "monotonic-1", which predicts jumps'
+            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+        if not first and self.jumps != 5:
+            hint = 'Omit it, or choose the alignment "monotonic-1".'
+            raise ConfigError(error_message("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint))
+
+
+class MonotonicState(NamedTuple):
+    """What the decoder knows between two steps; B rows of S + 1 positions, the last real one of each the end.
+
+    Attributes:
+        hidden: the cell's state, (B, M).
+        keys: what transitions read of each position, (B, S + 1, F).
+        memory: what the prediction of tokens reads of each position, (B, S + 1, E).
+        lengths: real positions, the end included (B,).
+        joint: log P(a_t = j, y_t = n | the tokens before), (B, S + 1, N); None before the first step.
+    """
+
+    hidden: Hidden
+    keys: Tensor
+    memory: Tensor
+    lengths: Tensor
+    joint: Tensor | None = None
+
+
+@final
+class MonotonicTranslator(nn.Module):
+    """A bidirectional encoder, and a decoder that writes each token from one source position, which never moves back.
+
+    With h_j the encoder's state at position j, s_t = cell(s_{t−1}, y_{t−1}) the decoder's and a_t the position,
+
+        p(y_t | a_t, y_<t, x) = softmax(W_o tanh(W [s_t; h_{a_t}; y_{t−1}])),
+        p(a_t | a_{t−1}, y_<t, x) by `qkv.nn.monotonic`: the scores e_tj = score(s_t, h_j) for order 0, and for order 1
+        jumps of a_t − a_{t−1} with logits U [s_t; h_{a_{t−1}}].
+
+    The positions are summed over exactly, in training and in decoding. A learned state after the last position is
+    where the end token can be written from.
+
+    `qkv.record` sees the alignment posterior P(a_t | x, y) of the given target in `forward`, where a target's last
+    token, which nothing follows, counts as unknown; and in `step` the prediction P(a_t | x, y_1 … y_{t−1}). Weights on
+    the end are left out, so a row may add up to less than 1.
+
+    Memory of `forward` and its gradient: B·T·(S + 1)·(E + 2N) numbers, E the width of embeddings.
+
+    Args:
+        config: its sizes.
+        padding: the id of padding in targets, which the posterior does not take for a token.
+
+    Source: Wu and Cotterell 2019, "Exact Hard Monotonic Attention for Character-Level Transduction"; the end as a
+        position is the end mark of the source in the authors' code.
+
+    Example:
+        >>> model = MonotonicTranslator(MonotonicConfig(size=20, embedding=8, hidden=8))
+        >>> source, target = torch.randint(4, 20, (2, 5)), torch.randint(4, 20, (2, 6))
+        >>> model(source, torch.tensor([5, 3]), target).shape
+        torch.Size([2, 6, 20])
+    """
+
+    def __init__(self, config: MonotonicConfig, padding: int = 0) -> None:
+        super().__init__()
+        self.config, self.padding = config, padding
+        width, hidden = config.embedding, config.hidden
+        self.embed = nn.Embedding(config.size, width)
+        module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
+        self.encoder = module(width, hidden, batch_first=True, bidirectional=True)
+        self.end = nn.Parameter(torch.empty(2 * hidden))
+        self.bridge = Linear(2 * hidden, hidden)
+        self.from_embedding = Linear(width, gates(config.cell) * hidden)
+        self.from_hidden = Linear(hidden, gates(config.cell) * hidden)
+        self.moves: MonotonicScores | MonotonicJumps
+        if config.alignment == "monotonic-0":
+            self.moves = MonotonicScores(hidden, 2 * hidden, config.attention, config.score)
+        else:
+            self.moves = MonotonicJumps(hidden, 2 * hidden, config.jumps)
+        self.read_state = Linear(hidden + width, width)
+        self.read_memory = Linear(2 * hidden, width, bias=False)
+        self.output = Linear(width, config.size)
+        self.attention = Attention()
+        self.dropout = Dropout(config.dropout)
+        self.rows = Rows()
+        self.reset_parameters()
+
+    @property
+    def alignment_layer(self) -> str:
+        """The name of the attention that shows the alignment."""
+        return "attention"
+
+    def reset_parameters(self) -> None:
+        """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
+        for name, parameter in self.named_parameters():
+            if name.startswith("moves."):
+                continue
+            if parameter.ndim < 2:
+                nn.init.zeros_(parameter)
+            elif "_hh_" in name or name.startswith("from_hidden"):
+                for block in parameter.data.split(self.config.hidden):  # type: ignore[no-untyped-call]
+                    nn.init.orthogonal_(block)
+            else:
+                nn.init.xavier_uniform_(parameter)
+        nn.init.normal_(self.end, std=0.1)
+        nn.init.normal_(self.embed.weight, std=self.config.embedding**-0.5)
+        if self.config.tied:
+            self.output.weight = self.embed.weight
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """Predict each next target token, given the ones before it. Their sum is the exact log-marginal of a target.
+
+        Args:
+            source: token ids (B, S), int64; entries at or after a row's length are never read.
+            source_lengths: (B,), int64.
+            target: token ids (B, T): the begin token first.
+
+        Returns:
+            Log-probabilities, (B, T, N).
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        state = self.start(source, source_lengths)
+        check_target(target, source.shape[0], self.config.size)
+        moves, emitted, ahead, _ = self._advance(target, state)
+        if watched(self.attention):
+            self._show(alignment_posterior(moves, self._observed(target, emitted)), state)
+        return _mixed(ahead, emitted).logsumexp(2)
+
+    def start(self, source: Tensor, lengths: Tensor) -> MonotonicState:
+        """Encode the source.
+
+        Args:
+            source: token ids (B, S), int64.
+            lengths: (B,), int64, from 0 to S.
+
+        Returns:
+            The state before the first step.
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        ids, real = clean_source(source, lengths, self.config.size)
+        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
+        states, last = recurrence.run(self.encoder, self.dropout(self.embed(ids)), lengths)
+        inside = nn.functional.pad(torch.where(real[..., None], states, 0), (0, 0, 0, 1))
+        at_end = torch.arange(inside.shape[1], device=ids.device) == lengths[:, None]
+        values = self.dropout(torch.where(at_end[..., None], self.end.to(inside.dtype), inside))
+        summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
+        # The state keeps the parameters' precision under autocast: it is added to at every step.
+        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
+        hidden = hidden_of(self.config.cell, first)
+        return MonotonicState(hidden, self.moves.project_key(values), self.read_memory(values), lengths + 1)
+
+    def step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
+        """Read the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            Log-probabilities (B, N), and the state that includes `tokens`.
+        """
+        _, emitted, ahead, after = self._advance(tokens[:, None], state)
+        joint = _mixed(ahead, emitted)[:, 0]
+        if watched(self.attention):
+            self._show(ahead.exp(), state)
+        return joint.logsumexp(1), after._replace(joint=joint)
+
+    def select(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
+        """Take rows of a state: fewer, repeated, or in another order."""
+        rows = self.rows(rows)
+        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
+        keys, memory, lengths = (part.index_select(0, rows) for part in (state.keys, state.memory, state.lengths))
+        joint = None if state.joint is None else state.joint.index_select(0, rows)
+        return MonotonicState(hidden, keys, memory, lengths, joint)
+
+    def fork(self, state: MonotonicState, rows: Tensor, width: int) -> MonotonicState:
+        """Select rows, and repeat each `width` times."""
+        return self.select(state, rows.repeat_interleave(width))
+
+    def regroup(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
+        """Select rows of a forked state."""
+        return self.select(state, rows)
+
+    def _advance(self, target: Tensor, state: MonotonicState) -> tuple[Transitions, Tensor, Tensor, MonotonicState]:
+        """Return transitions, log p(y_t | a_t) (B, T, S + 1, N), log P(a_t | tokens before) and the state after."""
+        y_BTE = self.dropout(self.embed(target))
+        s_BTM, hidden = self._run(y_BTE, state.hidden)
+        moves = self.moves(s_BTM, state.keys, state.lengths)
+        together = self.read_state(torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
+        emitted = wide(self.output(self.dropout(torch.tanh(together)))).log_softmax(-1)
+        if state.joint is None:
+            before = first_position(moves, emitted)
+        else:
+            chosen = _of_tokens(state.joint, target[:, 0])
+            before = chosen - chosen.logsumexp(1, keepdim=True)
+        observed = _of_tokens(emitted[:, :-1], target[:, 1:])
+        ahead = predicted_alignment(moves, before, observed)
+        return moves, emitted, ahead, state._replace(hidden=hidden)
+
+    def _run(self, y_BTE: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        inputs = self.from_embedding(y_BTE).unbind(1)
+        from_hidden, states = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs)), []
+        for given in inputs:
+            hidden = STEPS[self.config.cell](given, from_hidden(hidden[0]), hidden)
+            states.append(hidden[0])
+        return torch.stack(states, 1), hidden
+
+    def _observed(self, target: Tensor, emitted: Tensor) -> Tensor:
+        """Return log p(y_t | a_t) of the given tokens, 0 where none is known: after the last one, and for padding."""
+        found = _of_tokens(emitted[:, :-1], target[:, 1:])
+        known = torch.where((target[:, 1:] != self.padding)[..., None], found, 0)
+        return nn.functional.pad(known, (0, 0, 0, 1))
+
+    def _show(self, weights_BTS: Tensor, state: MonotonicState) -> None:
+        """Let the hooks of the attention see weights on positions: queries are the weights, keys the positions."""
+        inside = weights_BTS[..., :-1].masked_fill(_after(state.lengths - 1, weights_BTS), 0)
+        rows, _, positions = inside.shape
+        each = torch.eye(positions, dtype=inside.dtype, device=inside.device).expand(rows, -1, -1)
+        values = state.memory[:, :-1].to(inside.dtype)
+        self.attention(inside, each, values, score=_POSITIONS, normalizer=_WEIGHTS)
+
+
+def _mixed(ahead: Tensor, emitted: Tensor) -> Tensor:
+    """Return log P(a_t = j, y_t = n), (B, T, S + 1, N)."""
+    return ahead[..., None] + emitted
+
+
+def _of_tokens(emitted: Tensor, tokens: Tensor) -> Tensor:
+    """Look up tokens (...) in log-probabilities (..., S, N): (..., S)."""
+    places = tokens[..., None, None].expand(*emitted.shape[:-1], 1)
+    return emitted.gather(-1, places)[..., 0]
+
+
+def _after(lengths: Tensor, weights_BTS: Tensor) -> Tensor:
+    places = torch.arange(weights_BTS.shape[-1] - 1, device=lengths.device)
+    return (places >= lengths[:, None])[:, None]

@@ -1,0 +1,157 @@
+"""Location-sensitive attention: the score reads where the step before attended."""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.errors import ConfigError, error_message
+from qkv.linalg.session import Session
+from qkv.masks.base import Mask
+from qkv.nn.attention import Attention
+from qkv.nn.scores import xavier_uniform
+from qkv.normalizers.base import Normalizer
+from qkv.scores.products import Dot, project
+from qkv.scores.sums import Additive
+
+_POSITIONS = Dot()
+
+
+@final
+class LocationScore(nn.Module):
+    """e_j = vᵀ tanh(W s + V h_j + U f_j + b) with f = F ∗ α, α the weights of the step before.
+
+    The convolution is that of `torch.nn.functional.conv1d` with zeros beyond both ends: f_jc = Σ_d F_cd α_{j+d} for d
+    from −r to r. The first step's α is 1 at the first position, as in the authors' code.
+
+    Args:
+        query_width: width of the decoder's states s.
+        key_width: width of the encoder's states h.
+        hidden: A, the width of the hidden layer.
+        filters: number of filters; 10 as in the paper.
+        reach: r, positions that a filter sees on each side.
+
+    Raises:
+        ConfigError: no filters, or a negative reach.
+
+    Source: Chorowski et al. 2015, "Attention-Based Models for Speech Recognition", eq. 8 and 9; the first alignment:
+        `initial_glimpses` in rizar/attention-lvcsr.
+
+    Example:
+        >>> score = LocationScore(query_width=3, key_width=4, hidden=5)
+        >>> keys = score.project_key(torch.randn(2, 6, 4))
+        >>> score(score.project_query(torch.randn(2, 3)), keys, score.first_alignment(keys)).shape
+        torch.Size([2, 6])
+    """
+
+    def __init__(self, query_width: int, key_width: int, hidden: int, filters: int = 10, reach: int = 5) -> None:
+        super().__init__()
+        if filters < 1 or reach < 0:
+            got = f"{filters} filters, reach {reach}"
+            raise ConfigError(error_message("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5."))
+        self.vector = nn.Parameter(torch.empty(hidden))
+        self.query_weight = nn.Parameter(torch.empty(hidden, query_width))
+        self.key_weight = nn.Parameter(torch.empty(hidden, key_width))
+        self.bias = nn.Parameter(torch.empty(hidden))
+        self.filters = nn.Parameter(torch.empty(filters, 1, 2 * reach + 1))
+        self.location_weight = nn.Parameter(torch.empty(hidden, filters))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize all matrices by Glorot's rule, the bias with zeros."""
+        for weight in (self.query_weight, self.key_weight, self.filters, self.location_weight):
+            xavier_uniform(weight)
+        xavier_uniform(self.vector.data[None, :])
+        nn.init.zeros_(self.bias)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Compute W s."""
+        return project(query, self.query_weight)
+
+    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+        """Compute V h + b, once per source."""
+        return project(key, self.key_weight) + self.bias
+
+    def features(self, alignment: Tensor) -> Tensor:
+        """Compute f: (B, S) to (B, S, filters)."""
+        reach = self.filters.shape[-1] // 2
+        return F.conv1d(alignment[:, None].to(self.filters.dtype), self.filters, padding=reach).mT
+
+    def forward(self, query: Tensor, keys: Tensor, alignment: Tensor) -> Tensor:
+        """Compute the scores of one step.
+
+        Args:
+            query: from `project_query`, (B, A).
+            keys: from `project_key`, (B, S, A).
+            alignment: α, the weights of the step before (B, S).
+
+        Returns:
+            e (B, S).
+        """
+        shifted = keys + project(self.features(alignment), self.location_weight)
+        return Additive(self.vector)(query[:, None], shifted)[:, 0]
+
+    def first_alignment(self, keys: Tensor) -> Tensor:
+        """Return α before the first step, (B, S), for keys (B, S, A)."""
+        found = keys.new_zeros(keys.shape[:2])
+        found[:, 0] = 1.0
+        return found
+
+
+@final
+class LocationSteps:
+    """The steps of one loop, each of which reads the alignment of the one before.
+
+    The module normalizes and averages: its query is a row of scores e, its keys are the positions, one-hot, so that
+    query times key is e_j. A recording thus shows the weights that were used.
+
+    Args:
+        attention: with `also="weights"`.
+        score: the score.
+        mask: where queries may attend, the same in all steps.
+        keys: from `score.project_key`, (B, S, A).
+        values: (B, S, V).
+        alignment: α before the first step, (B, S).
+        normalizer: of the scores; None for that of the attention.
+
+    Attributes:
+        alignment: that of the last step.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        score: LocationScore,
+        mask: Mask | None,
+        keys: Tensor,
+        values: Tensor,
+        alignment: Tensor,
+        normalizer: Normalizer | None = None,
+    ) -> None:
+        self.alignment = alignment
+        self._normalizer = normalizer
+        self._attention, self._score, self._mask, self._keys, self._values = attention, score, mask, keys, values
+
+    def __call__(self, query: Tensor) -> Tensor:
+        """Take the next steps.
+
+        Args:
+            query: s (B, T, M).
+
+        Returns:
+            The contexts (B, T, V).
+        """
+        contexts = [self._step(each) for each in self._score.project_query(query).unbind(1)]
+        return torch.cat(contexts, 1)
+
+    def _step(self, query: Tensor) -> Tensor:
+        scores = self._score(query, self._keys, self.alignment)
+        rows, size = scores.shape
+        positions = torch.eye(size, dtype=scores.dtype, device=scores.device).expand(rows, -1, -1)
+        values = self._values.to(scores.dtype)
+        how = {"score": _POSITIONS, "normalizer": self._normalizer, "mask": self._mask}
+        context, weights = self._attention(scores[:, None], positions, values, **how)
+        self.alignment = weights[:, 0]
+        found: Tensor = context
+        return found

@@ -1,0 +1,111 @@
+"""The folder of an ensemble: a run for each member, and a file that lists them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+from qkv.checkpoint.disk import make_folder, replace_file
+from qkv.checkpoint.plain import decode, encode
+from qkv.errors import CheckpointError, ConfigError, error_message
+
+Direction = Literal["ahead", "back"]
+_FILE = "ensemble.json"
+_FORMAT = "qkv ensemble 1"
+_LARGEST = 1 << 20
+_MOST = 100
+
+
+@final
+@dataclass(frozen=True)
+class Members:
+    """How many models are trained by one command.
+
+    Args:
+        models: number of models, whose seeds count up from the run's seed; they translate together.
+        both_directions: whether half of them write right to left; then their number must be even.
+
+    Raises:
+        ConfigError: the number is out of range, or odd with both directions.
+
+    Example:
+        >>> Members(4, both_directions=True).directions
+        ('ahead', 'ahead', 'back', 'back')
+    """
+
+    models: int = 1
+    both_directions: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.models <= _MOST:
+            hint = "4 suit most tasks; 1 is a single model."
+            raise ConfigError(error_message("ensemble.models", f"from 1 to {_MOST}", f"{self.models}", hint))
+        if self.both_directions and self.models % 2:
+            hint = "Half of them write right to left: use --ensemble 2 or 4."
+            expected = "an even number with both directions"
+            raise ConfigError(error_message("ensemble.models", expected, f"{self.models}", hint))
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The direction in which each member writes."""
+        ahead = self.models // 2 if self.both_directions else self.models
+        return tuple("ahead" if place < ahead else "back" for place in range(self.models))
+
+
+def write_members(out: Path, names: list[str]) -> None:
+    """List the members of an ensemble, before the first is trained; for a single model, check that there is no list.
+
+    Args:
+        out: the ensemble's folder.
+        names: the folders in it; none for a single model.
+
+    Raises:
+        CheckpointError: the folder holds another ensemble or a single run, or cannot be written.
+    """
+    path = out / _FILE
+    if path.exists() and members_of(out) != [out / name for name in names]:
+        hint = "Give another folder, or the settings of its first training."
+        expected = f"an ensemble of {len(names)}" if names else "the folder of a single run"
+        raise CheckpointError(error_message(str(out), expected, "an ensemble of other members", hint))
+    if not names:
+        return
+    if not path.exists() and out.is_dir() and any(out.iterdir()):
+        hint = "Give another folder."
+        raise CheckpointError(error_message(str(out), "an empty folder for an ensemble", "one with other files", hint))
+    make_folder(out)
+    replace_file(path, encode({"format": _FORMAT, "members": list[Any](names)}, _FILE))
+
+
+def members_of(run: Path) -> list[Path]:
+    """Return the runs of an ensemble's folder, or the run itself.
+
+    Args:
+        run: a folder.
+
+    Raises:
+        CheckpointError: the list of members is not one that `write_members` writes.
+
+    Example:
+        >>> members_of(Path("/nowhere"))
+        [PosixPath('/nowhere')]
+    """
+    path = run / _FILE
+    try:
+        if not path.is_file():
+            return [run]
+        with path.open("rb") as stream:
+            listed = decode(stream.read(_LARGEST), str(path))
+    except OSError as error:
+        raise _wrong(path, str(error)) from error
+    names = listed.get("members") if isinstance(listed, dict) and listed.get("format") == _FORMAT else None
+    if not isinstance(names, list) or not 1 <= len(names) <= _MOST or not all(_name(name) for name in names):
+        raise _wrong(path, "another content")
+    return [run / name for name in names]
+
+
+def _name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
+
+
+def _wrong(path: Path, got: str) -> CheckpointError:
+    hint = "Train it again by the same command, or give the runs themselves."
+    return CheckpointError(error_message(str(path), "a list of an ensemble's members", got[:200], hint))

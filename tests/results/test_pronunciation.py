@@ -1,0 +1,65 @@
+"""Pronunciation from the plain TSV: one command trains, and single models and ensemble are scored."""
+
+import json
+from pathlib import Path
+
+import pytest
+from results.pronunciation import ROWS, SpokenRow, judge, run_row, section
+
+from qkv.data.corpus import Pair
+from qkv.tasks.translator import Translation
+from results import pronunciation
+
+SETTINGS = """
+[data]
+target_sep = " "
+[model]
+kind = "gru"
+embedding = 8
+hidden = 8
+attention = 8
+[training]
+steps = 3
+tokens = 256
+warmup = 1
+validate_every = 3
+"""
+
+
+def said(text: str) -> Translation:
+    return Translation("c h a t", text, 0.0, True, ("c",), ("ʃ",))
+
+
+def test_a_word_is_wrong_as_a_whole_and_phones_are_counted() -> None:
+    pairs = [Pair("c h a t", "ʃ a", 1), Pair("m o i", "m w a", 2)]
+    figures = judge([said("ʃ a"), said("m a")], pairs)
+    assert figures == {"wrong": 50.0, "phone_errors": pytest.approx(20.0)}
+
+
+def test_a_row_trains_by_its_command_and_stands_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data" / "g2p_sigmorphon2021"
+    folder.mkdir(parents=True)
+    words = "".join(f"{a}{b}\t{a} {b}ː\n" for a in "maison" for b in "chatek")
+    for part in ("train", "dev"):
+        (folder / f"xxx_{part}.tsv").write_text(words, encoding="utf-8")
+    row = SpokenRow("pronunciation_xxx", "Language", "xxx", "speech.toml", 2, (50.0, 1.0))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "speech.toml").write_text(SETTINGS)
+    monkeypatch.setattr(pronunciation, "ROOT", tmp_path)
+    monkeypatch.setattr(pronunciation, "ROWS", (row,))
+    assert section() == "", "not run yet"
+    run_row(row, tmp_path / "data", tmp_path / "run", train=True)
+    record = json.loads(row.record.read_text(encoding="utf-8"))
+    assert list(record["alone"]) == ["0-ahead", "1-back"]
+    assert "--ensemble 2 --both-directions" in record["commands"][0]
+    assert (row.kept / "metrics-1-back.jsonl").exists()
+    page = section()
+    assert f"**{record['ensemble']['wrong']:.2f}** | 50.00" in page
+    assert str(tmp_path) not in page, "no folder of this machine"
+
+
+def test_every_language_has_settings() -> None:
+    for row in ROWS:
+        assert (pronunciation.ROOT / "results" / row.settings).exists()
+        assert row.models % 2 == 0
+    assert len({row.name for row in ROWS}) == len(ROWS)

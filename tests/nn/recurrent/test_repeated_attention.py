@@ -14,7 +14,7 @@ from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.recurrent import repeated_attention
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
-from qkv.scores import Additive, Gaussian, ScaledDot
+from qkv.scores import Additive, Gaussian, ScaledDot, Uniform
 from qkv.scores.base import Score
 
 STEPS, ROWS, KEYS, WIDTH = 4, 64, 33, 32
@@ -66,6 +66,16 @@ def test_gradients_are_those_of_each_step_by_itself(name: str, padded: bool) -> 
     mine, other = (torch.autograd.grad(sum(s.sin().sum() for s in states), wanted) for states in found)
     for one, two in zip(mine, other, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
+
+
+def test_average_pooling_gives_the_keys_zero_gradient() -> None:
+    query, key, value, _ = given()
+    mask = Lengths(torch.arange(ROWS) % KEYS + 1)
+    losses = [sum(s.sin().sum() for s in run(Uniform(), mask, query, key, value)) for run in (ours, theirs)]
+    of_key, of_value = torch.autograd.grad(losses[0], (key, value))
+    (expected,) = torch.autograd.grad(losses[1], value)
+    assert not of_key.any()
+    torch.testing.assert_close(of_value, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_a_mask_that_changes_before_the_backward_pass_raises() -> None:

@@ -130,7 +130,8 @@ class _Memory(torch.autograd.Function):
         # The backward pass runs outside of the autocast that the steps ran in.
         with torch.enable_grad(), ctx.precision():
             output = ctx.attend(query.detach(), *given)
-        found = torch.autograd.grad(output, given, grad.detach())
+        # Average pooling does not look at the keys: their gradient is zero.
+        found = torch.autograd.grad(output, given, grad.detach(), materialize_grads=True)
         once = [_Once.apply(gradient, grad) for gradient in found]  # type: ignore[no-untyped-call]
         return *once, None, None, None, *(None for _ in masks)
 

@@ -10,6 +10,7 @@ from results import (
     labels,
     language,
     long_copying,
+    mechanisms_page,
     pointing,
     pronunciation,
     regression,
@@ -47,6 +48,7 @@ def write_table(path: Path) -> None:
         pointing,
         copying,
         long_copying,
+        mechanisms_page,
     )
     sections = "".join(family.section() for family in families)
     path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{sections}".rstrip() + "\n", encoding="utf-8")

@@ -1,0 +1,292 @@
+"""Train every score, normalizer and model to reverse short strings, and show which combinations learn.
+
+    python -m results.mechanisms                        train what has no stored figures yet, then write docs/results.md
+    python -m results.mechanisms --model gru            one model; may be given several times
+    python -m results.mechanisms --at-most 20           at most 20 trainings
+
+Figures are stored in `results/runs/mechanisms` after each training. Ctrl-C loses only the training in progress: run the
+command again to continue. Each training has a fixed number of updates on one thread, so it can be repeated; the
+processor time is stored with its figures.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qkv.data.corpus import Pair
+from qkv.data.reverse import generate
+from qkv.errors import ConfigError, TrainingError
+from qkv.metrics.matches import exact_match
+from qkv.nn.mechanism import NORMALIZERS, SCORES, Mechanism
+from qkv.tasks.training import load_settings, train
+from qkv.tasks.translator import Translator
+
+ROOT = Path(__file__).parent.parent
+CONTROLS = ("none", "uniform")
+
+Figures = dict[str, Any]
+
+
+class Cell(NamedTuple):
+    """A combination to train.
+
+    Attributes:
+        model: its name in the settings.
+        score: its name; "none" for no attention.
+        normalizer: its name.
+    """
+
+    model: str
+    score: str
+    normalizer: str
+
+    @property
+    def mechanism(self) -> str:
+        """Score and normalizer, as the key of the stored figures."""
+        return f"{self.score} {self.normalizer}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is trained.
+
+    Args:
+        settings: the parsed `mechanisms.toml`.
+    """
+
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def read(cls) -> "Grid":
+        """Read `results/mechanisms.toml`."""
+        return cls(tomllib.loads((ROOT / "results" / "mechanisms.toml").read_text(encoding="utf-8")))
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the models."""
+        return list(self.settings["models"])
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of each cell."""
+        return list(self.settings["seeds"])
+
+    def controls(self) -> list[Cell]:
+        """Return the cells without attention, or with the same weight for every key."""
+        return [cell for model in self.models for cell in self._of_scores(model, CONTROLS)]
+
+    def defaults(self) -> list[Cell]:
+        """Return each other score with its default normalizer in each model."""
+        scores = [score for score in SCORES if score not in CONTROLS]
+        return [cell for model in self.models for cell in self._of_scores(model, scores)]
+
+    def others(self) -> list[Cell]:
+        """Return the other normalizers, in the models that are trained with every one."""
+        names = [
+            (model, score, normalizer)
+            for model in self.settings["every_normalizer"]
+            for normalizer in NORMALIZERS
+            for score in SCORES
+            if score not in CONTROLS
+        ]
+        default = set(self.defaults())
+        return [cell for cell in (Cell(*each) for each in names) if cell not in default and _has_meaning(cell)]
+
+    def cells(self) -> list[Cell]:
+        """Return all cells."""
+        return [*self.controls(), *self.defaults(), *self.others()]
+
+    def trainings(self) -> Iterator[tuple[Cell, int]]:
+        """Yield cells and seeds, first what tells most: what each cell is judged by, then one seed of each cell."""
+        first, *more = self.seeds
+        yield from ((cell, seed) for seed in self.seeds for cell in self.controls())
+        for cells in (self.defaults(), self.others()):
+            yield from ((cell, first) for cell in cells)
+        for seed in more:
+            yield from ((cell, seed) for cell in (*self.defaults(), *self.others()))
+
+    def tables(self, model: str) -> Figures:
+        """Return all settings that the figures of a model depend on, except its mechanism and seed."""
+        own = self.settings["models"][model]
+        training = {**self.settings["training"], **{name: own[name] for name in ("steps", "warmup")}}
+        training |= {"validate_every": own["steps"], "log_every": own["steps"], "keep": 1}
+        return {"data": dict(self.settings["data"]), "training": training, "model": dict(own["model"])}
+
+    def _of_scores(self, model: str, scores: Sequence[str]) -> Iterator[Cell]:
+        decoder = self.settings["models"][model]["model"]["kind"]
+        for score in scores:
+            if score != "none" or decoder != "transformer":  # without attention, a Transformer reads no source
+                yield Cell(model, score, str(Mechanism(score=score).normalizer))
+
+
+def _has_meaning(cell: Cell) -> bool:
+    try:
+        Mechanism(score=cell.score, normalizer=cell.normalizer)
+    except ConfigError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Store:
+    """The stored figures, one file for each model.
+
+    Args:
+        folder: where the files are.
+    """
+
+    folder: Path
+
+    @classmethod
+    def kept(cls) -> "Store":
+        """Return the figures in the repository."""
+        return cls(ROOT / "results" / "runs" / "mechanisms")
+
+    def read(self, model: str) -> Figures:
+        """Return the settings, and the figures by mechanism and seed, of one model; both are empty if it has none."""
+        path = self._path(model)
+        found: Figures = {"settings": {}, "cells": {}}
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else found
+
+    def has(self, cell: Cell, seed: int) -> bool:
+        """Return whether a training has figures."""
+        return str(seed) in self.read(cell.model)["cells"].get(cell.mechanism, {})
+
+    def expect_settings(self, model: str, tables: Figures) -> None:
+        """Refuse to mix figures of different settings.
+
+        Raises:
+            SystemExit: the stored figures of the model have other settings.
+        """
+        if self.read(model)["settings"] not in ({}, tables):
+            raise SystemExit(f"{self._path(model)} has figures of other settings: delete it, or restore the settings.")
+
+    def add(self, cell: Cell, seed: int, tables: Figures, figures: Figures) -> None:
+        """Store the figures of one training; the file is replaced as a whole."""
+        record = self.read(cell.model)
+        record["settings"] = tables
+        record["machine"] = f"{os.cpu_count()} cores, 1 thread, PyTorch {torch.__version__}"
+        record["cells"].setdefault(cell.mechanism, {})[str(seed)] = figures
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self._path(cell.model).with_suffix(".new")
+        new.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        new.replace(self._path(cell.model))
+
+    def _path(self, model: str) -> Path:
+        return self.folder / f"{model}.json"
+
+
+def run(grid: Grid, store: Store, models: Sequence[str], at_most: int | None = None) -> None:
+    """Train what has no figures yet, and store the figures of each training.
+
+    Args:
+        grid: what to train.
+        store: where figures are stored.
+        models: the models to train.
+        at_most: the largest number of trainings; None for no limit.
+
+    Raises:
+        SystemExit: the stored figures have other settings.
+    """
+    for model in models:
+        store.expect_settings(model, grid.tables(model))
+    missing = [(cell, seed) for cell, seed in grid.trainings() if cell.model in models and not store.has(cell, seed)]
+    for cell, seed in missing[:at_most]:
+        tables = grid.tables(cell.model)
+        figures = one_training(cell, seed, tables)
+        if figures is None:
+            return
+        store.add(cell, seed, tables, figures)
+        print(*cell, seed, json.dumps(figures), flush=True)
+
+
+def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
+    """Train one cell as `qkv train translate` does, and reverse new strings.
+
+    Args:
+        cell: model, score and normalizer.
+        seed: of weights and batches; the strings are the same for every seed.
+        tables: the settings, as of `Grid.tables`.
+
+    Returns:
+        In percent of new strings, those written exactly, and the letters in their right place; and the processor time
+        of the training. If the loss or a gradient became infinite, 0 and the message. None if interrupted.
+    """
+    sizes = tables["data"]
+    train_pairs, valid_pairs, test_pairs = _splits(sizes)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = {
+            "data": _file(folder / "train.tsv", train_pairs),
+            "valid_data": _file(folder / "valid.tsv", valid_pairs),
+        }
+        model = {**tables["model"], "score": cell.score, "normalizer": cell.normalizer}
+        training = {**tables["training"], "seed": seed}
+        settings = load_settings({"data": files, "tokenizer": {"kind": "char"}, "model": model, "training": training})
+        start = time.process_time()
+        try:
+            outcome = train(settings, folder / "run")
+        except TrainingError as error:
+            return {"exact": 0.0, "letters": 0.0, "stopped": str(error), **_since(start)}
+        used = _since(start)
+        if outcome.reason == "interrupted":
+            return None
+        found = Translator.load(folder / "run").translate_fully([pair.source for pair in test_pairs])
+    texts, answers = [each.text for each in found], [pair.target for pair in test_pairs]
+    return {"exact": exact_match(texts, answers).value, "letters": letters_in_place(texts, answers), **used}
+
+
+def letters_in_place(texts: Sequence[str], answers: Sequence[str]) -> float:
+    """Return the percentage of letters of the answers that the texts have at the same place.
+
+    Example:
+        >>> letters_in_place(["abd", ""], ["abc", "e"])
+        50.0
+    """
+    right = sum(a == b for text, answer in zip(texts, answers, strict=True) for a, b in zip(text, answer, strict=False))
+    return round(100 * right / sum(map(len, answers)), 2)
+
+
+def _splits(sizes: Mapping[str, int]) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Return strings for training, validation and testing, all different."""
+    count = sizes["train"] + sizes["validation"] + sizes["test"]
+    pairs = generate(count, sizes["seed"], shortest=sizes["shortest"], longest=sizes["longest"])
+    first, second = sizes["train"], sizes["train"] + sizes["validation"]
+    return pairs[:first], pairs[first:second], pairs[second:]
+
+
+def _file(path: Path, pairs: Sequence[Pair]) -> Path:
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
+    return path
+
+
+def _since(start: float) -> dict[str, float]:
+    return {"processor_seconds": round(time.process_time() - start, 1)}
+
+
+def main() -> None:
+    """Parse the command line, train, and write the page."""
+    grid = Grid.read()
+    parser = argparse.ArgumentParser(prog="python -m results.mechanisms", description=__doc__)
+    parser.add_argument("--model", choices=grid.models, action="append", help="one model; all by default")
+    parser.add_argument("--at-most", type=int, help="the largest number of trainings")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    run(grid, Store.kept(), given.model or grid.models, given.at_most)
+
+    from results.table import write_table
+
+    write_table(ROOT / "docs" / "results.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -102,17 +102,12 @@ class Grid:
         return [cell for cell in (Cell(*each) for each in names) if cell not in default and _has_meaning(cell)]
 
     def cells(self) -> list[Cell]:
-        """Return all cells."""
+        """Return all cells, those first by which the others are judged."""
         return [*self.controls(), *self.defaults(), *self.others()]
 
     def trainings(self) -> Iterator[tuple[Cell, int]]:
-        """Yield cells and seeds, first what tells most: what each cell is judged by, then one seed of each cell."""
-        first, *more = self.seeds
-        yield from ((cell, seed) for seed in self.seeds for cell in self.controls())
-        for cells in (self.defaults(), self.others()):
-            yield from ((cell, first) for cell in cells)
-        for seed in more:
-            yield from ((cell, seed) for cell in (*self.defaults(), *self.others()))
+        """Yield cells and seeds: every cell with the first seed before any has the second."""
+        yield from ((cell, seed) for seed in self.seeds for cell in self.cells())
 
     def tables(self, model: str) -> Figures:
         """Return all settings that the figures of a model depend on, except its mechanism and seed."""

@@ -25,7 +25,7 @@ hidden = 8
 attention = 8
 [training]
 steps = 4
-learning_rate = 0.05
+learning_rate = 0.0005
 validate_every = 1
 keep = 3
 """

@@ -54,6 +54,15 @@ REASONS: Sequence[Reason] = (
         lambda cell: cell.normalizer == "sigmoid",
         "`sigmoid` weights each key on its own: no key gains weight at the expense of the others.",
     ),
+    Reason(
+        lambda cell: cell.score == "nonlocal_concat",
+        "`nonlocal-concat` ranks the keys by w_k·k alone, the same for every query: the query only decides which of "
+        "them the relu cuts off.",
+    ),
+    Reason(
+        lambda cell: cell.score in ("epanechnikov", "triangular"),
+        "`epanechnikov` and `triangular` end at the bandwidth: keys that lie beyond it get zero gradient.",
+    ),
 )
 """The first one that applies is given."""
 

@@ -8,15 +8,6 @@ import typer
 from qkv.cli.failure import guarded
 from qkv.cli.training import follow
 
-_ALIASES = {
-    "mlp": "additive",
-    "bahdanau": "additive",
-    "general": "bilinear",
-    "multiplicative": "bilinear",
-    "gaussian": "squared_distance",
-}
-"""Other names of scores; a normalized Gaussian kernel is the softmax of a squared distance."""
-
 _RENAMED = {
     "elements": "data.elements",
     "order": "data.order",
@@ -79,7 +70,11 @@ def train_point(
 
     Example: qkv train point --data sort.tsv --out runs/sort
     """
-    given = {**locals(), "tokenizer_from": None, "score": None if score is None else _ALIASES.get(score, score)}
+    given = {**locals(), "tokenizer_from": None}
+    from qkv.nn.mechanism import ALIASES
     from qkv.tasks import point_training
+
+    # A normalized Gaussian kernel is the softmax of a squared distance.
+    given["score"] = {**ALIASES, "gaussian": "squared_distance"}.get(score, score) if score else score
 
     follow(point_training, given, _RENAMED)

@@ -206,9 +206,7 @@ def _added(visibility: Visibility, problem: Problem, dtype: torch.dtype) -> Tens
     if seen is None:
         return None
     table = _table(seen, problem)
-    if not _calls_kernel(problem):
-        return table
-    return torch.where(table, torch.zeros((), dtype=dtype, device=table.device), -torch.inf)
+    return flash_operators.added(table, dtype) if _calls_kernel(problem) else table
 
 
 def _calls_kernel(problem: Problem) -> bool:

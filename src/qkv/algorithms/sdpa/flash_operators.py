@@ -47,10 +47,20 @@ def forward(
         tensor([[[0.6931, 0.6931]]])
     """
     if mask is not None and mask.dtype == torch.bool:
-        mask = torch.where(mask, query.new_zeros(()), -torch.inf)
+        mask = added(mask, query.dtype)
     query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
     output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
     return output, lse.detach()
+
+
+def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bool mask as the kernel takes it: 0 where a key is visible, −inf elsewhere.
+
+    Example:
+        >>> added(torch.tensor([True, False]), torch.float32)
+        tensor([0., -inf])
+    """
+    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), -torch.inf)
 
 
 def backward(

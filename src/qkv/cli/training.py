@@ -30,7 +30,7 @@ class Recipe(Protocol):
 
 
 class _Run(NamedTuple):
-    """The flags that set nothing in the configuration.
+    """The flags of a command that are not settings of the run.
 
     Attributes:
         config: settings as a TOML file.

@@ -94,7 +94,7 @@ STEPS: Mapping[str, Callable[[Tensor, Tensor, Hidden], Hidden]] = MappingProxyTy
 
 @final
 class LayerAbove(nn.Module):
-    """The parameters of a cell that reads the states of another one.
+    """The parameters of a recurrent layer whose inputs are the states of the layer below.
 
     Args:
         cell: the kind of cell.

@@ -228,7 +228,7 @@ def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Pro
 
 
 def _best_of_symbols(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
-    """Put the fastest algorithm first by comparisons only, because symbolic sizes cannot be sorted."""
+    """Move the fastest algorithm to the front. Symbolic sizes can be compared but not sorted."""
     best, least = serving[0], times(problem, serving[0])[0]
     for other in serving[1:]:
         time = times(problem, other)[0]

@@ -161,7 +161,7 @@ class ElementPointer:
         self.model(batch.elements, batch.lengths, given)
 
     def evaluate(self, items: Sequence[Pointed], beam: int = 1) -> tuple[list[tuple[int, ...]], list[Figure]]:
-        """Score the model with the code of training.
+        """Score the model with the same code as in training.
 
         Args:
             items: lines with their targets.

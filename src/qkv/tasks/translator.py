@@ -311,7 +311,7 @@ class Translator:
         ahead, back = (
             [m for m, turns in zip(self.models, self.back, strict=True) if turns is way] for way in (False, True)
         )
-        # With both directions, each side proposes all that its beam finds.
+        # With both directions, the models of each direction propose every hypothesis of their beam.
         wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
         found = [decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)]
         if not back:

@@ -4,10 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
+KERNELS := $(VENV)/.demo-kernels
 
 .PHONY: demo test test-all test-portable coverage check fuzz results bench clean
 
-demo: $(USABLE)       ## learn to read dates, then show what the model attends to
+demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
 
 test: $(READY)        ## the fast suite
@@ -52,6 +53,11 @@ $(USABLE): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
+$(KERNELS): $(USABLE)
+	$(BIN)/qkv warm recurrent additive.direct linalg --dtype float32
+	touch $@
+
 $(READY): $(USABLE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m qkv warm & kernels=$$!; \
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' && wait $$kernels
 	touch $@

@@ -17,8 +17,9 @@ import json
 import re
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +48,14 @@ PATIENCE = 0.015
 """Seconds that a faster algorithm is timed."""
 ROUNDS = 10
 """How often least squares are weighted anew by the predictions."""
+BELIEF = 0.1
+"""Weight of one coefficient of a similar processor, relative to the weight of one time of this one."""
+SIMILAR = {"amd-zen4-avx512": "amd-zen5-avx512", "amd-zen5-avx512": "amd-zen4-avx512"}
+"""Whose table decides what the times of a processor leave open."""
 SLOW = 12.0
-"""An algorithm that takes so many times as long as the best one is not timed further, nor at larger sizes."""
+"""An algorithm that takes so many times as long as the best one is timed once."""
+SLOW_SIZES = 2
+"""After so many sizes at which it was slow it is not timed: from fewer, least squares would take its work for free."""
 
 
 class Grid(NamedTuple):
@@ -71,6 +78,9 @@ FITTED = Grid(
     (_heads(16), _heads(64), _heads(256), _heads(512), _heads(1024), Size((16, 8), 4, 128, 64, 64)),
     (
         Size((16, 8), 24, 24, 64, 64),
+        Size((12, 4), 64, 64, 32, 32),
+        Size((64, 4), 16, 16, 64, 64),
+        Size((64, 8), 1, 128, 64, 64),
         Size((1, 2), 2048, 2048, 64, 64),
         Size((1, 4), 300, 300, 128, 128),
         Size((64,), 1, 50, 256, 256),
@@ -226,22 +236,24 @@ def timed(run: Callable[[], object]) -> float:
 def measure(grid: Grid, only: str) -> list[dict[str, Any]]:
     """Time every algorithm that serves each problem, at one and at two threads."""
     rows: list[dict[str, Any]] = []
-    hopeless: set[tuple[str, str]] = set()
+    slow: Counter[tuple[str, str]] = Counter()
     for problem in problems(grid):
         if only not in problem.name:
             continue
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            rows += _measure(problem, threads, hopeless)
+            rows += _measure(problem, threads, slow)
         print(f"{problem.name}: {rows[-1]['algorithm']} {rows[-1]['us']:.0f} us", flush=True)
     return rows
 
 
-def _measure(problem: Problem, threads: int, hopeless: set[tuple[str, str]]) -> list[dict[str, Any]]:
-    described = problem.plan().problem
-    serving = [algorithm for algorithm in ALGORITHMS if _worth_timing(algorithm, described)]
-    kind, found = f"{problem.variant} {bool(problem.leaves)}", dict[str, float]()
-    for algorithm in [each for each in serving if (each.name, kind) not in hopeless] or serving:
+def _measure(problem: Problem, threads: int, slow: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
+    plan = problem.plan()
+    serving = [algorithm for algorithm in ALGORITHMS if _worth_timing(algorithm, plan.problem)]
+    kind, found = f"{problem.variant} {bool(problem.leaves)} {threads}", dict[str, float]()
+    for algorithm in serving:
+        if slow[algorithm.name, kind] >= SLOW_SIZES and algorithm.name != plan.algorithm:
+            continue
         run = problem.call(algorithm.name)
         try:
             run()
@@ -251,9 +263,10 @@ def _measure(problem: Problem, threads: int, hopeless: set[tuple[str, str]]) -> 
         run()
         first = (time.perf_counter() - start) * 1e6
         if found and first > SLOW * min(found.values()):
-            hopeless.add((algorithm.name, kind))
-            continue
-        found[algorithm.name] = timed(run)
+            slow[algorithm.name, kind] += 1
+            found[algorithm.name] = first
+        else:
+            found[algorithm.name] = timed(run)
     own = {**problem.variant.described(), "size": [list(problem.size.leading), *problem.size[1:]]}
     direction = DIRECTIONS[bool(problem.leaves)]
     return [
@@ -280,6 +293,15 @@ def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def planned(own: list[dict[str, Any]]) -> str:
+    """Return the algorithm that the planner takes for a problem, given its rows."""
+    row = own[0]
+    torch.set_num_threads(row["threads"])
+    variant = Variant(row["mechanism"], row["mask"], getattr(torch, row["dtype"]))
+    plan = make(variant, Size(tuple(row["size"][0]), *row["size"][1:]), row["direction"]).plan()
+    return str(plan.algorithm)
+
+
 def _work(name: str, problem: qkv.engine.problem.Problem) -> Mapping[str, float]:
     return costs.counts_of(problem, algorithms_of(name)[0])
 
@@ -293,31 +315,48 @@ def _worth_timing(algorithm: Algorithm, problem: qkv.engine.problem.Problem) -> 
     return not algorithm.quadratic or (pairs <= QUADRATIC_LIMIT and pairs * problem.rows * depth <= MOST_NUMBERS)
 
 
-def fit(rows: list[dict[str, Any]]) -> costs.Coefficients:
-    """Return the coefficients whose predictions have the least squared relative error."""
+def fit(rows: list[dict[str, Any]], similar: costs.Coefficients) -> costs.Coefficients:
+    """Return the coefficients whose predictions have the least squared relative error.
+
+    Args:
+        rows: the times, with their counts.
+        similar: the coefficients of another processor, which decide what these times leave open.
+    """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["algorithm"], row["direction"]].append(row)
     found: costs.Coefficients = {}
     for (algorithm, direction), own in sorted(groups.items()):
-        found.setdefault(algorithm, {})[direction] = _least_squares(own)
+        found.setdefault(algorithm, {})[direction] = _least_squares(own, similar.get(algorithm, {}).get(direction, {}))
     return found
 
 
-def _least_squares(rows: list[dict[str, Any]]) -> dict[str, float]:
-    kinds = sorted({kind for row in rows for kind in row["counts"]})
-    matrix = np.array([[1.0, *(row["counts"].get(kind, 0) / row["parallel"] for kind in kinds)] for row in rows])
+def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> dict[str, float]:
+    """Fit one algorithm in one direction.
+
+    A slow algorithm is timed at few sizes. Without `similar`, least squares would explain such times by the number of
+    calls and take the work that grows with the size for free.
+    """
+    kinds = [costs.START, *sorted({kind for row in rows for kind in row["counts"]} | set(similar) - {costs.START})]
+    counts = [{costs.START: 1.0, **{kind: n / row["parallel"] for kind, n in row["counts"].items()}} for row in rows]
+    matrix = np.array([[own.get(kind, 0.0) for kind in kinds] for own in counts])
     times = np.array([row["us"] for row in rows])
+    expected = np.array([similar.get(kind, 0.0) for kind in kinds])
+    known = matrix @ expected
+    expected *= np.median(times[known > 0] / known[known > 0]) if known.any() else 1.0
+    believed = np.diag(np.divide(BELIEF, expected, out=np.zeros_like(expected), where=expected > 0))
     predictions = times
     for _ in range(ROUNDS):
         # Errors relative to the geometric mean of both: half and twice the time count alike.
         scale = np.sqrt(times * np.maximum(predictions, times / 100))
-        weighted: NDArray[np.float64] = matrix / scale[:, None]
+        weighted: NDArray[np.float64] = np.concatenate([matrix / scale[:, None], believed])
+        wanted = np.concatenate([times / scale, np.where(expected > 0, BELIEF, 0.0)])
         largest = np.abs(weighted).max(0)
-        solution, _ = nnls(weighted / largest, times / scale, maxiter=10_000)
+        largest[largest == 0] = 1.0
+        solution, _ = nnls(weighted / largest, wanted, maxiter=10_000)
         values = solution / largest
         predictions = matrix @ values
-    return {kind: float(f"{value:.4g}") for kind, value in zip((costs.START, *kinds), values, strict=True) if value}
+    return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
 
 
 def name_of_this() -> str:
@@ -401,8 +440,10 @@ def regrets(rows: list[dict[str, Any]], choose: Callable[[list[dict[str, Any]]],
     for (name, threads), own in groups.items():
         chosen, times = choose(own), {row["algorithm"]: row["us"] for row in own}
         best = min(times, key=times.__getitem__)
-        said = f"{name}, {threads} threads: {chosen} {times[chosen]:.0f} us, best {best} {times[best]:.0f}"
-        found.append((times[chosen] / times[best], said))
+        # What was not timed took more than SLOW times as long at a smaller size.
+        taken = times.get(chosen, SLOW * times[best])
+        said = f"{name}, {threads} threads: {chosen} {taken:.0f} us, best {best} {times[best]:.0f}"
+        found.append((taken / times[best], said))
     return sorted(found, reverse=True)
 
 
@@ -413,12 +454,15 @@ def predicted(row: dict[str, Any], coefficients: costs.Coefficients) -> float:
     return _predicted(counts, own)
 
 
-def report(rows: list[dict[str, Any]], coefficients: costs.Coefficients) -> None:
+def cheapest(own: list[dict[str, Any]], coefficients: costs.Coefficients) -> str:
+    """Return the algorithm with the least predicted time among those that were timed."""
+    return str(min(own, key=lambda row: predicted(row, coefficients))["algorithm"])
+
+
+def report(
+    rows: list[dict[str, Any]], coefficients: costs.Coefficients, choose: Callable[[list[dict[str, Any]]], str]
+) -> None:
     """Print regret and errors of predictions."""
-
-    def choose(own: list[dict[str, Any]]) -> str:
-        return str(min(own, key=lambda row: predicted(row, coefficients))["algorithm"])
-
     known = [row for row in rows if row["direction"] in coefficients.get(row["algorithm"], {})]
     found = regrets(known, choose)
     values = [regret for regret, _ in found]
@@ -479,9 +523,10 @@ def main() -> None:
             keep(fitted, measure(FITTED, given.only))
         case "fit":
             rows = counted(kept(fitted))
-            known = [table.processor for table in costs.all_tables() if table.name == name]
-            write(fit(rows), name, *(known or [costs.this_processor()]))
-            report(rows, fit(rows))
+            tables = {table.name: table for table in costs.all_tables()}
+            found = fit(rows, tables[SIMILAR.get(name, SCALED)].coefficients)
+            write(found, name, tables[name].processor if name in tables else costs.this_processor())
+            report(rows, found, partial(cheapest, coefficients=found))
         case "scale":
             table = json.loads((TABLES / f"{SCALED}.json").read_text(encoding="utf-8"))["algorithms"]
             rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
@@ -490,7 +535,9 @@ def main() -> None:
             keep(held, measure(HELD_OUT, given.only))
             coefficients = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
             rows = counted(kept(held))
-            report(rows, coefficients)
+            report(
+                rows, coefficients, planned if name == name_of_this() else partial(cheapest, coefficients=coefficients)
+            )
             picture(rows, coefficients, RESULTS / f"fit-{name}.svg")
 
 

@@ -1,11 +1,12 @@
 """Compare two checkouts of qkv, alternating: the time of a call in this one relative to the other.
 
     git worktree add ../before HEAD~20
-    python -m benchmarks.versus ../before                            every call, forward and with backward
+    python -m benchmarks.versus ../before                            every call (forward, with backward) and whole run
     python -m benchmarks.versus ../before --call gaussian_512 --write FILE
 
-Each checkout has its own process, which sleeps while the other computes. A figure is the median of the ratios of
-neighboring turns, with its quartiles; `--noise` compares two processes of this checkout to show the noise.
+Each checkout has its own process, which sleeps while the other computes, and its own `benchmarks`. A figure is the
+median of the ratios of neighboring turns, with its quartiles; `--noise` compares two processes of this checkout to show
+the noise.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,26 @@ CALLS: dict[str, Call] = {
     "step": Call("scaled_dot", (64, 8), 1, 200),
     "additive_step": Call("projected", (64,), 1, 50, 256),
 }
+
+
+WHOLE = ("train_gpt", "train_translator", "decode_greedy", "decode_beam")
+"""Whole runs: one update of the models of `benchmarks.train`, one decoding of those of `benchmarks.decode`."""
+
+
+def _whole_run(name: str) -> Callable[[], object]:
+    import torch
+
+    from benchmarks import decode, train
+
+    torch.manual_seed(0)
+    match name:
+        case "train_gpt":
+            return train.gpt()[train.OURS]
+        case "train_translator":
+            return train.translator()[train.OURS]
+        case _:
+            width = 1 if name == "decode_greedy" else decode.BEAM
+            return decode.ours(decode.model(), torch.randint(4, decode.SIZE, (decode.BATCH, decode.SOURCE)), width)
 
 
 def _given(call: Call) -> tuple[Callable[..., dict[str, Any]], Any]:
@@ -115,7 +136,8 @@ def serve(threads: int) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "call" in asked:
-            run = _runs(Call(*asked["call"]))[asked["what"]]
+            given = asked["call"]
+            run = _whole_run(given) if isinstance(given, str) else _runs(Call(*given))[asked["what"]]
             for _ in range(3):
                 run()
             start = time.perf_counter()
@@ -131,8 +153,9 @@ class Checkout:
     """A process that times calls in one checkout."""
 
     def __init__(self, root: Path, threads: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{ROOT}"}
-        command = [sys.executable, "-m", "benchmarks.versus", "--serve", str(threads)]
+        environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+        # `-P`: this file's own folder does not come before those of the checkout.
+        command = [sys.executable, "-P", __file__, "--serve", str(threads)]
         self._process = subprocess.Popen(
             command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -149,24 +172,24 @@ class Checkout:
         return float(json.loads(answer))
 
 
-def compare(ours: Checkout, theirs: Checkout, calls: dict[str, Call], turns: int) -> Iterator[dict[str, Any]]:
+def compare(ours: Checkout, theirs: Checkout, names: Iterable[str], turns: int) -> Iterator[dict[str, Any]]:
     """Return the milliseconds of both, and the quartiles of their ratio."""
-    for name, call in calls.items():
-        for what in PASSES:
-            question = {"call": call, "what": what}
-            theirs.ask(question)
-            ours.ask(question)
-            pairs = [(theirs.ask({}), ours.ask({})) for _ in range(turns)]
-            low, middle, high = statistics.quantiles((mine / other for other, mine in pairs), n=4)
-            before, now = (statistics.median(side) * 1e3 for side in zip(*pairs, strict=True))
-            yield {"call": name, "pass": what, "before": before, "now": now, "ratio": [low, middle, high]}
+    asked = [(name, what) for name in names for what in (PASSES if name in CALLS else ("whole",))]
+    for name, what in asked:
+        question = {"call": CALLS.get(name, name), "what": what}
+        theirs.ask(question)
+        ours.ask(question)
+        pairs = [(theirs.ask({}), ours.ask({})) for _ in range(turns)]
+        low, middle, high = statistics.quantiles((mine / other for other, mine in pairs), n=4)
+        before, now = (statistics.median(side) * 1e3 for side in zip(*pairs, strict=True))
+        yield {"call": name, "pass": what, "before": before, "now": now, "ratio": [low, middle, high]}
 
 
 def main() -> None:
     """Compare, print a row per call, store them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path, nargs="?", help="another checkout")
-    parser.add_argument("--call", action="append", choices=CALLS, help="these alone")
+    parser.add_argument("--call", action="append", choices=[*CALLS, *WHOLE], help="these alone")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--noise", action="store_true", help="compare this checkout with itself")
@@ -181,7 +204,7 @@ def main() -> None:
     other = ROOT if given.noise else given.other.resolve()
     ours, theirs = Checkout(ROOT, given.threads), Checkout(other, given.threads)
     rows = []
-    for row in compare(ours, theirs, {name: CALLS[name] for name in given.call or CALLS}, given.turns):
+    for row in compare(ours, theirs, given.call or [*CALLS, *WHOLE], given.turns):
         low, middle, high = row["ratio"]
         times = f"{row['before']:9.3f} {row['now']:9.3f} ms"
         print(f"{row['call']:22} {row['pass']:8} {times}   {middle:.2f} [{low:.2f}, {high:.2f}]", flush=True)

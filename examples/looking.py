@@ -1,9 +1,9 @@
 """An overview of a 2,048 × 2,048 map: blocks, entropy of rows, received weight, all without the matrix.
 
-python examples/looking.py docs/pictures
+python examples/looking.py --out docs/pictures
 """
 
-import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import matplotlib as mpl
@@ -43,4 +43,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures"))
+    parser = ArgumentParser(description="Draw what a model looks at.")
+    parser.add_argument("--out", type=Path, default=Path("pictures"), help="folder of the figure (pictures)")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    main(folder)

@@ -13,7 +13,7 @@ import torch
 
 from qkv.data.labeled import hold_out_some, read_labeled
 from qkv.metrics.matches import accuracy
-from qkv.tasks.drawing import draw_labels
+from qkv.tasks.drawing import draw
 from qkv.tasks.labeler import Classifier
 from results.usage import run as timed
 
@@ -126,7 +126,7 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
     }
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     texts = [each.text for each in read_labeled(data / row.test)[:_SHOWN]]
-    draw_labels(classifiers[0].classify_fully(texts, attention=True), row.kept / "attention.png", terminal=False)
+    draw(classifiers[0].classify_fully(texts, attention=True), row.kept / "attention.png", terminal=False)
     print(json.dumps(record["figures"], indent=1))
 
 

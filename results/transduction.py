@@ -1,4 +1,4 @@
-"""Rows of short texts that are right or wrong as a whole: dates, reversed symbols, pronunciations, actions."""
+"""Rows of short texts that are right or wrong as a whole: dates, reversed symbols, actions."""
 
 import json
 import os
@@ -16,11 +16,9 @@ from qkv.data.corpus import Pair
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import accuracy, exact_match
 from qkv.metrics.translation import tokenized_bleu
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
 from qkv.tasks.translator import Translation, Translator
-from results.both_ways import translate, turned
-from results.transduction_data import Parts, date_parts, pronunciation_parts, reverse_parts, scan_parts, write
+from results.transduction_data import Parts, date_parts, reverse_parts, scan_parts, write
 from results.usage import run as timed
 
 ROOT = Path(__file__).parent.parent
@@ -40,11 +38,7 @@ class ShortRow:
         asked: the target, as text.
         parts: makes the pairs from the data folder.
         symbols: splits a target into symbols.
-        errors: whether to report the share of wrong texts instead of right ones.
-        beam: beam width.
         average: number of last checkpoints whose weights are averaged; 1 takes the best checkpoint.
-        seeds: seeds of the trainings; several models decode as an ensemble.
-        backward: seeds of trainings on reversed targets; both directions decide together.
         note: further notes for the reader.
     """
 
@@ -55,11 +49,7 @@ class ShortRow:
     asked: str
     parts: Callable[[Path], Parts]
     symbols: Callable[[str], list[str]] = list
-    errors: bool = False
-    beam: int = 1
     average: int = 1
-    seeds: tuple[int, ...] = (0,)
-    backward: tuple[int, ...] = ()
     note: str = ""
 
     @property
@@ -78,35 +68,10 @@ class ShortRow:
         return self.kept / "figures.json"
 
 
-_SIGMORPHON = "SIGMORPHON 2021 task 1, medium, baseline: an ensemble of neural transducers"
-_WORDS = "The 1,000 development words are scored; the checkpoint is chosen on words held out from training."
-_SIDES = (
-    "Half of the models write left to right and half right to left: each side proposes its six best, and the one with "
-    "the largest sum of both sides' log-probabilities wins (`results/both_ways.py`)."
-)
-_FRENCH = (
-    "Development words share their first five letters with training words less often than randomly held-out training "
-    "words do (46 against 56 in 100; in Hungarian the first six, 44 against 54), because the data set keeps word "
-    "families together. So variants were compared on 1,000 training words whose first five letters occur in no other "
-    "training word, one model each, after its last update, in percent wrong. "
-    "Baseline (scaled dot, hidden 128, dropout 0.4, 2,400 updates of 512 tokens): 11.8; **without label smoothing: "
-    "10.0**. With smoothing: Muon 13.8; weight decay of 0.5 12.7; 15 % of the phones replaced by unknown 13.0; the "
-    "embeddings (256) added to the encoder's states 10.3; right to left 11.7; 3,600 updates 11.1, and with an additive "
-    "score 9.7; 900 updates of 2,048 tokens, hidden 192, dropout 0.3: 10.4. Without smoothing: additive, 2,400 updates "
-    "9.3; scaled dot, hidden 192, 1,500 updates of 1,024 tokens, right to left 8.4. Three smoothed models of different "
-    "score and size made the same mistake in 55 words: two left-to-right models together get 9.3 to 10.6 % wrong, but "
-    "the last two above, one in each direction, 7.3 %. Writing one token per letter (up to three phones, aligned by "
-    "expectation maximization), tried earlier, was 1.6 points worse than writing phones."
-)
 _LAKE = "Lake and Baroni 2018, the best model of the experiment"
 _CORNERS = (
     "A turn and the following action form one target word (`I_TURN_LEFT I_WALK` is `LW`), so an action around a corner "
     "is as long as the turn alone."
-)
-
-_UNSEARCHED = (
-    "The 1,000 development words are scored with the weights after the last update; 100 training words are held out "
-    f"only to monitor training. {_SIDES} The settings are those found on French words."
 )
 
 ROWS = (
@@ -127,48 +92,6 @@ ROWS = (
         "99 (aim 100)",
         lambda data: reverse_parts(),
         note="As in the tutorial, test sequences have up to 30 symbols and training ones up to 25.",
-    ),
-    ShortRow(
-        "g2p_hun",
-        "Pronunciation, Hungarian, wrong words",
-        "1.5 (ensemble)",
-        _SIGMORPHON,
-        "2.5 (aim 1.5)",
-        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "hun", held_out=100),
-        symbols=str.split,
-        errors=True,
-        beam=6,
-        seeds=(0, 1),
-        backward=(2, 3),
-        note=_UNSEARCHED,
-    ),
-    ShortRow(
-        "g2p_dut",
-        "Pronunciation, Dutch, wrong words",
-        "10.8 (ensemble)",
-        _SIGMORPHON,
-        "13 (aim 10.8)",
-        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "dut", held_out=100),
-        symbols=str.split,
-        errors=True,
-        beam=6,
-        seeds=(0, 1),
-        backward=(2, 3),
-        note=_UNSEARCHED,
-    ),
-    ShortRow(
-        "g2p_fre",
-        "Pronunciation, French, wrong words",
-        "7.4 (ensemble)",
-        _SIGMORPHON,
-        "9 (aim 7.4)",
-        lambda data: pronunciation_parts(data / "g2p_sigmorphon2021", "fre", held_out=100),
-        symbols=str.split,
-        errors=True,
-        beam=6,
-        seeds=(0, 1, 2),
-        backward=(3, 4, 5),
-        note=f"{_WORDS} {_SIDES} {_FRENCH}",
     ),
     ShortRow(
         "scan_simple",
@@ -208,46 +131,29 @@ def run_row(row: ShortRow, data: Path, run: Path, *, train: bool) -> None:
     parts = row.parts(data)
     for name, pairs in parts._asdict().items():
         write(pairs, run / f"{name}.tsv")
-        if row.backward:
-            write(turned(pairs), run / f"{name}-backward.tsv")
-    seeds = (*row.seeds, *row.backward)
-    commands = [_command(row, run, seed) for seed in seeds]
-    if train and not any(_folder(run, seed).exists() for seed in seeds):
-        (row.kept / "usage.json").unlink(missing_ok=True)
-    for command in commands if train else ():
-        timed(command, row.kept / "usage.json")
-    for seed in seeds:
-        for name in ("metrics.jsonl", "loss.png"):
-            shutil.copy(_folder(run, seed) / name, row.kept / _numbered(name, seed))
-    translator, *back = (
-        Translator.load([_folder(run, seed) for seed in side], average=row.average)
-        for side in (row.seeds, row.backward)
-        if side
-    )
+    model, usage = run / "seed-0", row.kept / "usage.json"
+    command = _command(row, run, model)
+    if train and not model.exists():
+        usage.unlink(missing_ok=True)
+    if train:
+        timed(command, usage)
+    for name in ("metrics.jsonl", "loss.png"):
+        shutil.copy(model / name, row.kept / name)
+    translator = Translator.load(model, average=row.average)
     start = time.perf_counter()
-    sources = [pair.source for pair in parts.test]
-    found = (
-        translate(translator, *back, sources, row.beam)
-        if back
-        else translator.translate_fully(sources, Decoding(row.beam))
-    )
+    found = translator.translate_fully([pair.source for pair in parts.test])
     record: dict[str, Any] = {
         "figures": judge(found, parts.test, row.symbols),
-        "usage": json.loads((row.kept / "usage.json").read_text(encoding="utf-8")),
+        "usage": json.loads(usage.read_text(encoding="utf-8")),
         "decoding_seconds": round(time.perf_counter() - start, 1),
-        "parameters": sum(
-            parameter.numel()
-            for side in (translator, *back)
-            for model in side.models
-            for parameter in model.parameters()
-        ),
-        "commands": [" ".join(shown(part) for part in command) for command in commands] + _decoding(row),
+        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+        "commands": [" ".join(map(shown, command)), _decoding(row)],
         "machine": f"{os.cpu_count()} cores, PyTorch {torch.__version__}",
     }
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    shown = translator.translate_fully([pair.source for pair in parts.test[:_SHOWN]], attention=True)
-    draw(shown, row.kept / "alignment.html", terminal=False)
-    draw(shown[:1], row.kept / "alignment.png", terminal=False)
+    drawn = translator.translate_fully([pair.source for pair in parts.test[:_SHOWN]], attention=True)
+    draw(drawn, row.kept / "alignment.html", terminal=False)
+    draw(drawn[:1], row.kept / "alignment.png", terminal=False)
     print(json.dumps(record["figures"], indent=1))
 
 
@@ -262,7 +168,7 @@ def judge(
         symbols: splits a target into symbols.
 
     Returns:
-        In percent: exact texts; wrong ones; correct symbols by position and symbol errors; BLEU over symbols; and the
+        In percent: exact texts; correct symbols by position and symbol errors; BLEU over symbols; and the
         number of texts that were cut at the length limit.
     """
     hypotheses, references = [each.text for each in found], [pair.target for pair in pairs]
@@ -272,10 +178,8 @@ def judge(
         for h, r in zip(ours, theirs, strict=True)
         for at, symbol in enumerate(r)
     ]
-    exact = exact_match(hypotheses, references).value
     return {
-        "exact": exact,
-        "wrong": 100 - exact,
+        "exact": exact_match(hypotheses, references).value,
         "symbols_in_place": accuracy(*zip(*places, strict=True)).value,
         "symbol_errors": token_error_rate(ours, theirs).value,
         "symbol_bleu": tokenized_bleu(ours, theirs).value,
@@ -283,38 +187,20 @@ def judge(
     }
 
 
-def _folder(run: Path, seed: int) -> Path:
-    return run / f"seed-{seed}"
-
-
-def _numbered(name: str, seed: int) -> str:
-    stem, _, ending = name.partition(".")
-    return name if seed == 0 else f"{stem}-{seed}.{ending}"
-
-
-def _command(row: ShortRow, run: Path, seed: int) -> list[str]:
-    order = "-backward" if seed in row.backward else ""
+def _command(row: ShortRow, run: Path, model: Path) -> list[str]:
     flags = {
-        "--data": run / f"train{order}.tsv",
-        "--valid-data": run / f"valid{order}.tsv",
+        "--data": run / "train.tsv",
+        "--valid-data": run / "valid.tsv",
         "--config": row.config,
-        "--seed": seed,
-        "--out": _folder(run, seed),
+        "--seed": 0,
+        "--out": model,
     }
     return [str(QKV), "train", "translate", *(str(part) for pair in flags.items() for part in pair)]
 
 
-def _decoding(row: ShortRow) -> list[str]:
+def _decoding(row: ShortRow) -> str:
     average = f" --average {row.average}" if row.average > 1 else ""
-    beam = f" --beam {row.beam}" if row.beam > 1 else ""
-    # Each side proposes a beam of translations; both then score them.
-    most = f" --n-best {row.beam} --length-penalty 0 --mean log_probability" if row.backward else ""
-    return [
-        f"cut -f 1 runs/{row.name}/test.tsv | qkv translate {runs}{beam}{average}{most}"
-        for runs in (
-            " ".join(f"runs/{row.name}/seed-{seed}" for seed in side) for side in (row.seeds, row.backward) if side
-        )
-    ]
+    return f"cut -f 1 runs/{row.name}/test.tsv | qkv translate runs/{row.name}/seed-0{average}"
 
 
 def shown(part: str) -> str:

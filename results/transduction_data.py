@@ -7,7 +7,7 @@ from string import ascii_letters
 from typing import NamedTuple
 
 from qkv.data import dates, reverse
-from qkv.data.corpus import Pair, read_tsv
+from qkv.data.corpus import Pair
 from qkv.data.holdout import hold_out
 
 _SYMBOLS = ascii_letters[:50]
@@ -42,21 +42,6 @@ def reverse_parts() -> Parts:
     taken = {pair.source for pair in held}
     drawn = reverse.generate(52_000, 0, symbols=_SYMBOLS, longest=25)
     return Parts([pair for pair in drawn if pair.source not in taken][:50_000], held[:1_000], held[1_000:])
-
-
-def pronunciation_parts(folder: Path, language: str, held_out: int = 400) -> Parts:
-    """Letters and phones, separated by spaces; held-out training words for monitoring, development words for scoring.
-
-    Args:
-        folder: folder with the files of SIGMORPHON 2021.
-        language: as in the file names: "hun".
-        held_out: number of held-out training words.
-    """
-    train, dev = (
-        [Pair(" ".join(pair.source), pair.target, pair.line) for pair in read_tsv(folder / f"{language}_{part}.tsv")]
-        for part in ("train", "dev")
-    )
-    return Parts(*hold_out(train, held_out, 0), dev)
 
 
 def scan_parts(folder: Path, split: str) -> Parts:

@@ -12,8 +12,8 @@ from results.transduction import ROWS, ShortRow
 _HEAD = """## Short texts, right or wrong as a whole
 
 Every figure is a percentage of whole test texts, scored once with settings chosen on pairs held out from training.
-*Wrong* is the word error rate of pronunciations. Processor time is that of the whole training on one thread (of all
-models of an ensemble together). Wall time depends on the load of the shared machine, given in parentheses.
+Processor time is that of the whole training on one thread. Wall time depends on the load of the shared machine, given
+in parentheses.
 
 | row | published | ours | target | also | parameters | processor time | wall time (load) |
 |---|---|---|---|---|---|---|---|
@@ -33,15 +33,13 @@ def _line(row: ShortRow) -> str:
     figures, usage = record["figures"], record["usage"]
     wall = f"{usage['wall_seconds'] / 60:.0f} min ({usage['load'][1]:.0f} on {usage['cores']} cores)"
     return (
-        f"| {row.what} | {row.published} | **{figures['wrong' if row.errors else 'exact']:.2f}** | {row.asked} "
-        f"| {_also(row, figures)} | {record['parameters'] / 1e6:.1f} M "
+        f"| {row.what} | {row.published} | **{figures['exact']:.2f}** | {row.asked} "
+        f"| {_also(figures)} | {record['parameters'] / 1e6:.1f} M "
         f"| {usage['processor_seconds'] / 60:.1f} min | {wall} |\n"
     )
 
 
-def _also(row: ShortRow, figures: dict[str, Any]) -> str:
-    if row.errors:
-        return f"{figures['symbol_errors']:.2f} % of phones"
+def _also(figures: dict[str, Any]) -> str:
     shown = f"{figures['symbols_in_place']:.2f} % of symbols correct by position, BLEU {figures['symbol_bleu']:.2f}"
     return shown + (f", {figures['unfinished']} unfinished" if figures["unfinished"] else "")
 

@@ -1,5 +1,6 @@
 """Setup of every test: one thread, one seed, a SIGINT handler, and hypothesis without time limits."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from hypothesis import settings
 settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
 settings.load_profile("qkv")
+
+# What a command writes to standard error does not depend on which kernels have been compiled.
+os.environ.setdefault("QKV_QUIET", "1")
 
 # Workers of pytest-xdist share the cores; more threads than cores make every small matrix product slower.
 torch.set_num_threads(1)

@@ -1,9 +1,10 @@
 """Check that a refactoring changed no number: record digests before it, compare after it.
 
 `python -m tests.golden record FILE` writes digests of outputs and gradients of the contract's cases at one and two
-threads, the algorithm chosen for about 200,000 problems, ids of greedy and beam decoding, and the weights of five
-models after 20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests are
-valid on one machine only: bits can differ between processors.
+threads, the algorithm chosen for about 200,000 problems, ids of greedy and beam decoding, the weights of five models
+after 20 updates, and of every model of tokens its first weights, its scores at once and by steps, and its weights after
+20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests are valid on one
+machine only: bits can differ between processors.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.contract.judge import Case, Trial, paired
@@ -24,8 +26,18 @@ from torch.nn import functional as F
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.engine.problem import Problem
+from qkv.linalg.session import Session
+from qkv.models.copying import CopyingTranslator
+from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.models.stack import PositionParts, StackConfig
+from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.stack_translator import StackTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.planner.plan import plan_for
 from qkv.scores.pointwise import (
     BoxcarShape,
@@ -143,7 +155,7 @@ def trained() -> Iterator[tuple[str, str]]:
         model = made(kind, dtype=torch.float32).train()
         yield (
             f"trained {kind}",
-            _updated(model, lambda model=model: _translation_loss(model, source, lengths, target)),
+            _updated(model, lambda model=model: _loss(model, target, source, lengths)),
         )
     torch.manual_seed(0)
     classifier = TextClassifier(ReaderConfig(size=13, labels=3)).train()
@@ -160,12 +172,99 @@ def trained() -> Iterator[tuple[str, str]]:
     yield "trained pointer", _updated(pointer, lambda: _pointer_loss(pointer, elements, whole, order))
 
 
+RECURRENT: dict[str, Any] = {"size": 13, "embedding": 16, "hidden": 16, "attention": 16}
+LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
+    *(
+        (f"language {options}", lambda options=options: LanguageModel(DecoderConfig(13, width=16, heads=2, **options)))
+        for options in ({}, {"positions": "learned", "tied": False}, {"window": 2, "key_heads": 1})
+    ),
+    *(
+        (
+            f"recurrent language {options}",
+            lambda options=options: RecurrentLanguageModel(RecurrentDecoderConfig(13, width=16, heads=2, **options)),
+        )
+        for options in ({}, {"cell": "lstm", "layers": 2, "window": 2}, {"cell": "rnn", "score": "none", "tied": False})
+    ),
+    ("stack language", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, dropout=0.1))),
+    ("stack language, capped", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, output_softcap=3.0))),
+]
+TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
+    *(
+        (
+            f"transformer {options}",
+            lambda options=options: TransformerTranslator(
+                TransformerConfig(13, width=16, heads=2, feed_forward=32, **options)
+            ),
+        )
+        for options in ({"tied": False}, {"encoder": "lstm"}, {"source_size": 13, "positions": "rotary", "window": 2})
+    ),
+    *(
+        (f"recurrent {options}", lambda options=options: RecurrentTranslator(RecurrentConfig(**RECURRENT, **options)))
+        for options in (
+            {"cell": "lstm", "decoder_layers": 2, "tied": False},
+            {"cell": "rnn", "score": "dot", "encoder": "transformer", "memory": "split"},
+            {"score": "location", "source_size": 13},
+            {"heads": 4, "score": "scaled_dot", "features_mark": 4},
+        )
+    ),
+    *(
+        (f"monotonic {options}", lambda options=options: MonotonicTranslator(MonotonicConfig(**RECURRENT, **options)))
+        for options in ({"cell": "lstm"}, {"alignment": "monotonic-1", "source_size": 13}, {"cell": "rnn"})
+    ),
+    (
+        "copying",
+        lambda: CopyingTranslator(RecurrentTranslator(RecurrentConfig(**RECURRENT, copy="mixture")), unknown=3),
+    ),
+    (
+        "stack translator",
+        lambda: StackTranslator(
+            StackConfig(13, 16, 4, 4, 4, 32, 2, decoder_layers=2, positions=PositionParts(kind="buckets"))
+        ),
+    ),
+]
+
+
+def models() -> Iterator[tuple[str, str]]:
+    """First weights, scores at once and step by step, and weights after some updates of every model of tokens."""
+    source, lengths = batch(BATCH * 4)
+    target = torch.randint(3, 13, (len(source), 6), generator=torch.Generator().manual_seed(2))
+    for name, make in [*LANGUAGE, *TRANSLATORS]:
+        torch.manual_seed(0)
+        model: Any = make().eval()
+        yield f"first weights of {name}", digest(*model.parameters())
+        sides = () if (name, make) in LANGUAGE else (source, lengths)
+        with torch.inference_mode():
+            yield f"scores of {name}", digest(model(*sides, target), *_stepped(model, target, *sides))
+        model.train()
+        yield f"trained {name}", _updated(model, lambda model=model, sides=sides: _loss(model, target, *sides))
+
+
+def _stepped(model: Any, target: Tensor, *sides: Tensor) -> list[Tensor]:
+    """Scores of each step, with a session and without, from the third on for half of the rows."""
+    if sides:
+        states = [model.start(*sides)]
+        states += [model.start_in(Session(), *sides)] if hasattr(model, "start_in") else []
+    else:
+        states = [model.read(target[:, :2])[1]]
+    scores, some = [], torch.arange(0, len(target), 2)
+    for first in states:
+        state = first
+        for tokens in target[:, :2].unbind(1):
+            logits, state = model.step(tokens, state)
+            scores.append(logits)
+        state = model.select(state, some)
+        for tokens in target[some, 2:].unbind(1):
+            logits, state = model.step(tokens, state)
+            scores.append(logits)
+    return scores
+
+
 def _first(x: Tensor | tuple[Tensor, ...]) -> Tensor:
     return x if isinstance(x, Tensor) else x[0]
 
 
-def _translation_loss(model: nn.Module, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-    scores = model(source, lengths, target[:, :-1])
+def _loss(model: nn.Module, target: Tensor, *sides: Tensor) -> Tensor:
+    scores = model(*sides, target[:, :-1])
     return F.cross_entropy(scores.flatten(0, 1), target[:, 1:].flatten())
 
 
@@ -184,7 +283,7 @@ def _updated(model: nn.Module, loss: Callable[[], Tensor]) -> str:
     return digest(*model.parameters())
 
 
-PARTS = {"answers": answers, "choices": choices, "decoded": decoded, "trained": trained}
+PARTS = {"answers": answers, "choices": choices, "decoded": decoded, "trained": trained, "models": models}
 
 
 def main() -> None:

@@ -168,6 +168,24 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         "keys",
         ("a prefix of (2, 2)", "(3,)", "(B,)"),
     ),
+    "a length beyond the keys": (
+        attend({"mask": masks.lengths(9)}),
+        MaskError,
+        "lengths(keys)",
+        ("0 to 5", "9", "omit the mask"),
+    ),
+    "a length per item beyond the keys, inside an or": (
+        attend({"mask": masks.causal() | ~masks.lengths(torch.tensor([5, 6]))}),
+        MaskError,
+        "lengths(keys)",
+        ("0 to 5", "got 6"),
+    ),
+    "a negative length": (
+        attend({"mask": masks.lengths(None, torch.tensor([1, -1]))}),
+        MaskError,
+        "lengths(queries)",
+        ("0 to 3", "got -1"),
+    ),
     "fractional lengths": (
         lambda: masks.lengths(torch.tensor([1.0])),
         MaskError,

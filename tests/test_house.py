@@ -104,6 +104,28 @@ def test_import_is_light() -> None:
     assert not [name for name in heavy if name in loaded]
 
 
+FIRST_LOOK = """
+import sys, torch
+known = set(sys.modules)
+import qkv
+for score in ("ScaledDot()", "Gaussian()", "Additive(torch.ones(32))", "Boxcar(8.0)", "Epanechnikov(8.0)"):
+    for normalizer in ("Softmax()", "Sigmoid()", "Hard()", "Sparsemax()", "Entmax()"):
+        query, key, value = torch.randn(3, 2, 4, 16, 32, requires_grad=True).unbind()
+        call = f"qkv.attention(query, key, value, score=qkv.scores.{score}, normalizer=qkv.normalizers.{normalizer})"
+        eval(call).sum().backward()
+query, key, value = torch.randn(3, 1, 8, 2048, 64).unbind()
+qkv.attention(query, key, value, mask=qkv.masks.causal())
+print(*sys.modules.keys() - known)
+"""
+
+
+def test_a_first_look_and_plain_dot_products_import_no_compiler() -> None:
+    """Small calls of any mechanism, and dot products of any length: what PyTorch computes by itself."""
+    loaded = run(sys.executable, "-c", FIRST_LOOK).split()
+    compilers = ("numba", "llvmlite", "torch._dynamo", "torch._inductor", "torch.export", "sympy", "matplotlib")
+    assert not [name for name in loaded if name.startswith(compilers)]
+
+
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -149,7 +171,8 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     venv.create(fresh, with_pip=True)
     python = fresh / "bin" / "python"
-    run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    # Pip would leave out the wheel of a package that it finds on PYTHONPATH.
+    run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel), PYTHONPATH="")
     site = Path(run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # A path in a .pth file comes after the environment's own: qkv itself comes from the wheel.
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")

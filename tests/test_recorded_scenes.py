@@ -121,12 +121,18 @@ class Every(Mask):
         return (rows_Q1 + columns_K) % 2 == 0
 
 
+def test_a_mask_of_the_users_is_divided_by_rows() -> None:
+    seam, (query, key, value) = Attention(), draw()
+    with record(seam) as trace:
+        seam(query, key, value, mask=Every())
+    expected = qkv.attention_with_weights(query, key, value, mask=Every())[1]
+    for row in range(len(query)):
+        (layer,) = trace.scene(row).layers
+        torch.testing.assert_close(layer.map().dense(), expected[row])
+
+
 def test_what_cannot_be_divided_by_rows_is_named() -> None:
     seam = Attention()
-    with record(seam) as trace:
-        seam(*draw(), mask=Every())
-    with pytest.raises(UnsupportedError, match="got Every"):
-        trace.scene(0)
     with record(seam) as flat:
         seam(*torch.randn(3, Q, D), score=ScaledDot())
     with pytest.raises(ShapeError, match=r"query: expected \(B, H, Q, D\) or \(B, Q, D\)"):

@@ -3,9 +3,11 @@
 import json
 import re
 import resource
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tests.contract.calls import Call as CallCase
 from tests.contract.mechanisms import MASKS
 from torch import Tensor, nn
 
+import qkv
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, ShapeError, UnsupportedError
@@ -26,6 +29,7 @@ from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.sparse import Sparsemax
+from qkv.recording import showing
 from qkv.recording.files import KEY, read
 from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
@@ -476,13 +480,14 @@ def test_a_trace_is_a_page_a_picture_and_a_notebook_cell(tmp_path: Path) -> None
     cell = named._repr_html_()
     assert cell.startswith('<iframe title="a &lt;dog&gt;" sandbox="allow-scripts"')
     assert cell.count("<") == 2
+    assert len(cell) < 80_000
 
 
 def test_a_notebook_shows_no_large_map() -> None:
     seam = Attention()
     with record(seam) as trace:
         seam(*torch.randn(3, 1, 1, 1200, 2))
-    assert trace._repr_html_() == "<p>attention: 1,440,000 weights. Open the viewer with trace.show().</p>"
+    assert trace._repr_html_() == "<p>attention: 1,440,000 weights. Open the viewer with show().</p>"
 
 
 def test_a_trace_is_shown(tmp_path: Path) -> None:
@@ -495,3 +500,62 @@ def test_a_trace_is_shown(tmp_path: Path) -> None:
             assert json.load(answer)["layers"][0]["name"] == "attention"
     finally:
         serving.close()
+
+
+def test_a_trace_is_one_line_without_its_numbers() -> None:
+    model = model_of("bahdanau")
+    with record(model) as trace:
+        model(*batch(), torch.full((4, 2), BOS))
+    assert repr(trace).startswith("Trace('attention': ")
+    assert all(len(repr(each)) < 300 for each in (trace, trace.scene(), *trace.scene().layers))
+
+
+class Notebook:
+    """What a kernel has, for code that looks for one."""
+
+    kernel = object()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("what", ["trace", "map"])
+def test_show_prints_its_address_and_is_inline_in_a_notebook(
+    what: str, inside: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    displayed: list[str] = []
+    opened: list[str] = []
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = lambda: Notebook() if inside else None  # type: ignore[attr-defined]
+    display.display = lambda data, raw: displayed.append(data["text/html"])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    if what == "map":
+        shown: Any = qkv.attention_map(*torch.randn(2, 2, 3, 5, 4), mask=qkv.masks.lengths(torch.tensor([3, 5])))
+    else:
+        seam = Attention()
+        with record(seam) as shown:
+            seam(*torch.randn(3, 1, 2, 5, 4))
+    with shown.show() as serving:
+        (address,) = capsys.readouterr().out.split()
+        assert address.startswith(f"http://127.0.0.1:{serving.port}/")
+    assert [text.startswith("file://") for text in opened] == [True] * (not inside)
+    assert [text.startswith("<iframe") for text in displayed] == [True] * inside
+
+
+def test_a_map_shows_the_weights_that_it_has() -> None:
+    query, key = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8)
+    score = qkv.scores.Gaussian(torch.tensor([1.0, 2.0, 3.0]))
+    amap = qkv.attention_map(query, key, score=score, mask=qkv.masks.lengths(torch.tensor([6, 4])))
+    scene = showing.scene_of_map(query, key, amap._given[2], 1, {"target": list("abcd"), "source": list("uvwxyz")})
+    torch.testing.assert_close(scene.layers[0].map().dense(), amap.dense()[1])
+    assert "<iframe" in amap._repr_html_()
+    with pytest.raises(ShapeError, match="row"):
+        amap.show(2)
+
+
+def test_a_plan_is_a_table() -> None:
+    plan = qkv.explain(*torch.randn(3, 1, 4, 8), mask=qkv.masks.causal())
+    assert repr(plan) == str(plan)
+    page = plan._repr_html_()
+    assert page.count("<tr>") == len(plan.rows())
+    assert "<b>algorithm</b>" in page

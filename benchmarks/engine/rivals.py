@@ -89,7 +89,7 @@ def _symbolic(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
     if mechanism not in _FORMULAS:
         return "this benchmark has no formula for it"
     if _keops() is None:
-        return "pykeops is not installed: pip install 'qkv[bench]'"
+        return "pykeops is not installed: pip install '.[bench]'"
     return _FORMULAS[mechanism]
 
 

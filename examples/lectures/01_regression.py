@@ -3,12 +3,11 @@
 The lecture's kernels, and the error of each against its bandwidth; the dot marks the choice of leave-one-out.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from examples.mechanisms.drawing import COLORS, GRAY, keep, label, panels
+from examples.mechanisms.drawing import COLORS, GRAY, keep, label, panels, run
 
 import qkv
 from qkv.models.regression import KERNELS, NadarayaWatson
@@ -56,4 +55,4 @@ def mistake(model: NadarayaWatson, grid: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -1,10 +1,9 @@
 """Weights that sum to one keep the output within the values at any length; otherwise it grows with the length."""
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 
 import qkv
 
@@ -46,4 +45,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

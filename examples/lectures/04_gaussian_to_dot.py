@@ -4,11 +4,10 @@ Layer normalization makes norms exactly constant. Batch normalization, which the
 projection after the normalization partly undoes it.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 from torch import Tensor, nn
 
 import qkv
@@ -56,4 +55,4 @@ def difference(x: Tensor) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -3,11 +3,10 @@
 The Jacobian diag(w) − wwᵀ is zero if one weight is 1, and large scores make one weight nearly 1.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 
 import qkv
 
@@ -50,4 +49,4 @@ def learn(score: qkv.scores.Score, width: int) -> tuple[list[float], float]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

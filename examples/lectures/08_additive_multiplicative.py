@@ -5,12 +5,11 @@ that both are equal at small widths, and that additive beats the unscaled produc
 from a few symbols, as words do. If every key is new, it is the other way around: a product generalizes.
 """
 
-import sys
 from pathlib import Path
 from time import process_time
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 from torch import nn
 
 import qkv
@@ -74,4 +73,4 @@ def learn(name: str, width: int, count: int | None) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -4,11 +4,10 @@ One task for all: at the last of n tokens, name the first symbol. The gradient o
 training, through n steps of a recurrence or one step of attention; and the accuracy after training.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 from torch import Tensor, nn
 
 import qkv
@@ -90,4 +89,4 @@ def learn(name: str, length: int) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

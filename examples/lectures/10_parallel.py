@@ -4,12 +4,11 @@ products.
 The work of attention grows with n², so it is not always faster; only its number of sequential steps is constant.
 """
 
-import sys
 from pathlib import Path
 from time import perf_counter
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 from torch import Tensor, nn
 
 import qkv
@@ -71,4 +70,4 @@ def depth(layer: nn.Module, x: Tensor) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -5,11 +5,10 @@ because PE(p−1) is a rotation of PE(p). Without parameters the scores are symm
 the previous one.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import heat, keep, panels
+from examples.mechanisms.drawing import heat, keep, panels, run
 
 import qkv
 
@@ -48,4 +47,4 @@ def back_by_one() -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

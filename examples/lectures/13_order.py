@@ -4,11 +4,10 @@ The lecture calls position vectors approximately orthogonal for large widths, he
 far from orthogonal at any width, and no more vectors than the width can be independent.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import COLORS, keep, label, panels
+from examples.mechanisms.drawing import COLORS, keep, label, panels, run
 
 import qkv
 
@@ -46,4 +45,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -4,11 +4,10 @@ Self-attention in the encoder sees the whole source. Masked self-attention in th
 Cross-attention takes its queries from the decoder and its keys and values from the encoder, and sees the whole source.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import heat, keep, panels
+from examples.mechanisms.drawing import heat, keep, panels, run
 
 import qkv
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
@@ -46,4 +45,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -4,11 +4,10 @@ The text: each line starts with its key, followed by triples of two random symbo
 the symbol one position back and the line's key. So one input is near, the other as far as the line is long.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import heat, keep, panels
+from examples.mechanisms.drawing import heat, keep, panels, run
 from torch import Tensor, nn
 
 import qkv
@@ -61,4 +60,4 @@ def lines(count: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -3,11 +3,10 @@
 Trained in about 20 s on one core.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import heat, keep, panels
+from examples.mechanisms.drawing import heat, keep, panels, run
 from torch import Tensor, nn
 
 from qkv.models.pointer import END, PointerConfig, PointerNetwork
@@ -49,4 +48,4 @@ def draw(count: int) -> tuple[Tensor, Tensor]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

@@ -3,11 +3,10 @@
 Dot product and 1/n instead of softmax is one of its four forms; a small network on pairs (concatenation) is another.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from examples.mechanisms.drawing import heat, keep, panels
+from examples.mechanisms.drawing import heat, keep, panels, run
 from torch import Tensor, nn
 
 import qkv
@@ -50,4 +49,4 @@ def reach(layer: nn.Module, image: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/pictures/lectures"))
+    run(main)

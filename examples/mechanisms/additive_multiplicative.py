@@ -4,12 +4,11 @@ The equations: váµ€tanh(W_q q + W_k k) builds a hidden layer for every pair; qáµ
 product.
 """
 
-import sys
 from pathlib import Path
 from time import perf_counter
 
 import torch
-from drawing import BLUE, GREEN, ORANGE, keep, label, panels
+from drawing import BLUE, GREEN, ORANGE, keep, label, panels, run
 
 import qkv
 
@@ -62,4 +61,4 @@ def written_out(name: str, width: int) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

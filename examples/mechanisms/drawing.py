@@ -1,5 +1,7 @@
 """The common style of all figures in the documentation."""
 
+from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -49,3 +51,13 @@ def keep(figure: Figure, folder: Path, name: str) -> None:
 
     with rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "none"}):
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+
+
+def run(main: Callable[[Path], None]) -> None:
+    """Run a script as a command, with the folder of its figures after `--out`."""
+    parser = ArgumentParser(description=(main.__doc__ or "").strip())
+    parser.add_argument("--out", type=Path, default=Path("pictures"), help="folder of the figures (pictures)")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    main(folder)
+    print(f"The figures are in {folder}.")

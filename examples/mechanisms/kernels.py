@@ -1,10 +1,9 @@
 """Nadaraya-Watson regression: attention with a kernel for a score, as four kernels see the same points."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import BLUE, COLORS, GRAY, ORANGE, heat, keep, label, panels
+from drawing import BLUE, COLORS, GRAY, ORANGE, heat, keep, label, panels, run
 
 import qkv
 
@@ -38,4 +37,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

@@ -6,11 +6,10 @@ self-attention sums all inputs with weights computed from the input. Without par
 mostly attends to itself.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import heat, keep, panels
+from drawing import heat, keep, panels, run
 from torch import nn
 
 import qkv
@@ -47,4 +46,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

@@ -1,10 +1,9 @@
 """Attention as a lookup in a soft database: one row, the average of all rows, and everything in between."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import COLORS, GRAY, keep, label, panels
+from drawing import COLORS, GRAY, keep, label, panels, run
 
 import qkv
 
@@ -38,4 +37,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

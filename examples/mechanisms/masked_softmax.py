@@ -1,10 +1,9 @@
 """The masked softmax on the lecture's three sentences, and why zeroing the values is not masking."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import heat, keep, panels
+from drawing import heat, keep, panels, run
 
 import qkv
 
@@ -39,4 +38,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

@@ -1,10 +1,9 @@
 """The masks, drawn: which keys a query may see."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import heat, keep, panels
+from drawing import heat, keep, panels, run
 
 import qkv
 
@@ -30,4 +29,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

@@ -1,10 +1,9 @@
 """From the same scores to weights: six normalizers."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import BLUE, keep, label, panels
+from drawing import BLUE, keep, label, panels, run
 
 import qkv
 
@@ -31,4 +30,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

@@ -1,10 +1,9 @@
 """Why dot products are divided by √d: their variance is d, and the gradient of a softmax of large scores vanishes."""
 
-import sys
 from pathlib import Path
 
 import torch
-from drawing import BLUE, ORANGE, keep, label, panels
+from drawing import BLUE, ORANGE, keep, label, panels, run
 
 import qkv
 
@@ -39,4 +38,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/mechanisms/figures"))
+    run(main)

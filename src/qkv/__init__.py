@@ -13,13 +13,17 @@ from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from qkv import biases, introspect, masks, nn, normalizers, recording, scores
+    from qkv import biases, hub, introspect, masks, nn, normalizers, recording, scores
     from qkv.errors import QkvError
     from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+    from qkv.hub.flex.attention import flex_attention
     from qkv.introspect.lazy_map import attention_map
     from qkv.normalizers.row_state import RowState, merge
     from qkv.recording import record
     from qkv.tasks.load import load
+    from qkv.tasks.train import train
+else:
+    from qkv import train  # a package that can be called; importing it imports nothing else
 
 __all__ = [
     "QkvError",
@@ -31,6 +35,8 @@ __all__ = [
     "attention_with_weights",
     "biases",
     "explain",
+    "flex_attention",
+    "hub",
     "introspect",
     "load",
     "masks",
@@ -40,6 +46,7 @@ __all__ = [
     "record",
     "recording",
     "scores",
+    "train",
 ]
 
 __getattr__ = lazy(
@@ -53,6 +60,8 @@ __getattr__ = lazy(
         "attention_with_weights": "qkv.functional",
         "biases": "qkv.biases",
         "explain": "qkv.functional",
+        "flex_attention": "qkv.hub.flex.attention",
+        "hub": "qkv.hub",
         "introspect": "qkv.introspect",
         "load": "qkv.tasks.load",
         "masks": "qkv.masks",
@@ -62,6 +71,7 @@ __getattr__ = lazy(
         "record": "qkv.recording",
         "recording": "qkv.recording",
         "scores": "qkv.scores",
+        "train": "qkv.train",
     },
 )
 

@@ -10,7 +10,17 @@ from difflib import get_close_matches
 # Everything a terminal interprets except tabs and line feeds: C0, DEL, C1, and Unicode direction controls.
 _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
 _SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
+_NO_MEMORY = (
+    "can't allocate",  # memory, or a lock
+    "not enough memory",
+    "std::bad_alloc",
+    # Python's words for a library that failed without saying why, as NumPy does when it is refused memory.
+    "error return without exception set",
+    "returned NULL without setting an exception",
+    "PyObject pointer is null",  # the panic of a library in Rust
+)
+MEMORY_ERRORS = (MemoryError, RuntimeError, SystemError)
+"""Exception types that may mean out of memory; `out_of_memory_text` tells."""
 
 
 class QkvError(Exception):
@@ -27,6 +37,14 @@ class DtypeError(QkvError, TypeError):
 
 class MaskError(QkvError, ValueError, TypeError):
     """A mask argument that is not a mask, or does not fit."""
+
+
+class ArgumentError(QkvError, TypeError):
+    """An argument that a function does not have."""
+
+
+class AttachError(QkvError, TypeError):
+    """A model whose attention cannot be replaced; the message names its modules."""
 
 
 class UnsupportedError(QkvError, ValueError, NotImplementedError):
@@ -47,6 +65,10 @@ class CheckpointError(QkvError, ValueError):
 
 class TrainingError(QkvError, ArithmeticError):
     """A training that cannot continue: its loss is not finite, or a step does not fit in memory."""
+
+
+class ForkError(QkvError, RuntimeError):
+    """A forked child that would wait for ever for the threads of its parent."""
 
 
 class OutOfMemoryError(QkvError, MemoryError):
@@ -109,6 +131,10 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
     return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
 
 
+_MOST, _LONGEST = 30, 60
+"""Names, and characters of a name, that a message lists."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Suggest the valid name closest to an unknown one.
 
@@ -117,7 +143,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         valid: the valid names.
 
     Returns:
-        A sentence with the closest valid name, or with all of them if none is close.
+        A sentence with the closest valid name, or with all of them if none is close: at most 30, and of each at most 60
+        characters.
 
     Example:
         >>> nearest("adam", ["adamw", "sgd"])
@@ -127,4 +154,17 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f'Did you mean "{close[0]}"?' if close else f"Valid: {', '.join(names)}."
+    if close:
+        return f'Did you mean "{brief(close[0])}"?'
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"Valid: {', '.join(map(brief, names[:_MOST]))}{more}."
+
+
+def brief(name: str) -> str:
+    """Shorten a name from a file for a message.
+
+    Example:
+        >>> brief("rent"), len(brief("x" * 1000))
+        ('rent', 60)
+    """
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

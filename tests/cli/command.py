@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import Result
 from typer.testing import CliRunner
 
-from qkv.cli.main import app
+from qkv.cli.app import app
 
 QKV = Path(sys.executable).parent / "qkv"
 WIDE = {"COLUMNS": "200"}

@@ -1,9 +1,11 @@
 """Columns of a TSV file in `qkv train translate`, `qkv evaluate` and `qkv translate`."""
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.cli.command import refused, run, succeeded
+from tests.view.saved import answers
 
 VERBS = ("walk", "talk", "look", "bark")
 FORMS = {"V;PST": "ed", "V;PTCP;PRS": "ing"}
@@ -19,6 +21,31 @@ steps = 6
 learning_rate = 0.01
 validate_every = 6
 """
+TRANSFORMER = """
+[model]
+width = 16
+heads = 2
+feed_forward = 16
+encoder_layers = 1
+decoder_layers = 2
+dropout = 0.0
+[training]
+steps = 6
+validate_every = 6
+"""
+TWO = ["--source-tokenizer", "none", "--target-tokenizer", "none"]
+WAYS = {
+    "soft": [],
+    "zeroth": ["--alignment", "monotonic-0"],
+    "location": ["--score", "location"],
+    "location-heads": ["--score", "location", "--heads", "4"],
+    "separate": ["--features", "separate"],
+    "separate-location": ["--features", "separate", "--score", "location"],
+    "separate-heads": ["--features", "separate", "--heads", "2", *TWO],
+    "separate-transformer": ["--features", "separate", "--model", "transformer"],
+    "two": TWO,
+    "two-zeroth": [*TWO, "--alignment", "monotonic-0"],
+}
 COLUMNS = ["--source-col", "2", "--target-col", "1", "--features-col", "4"]
 
 
@@ -29,13 +56,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{verb}{ending}\t{verb}\tnote\t{marks}" for verb in VERBS for marks, ending in FORMS.items()]
     (folder / "verbs.tsv").write_text("".join(f"{row}\n" for row in rows))
     (folder / "run.toml").write_text(CONFIG)
-    for name, more in (("soft", []), ("zeroth", ["--alignment", "monotonic-0"]), ("location", ["--score", "location"])):
-        given = ["--data", folder / "verbs.tsv", "--valid-data", folder / "verbs.tsv", "--config", folder / "run.toml"]
+    (folder / "transformer.toml").write_text(TRANSFORMER)
+    for name, more in WAYS.items():
+        config = folder / ("transformer.toml" if "transformer" in more else "run.toml")
+        given = ["--data", folder / "verbs.tsv", "--valid-data", folder / "verbs.tsv", "--config", config]
         succeeded(run("train", "translate", *given, *COLUMNS, *more, "--out", folder / name))
     return folder
 
 
-every = pytest.mark.parametrize("name", ["soft", "zeroth", "location"])
+every = pytest.mark.parametrize("name", WAYS)
 
 
 @every
@@ -64,10 +93,60 @@ def test_translation_takes_rows_of_the_table_or_columns_of_its_own(folder: Path,
     assert succeeded(run("translate", folder / name, *given, feed=short)).stdout == whole.stdout
 
 
+@every
+def test_symbols_are_aligned(folder: Path, tmp_path: Path, name: str) -> None:
+    """Words of an alignment are the symbols of the columns, features included."""
+    done = succeeded(run("align", folder / name, "--data", folder / "verbs.tsv", "--json"))
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [line.split("\t") for line in (folder / "verbs.tsv").read_text().splitlines()]
+    for one, (target, source, _, marks) in zip(found, rows, strict=True):
+        features = [f"[{mark}]" for mark in marks.split(";")]
+        separate = [*source, "|", *features]
+        assert one["source"] == (separate if name.startswith("separate") else [*features, *source])
+        assert one["target"] == list(target)
+        assert sorted(place for _, place in one["links"]) == list(range(len(target)))
+        if name.startswith("separate"):
+            assert all(place < len(source) for place, _ in one["links"]), "of the attention to the source"
+    gold = tmp_path / "gold"
+    gold.write_text("0-0\n" * len(rows))
+    both = ["--valid-data", folder / "verbs.tsv", "--valid-gold", gold]
+    done = succeeded(run("align", folder / name, "--data", folder / "verbs.tsv", "--gold", gold, *both))
+    assert "alignment_error_rate" in done.stderr
+
+
+def test_alignments_of_columns_that_are_refused(folder: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("walk\n")
+    align = ["align", folder / "soft"]
+    refused(run(*align, "--source", lines, "--target", lines), "--data: expected one TSV file, whose columns are given")
+    refused(run(*align), "--data: expected one TSV file, whose columns are given; got no file")
+    reverse = ["--data", folder / "verbs.tsv", "--reverse", folder / "zeroth"]
+    refused(run(*align, *reverse), "--reverse: expected a run of the same symbols in the other direction")
+
+
+def test_two_directions_of_two_columns_agree(folder: Path, tmp_path: Path) -> None:
+    given = ["--data", folder / "verbs.tsv", "--config", folder / "run.toml"]
+    for name, source, target in (("there", "2", "1"), ("back", "1", "2")):
+        columns = ["--source-col", source, "--target-col", target]
+        succeeded(run("train", "translate", *given, *columns, "--out", tmp_path / name))
+    both = [tmp_path / "there", "--reverse", tmp_path / "back"]
+    done = succeeded(run("align", *both, "--data", folder / "verbs.tsv"))
+    assert len(done.stdout.splitlines()) == 8
+
+
+def test_unknown_symbols_are_replaced_by_default_weights_alone(folder: Path) -> None:
+    row = "x\tqalk\tnote\tV;PST\n"
+    succeeded(run("translate", folder / "soft", "--replace-unknown", feed=row))
+    files = ["--valid-source", folder / "verbs.tsv", "--valid-target", folder / "verbs.tsv"]
+    refused(
+        run("translate", folder / "soft", "--replace-unknown", *files, feed=row), "--valid-source: expected no files"
+    )
+
+
 def test_the_viewer_reads_a_row(folder: Path, tmp_path: Path) -> None:
     row = (folder / "verbs.tsv").read_text().splitlines()[0]
     succeeded(run("view", folder / "zeroth", "--text", row, "--export", tmp_path / "page.html"))
-    assert "[PST]" in (tmp_path / "page.html").read_text()
+    assert "[PST]" in json.dumps(answers((tmp_path / "page.html").read_text()))
 
 
 def test_what_is_wrong_is_named(folder: Path, tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """What the command does with good input: results on standard output, everything else on standard error."""
 
+import shlex
+import subprocess
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from tests.cli.command import process, refused, run, succeeded
+from tests.cli.command import QKV, process, refused, run, succeeded
+
+from qkv.tasks import dates
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +26,15 @@ def test_demo_trains_scores_and_draws(demo: tuple[Path, Result]) -> None:
     assert "qkv train translate" in done.stderr
     assert (folder / "demo" / "attention.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (folder / "demo" / "run" / "loss.png").exists()
+
+
+def test_the_demonstration_names_the_command_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make demo` leaves it in a folder that is not on the search path."""
+    monkeypatch.setenv("PATH", str(QKV.parent))
+    assert dates.program() == "qkv"
+    monkeypatch.setenv("PATH", "")
+    done = subprocess.run([*shlex.split(dates.program()), "--version"], check=True, capture_output=True)
+    assert done.stdout.startswith(b"qkv ")
 
 
 def test_translate_writes_one_line_for_each_and_the_pictures_asked_for(

@@ -8,7 +8,7 @@ import pytest
 import typer
 from tests.cli.command import refused, run, succeeded
 
-from qkv.cli.main import app
+from qkv.cli.app import app
 
 # Out-of-range values for each number, and the other arguments the command needs.
 BELOW = {"--coverage": ["--beam", "2"], "--head": ["--layer", "attention"]}
@@ -67,6 +67,7 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("align",): [folder / "translate", *both],
         ("view",): [folder / "translate", "--text", "ab"],
         ("explain",): [],
+        ("warm",): [],
         ("demo",): ["--out", folder / "never"],
     }[path]
 

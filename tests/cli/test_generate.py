@@ -1,5 +1,6 @@
 """Language models from the command line: what it prints, and its messages about bad input."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_text_appears_on_standard_output_alone(trained: Path) -> None:
     assert text.startswith("the c")
     assert len(text) == 5 + 20 + 1
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_the_prompt_stands_once_before_the_text_and_json_has_both_by_name(trained: Path, beam: int) -> None:
+    given = ["generate", trained, "--prompt", "the c", "--tokens", "3", "--beam", str(beam), "--quiet"]
+    text = succeeded(run(*given)).stdout
+    (record,) = [json.loads(line) for line in succeeded(run(*given, "--json")).stdout.splitlines()]
+    assert record == {"prompt": "the c", "text": text.removeprefix("the c").removesuffix("\n"), "seed": 0}
+    assert len(record["text"]) == 3
 
 
 def test_evaluate_prints_figures_with_signatures(trained: Path, text: Path) -> None:

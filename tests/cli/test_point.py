@@ -35,7 +35,12 @@ def test_a_pointer_is_scored_by_its_own_figures(sort: Path, tmp_path: Path) -> N
 
 
 def test_names_that_users_know(sort: Path) -> None:
-    for given, shown in (("mlp", "additive"), ("general", "bilinear"), ("gaussian", "squared_distance")):
+    for given, shown in {
+        "mlp": "additive",
+        "general": "bilinear",
+        "Scaled-Dot": "scaled_dot",
+        "gaussian": "squared_distance",
+    }.items():
         done = succeeded(run("train", "point", "--score", given, "--print-config"))
         assert f'score = "{shown}"' in done.stdout
 
@@ -44,7 +49,8 @@ def test_names_that_users_know(sort: Path) -> None:
     ("arguments", "message"),
     [
         (("--model", "gur"), 'Did you mean "gru"?'),
-        (("--score", "boxcar"), "--score (model.score): expected"),
+        (("--score", "boxcar"), "--score (model.score): expected a score whose softmax can point"),
+        (("--score", "concat"), "--score (model.score): expected additive or nonlocal-concat"),
         (("--elements", "number"), 'Did you mean "numbers"?'),
         (("--order", "ring"), "--order (data.order): expected"),
         (("--heads", "3"), "model.heads"),

@@ -1,15 +1,25 @@
 """Standard streams that are closed, full, a terminal or in another encoding; names with control characters."""
 
 import io
+import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cli.command import refused, run
+from tests.cli.command import refused, run, succeeded
+from typer.main import get_command
 
+import qkv
+from qkv.cli.app import app
 from qkv.cli.main import main
 from qkv.errors import DataError, error_message, harmless
+from qkv.tasks.decoding import Decoding
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.tasks.streams import read_stdin, write_lines, write_text
 
@@ -88,3 +98,103 @@ def test_help_is_shown_in_any_encoding(encoding: str, monkeypatch: pytest.Monkey
         main()
     assert ended.value.code == 0
     assert "--version" in stream.buffer.getvalue().decode(encoding)
+
+
+_ENTRY = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Tell:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("typer", "torch"):
+            print(name, flush=True)
+sys.meta_path.insert(0, Tell())
+from qkv.cli.main import main
+sys.argv = ["qkv", "explain"]
+main()
+"""
+
+
+@pytest.mark.parametrize("library", ["typer", "torch"])
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.4])
+def test_an_interruption_while_libraries_are_imported_is_one_line(library: str, delay: float) -> None:
+    process = subprocess.Popen([sys.executable, "-c", _ENTRY], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    while process.stdout.readline().decode().strip() != library:
+        assert process.poll() is None
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), told  # it may have been faster
+    assert told in (b"qkv: interrupted\n", b"")
+
+
+def test_quiet_verbose_and_json_are_flags_of_every_command() -> None:
+    def leaves(group: Any) -> Iterator[Any]:
+        for command in group.commands.values():
+            yield from leaves(command) if hasattr(command, "commands") else [command]
+
+    found = list(leaves(get_command(app)))
+    assert len(found) > 12
+    for command in found:
+        assert {"--quiet", "--verbose", "--json"} <= {name for each in command.params for name in each.opts}, (
+            command.name
+        )
+
+
+def test_explain_as_json() -> None:
+    (line,) = succeeded(run("explain", "--json", "--queries", "64")).stdout.splitlines()
+    found = json.loads(line)
+    assert found["operations"] > 0
+    assert "tiled.blocked" in {found["algorithm"], *found["refusals"]}
+
+
+def test_verbose_says_versions_and_shows_where_an_error_came_from() -> None:
+    assert "PyTorch" in succeeded(run("explain", "--verbose")).stderr
+    done = run("explain", "--verbose", "--score", "dott")
+    assert done.exit_code == 2
+    assert "Traceback" in done.stderr
+    both = run("explain", "--quiet", "--verbose")
+    assert (both.exit_code, "--quiet: expected no --verbose beside it" in both.stderr) == (2, True)
+
+
+def test_quiet_leaves_errors() -> None:
+    refused(run("explain", "--quiet", "--score", "dott"), 'Did you mean "dot"')
+
+
+class Fed(io.RawIOBase):
+    """Standard input that gives a line only after the answer to the one before."""
+
+    def __init__(self, lines: list[bytes], answered: Callable[[], int]) -> None:
+        self._lines, self._given, self._answered = lines, 0, answered
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._given == len(self._lines):
+            return 0
+        assert self._answered() == self._given, "the line before is answered"
+        line = self._lines[self._given]
+        self._given += 1
+        buffer[: len(line)] = line
+        return len(line)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_translate_answers_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    pairs = [(a + b, b + a) for a in "abcd" for b in "abcd"]
+    how = {"tokenizer": "char", "model": "gru", "width": 8, "steps": 1, "quiet": True}
+    trained = qkv.train("translate", data=pairs, out=tmp_path / "run", **how)  # type: ignore[arg-type]
+    out = io.TextIOWrapper(io.BytesIO())
+    given = Fed([b"ab\n", b"\n", b"cd\n"], lambda: out.buffer.getvalue().count(b"\n"))
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(given)))
+    arguments = [str(trained.folder), "--line-buffered", "--max-tokens", "3", *(["--json"] if as_json else [])]
+    app(["translate", *arguments], standalone_mode=False)
+    lines = out.buffer.getvalue().decode().splitlines()
+    assert len(lines) == 3
+    if as_json:
+        assert [json.loads(line)["line"] for line in lines] == [1, 2, 3]
+        assert json.loads(lines[1])["translations"][0]["text"] == ""
+    else:
+        assert lines == [each.text for each in trained.load().translate_fully(["ab", "", "cd"], Decoding(max_tokens=3))]

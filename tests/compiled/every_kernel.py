@@ -37,5 +37,5 @@ def functions() -> dict[str, Callable[..., Any]]:
     """Every function that is compiled on its own: kernels, one of them for PyTorch's threads, and a block's step."""
     named: dict[str, Callable[..., Any]] = {name: each.py_func for name, each in kernels()}
     named["block_kernel.step"] = block_kernel._step
-    named["openmp.launch"] = openmp._region(double, "f4", 0)[0]
+    named["openmp.launch"] = openmp._region(double, "f4")[0]
     return named

@@ -24,7 +24,7 @@ def test_every_thing_once_whoever_takes_it(things: int, chunks: int, dtype: type
     given = np.random.default_rng(0).normal(size=things).astype(dtype)
     for threads in (1, 2, 3):
         doubled = given.copy()
-        openmp.launcher(double, dtype, 0)(threads, chunks, things, (doubled,))
+        openmp.launcher(double, dtype)(threads, chunks, things, (doubled,))
         assert np.array_equal(doubled, 2 * given)
 
 
@@ -34,7 +34,7 @@ def test_each_chunk_has_scratch_of_its_own() -> None:
     sums, room = np.empty(64, np.float32), np.empty((8, 1, thread_pool.APART), np.float32)
     for _ in range(20):
         sums.fill(-1)
-        openmp.launcher(add_each, np.float32, 1)(2, 8, 64, (rows, sums, room))
+        openmp.launcher(add_each, np.float32)(2, 8, 64, (rows, sums, room))
         assert np.array_equal(sums, rows.sum(1))
 
 
@@ -57,7 +57,7 @@ def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(openmp, "_launchers", {})
     assert not openmp.available()
     with pytest.raises(UnsupportedError, match=r"team: expected GNU's OpenMP under PyTorch; got none\."):
-        openmp.launcher(double, np.float32, 0)
+        openmp.launcher(double, np.float32)
 
 
 @needs_team

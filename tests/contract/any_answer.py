@@ -28,6 +28,7 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.kinds import MERGEABLE
 from qkv.normalizers.row_state import RowState, merge
+from qkv.scores.kernels import Epanechnikov
 
 NOISY = 2
 SPARSE = ("sparsemax", "entmax", "entmax_1.3", "entmax_learned")
@@ -86,6 +87,9 @@ class Trial:
         given = self.repeated(self.call.arranged(leaves, laid=False))
         options = self.call.options(given)
         s = options["score"](given["query"], given["key"])  # type: ignore[operator]
+        if noise is not None and isinstance(options["score"], Epanechnikov):
+            # The literal 1 − t rounds t as well: near the kernel's edge by many roundoffs of the score.
+            s = s + torch.where(s > 0, _rounding(1 - s, off, noise), 0)
         bias = options["bias"]
         if isinstance(bias, Tensor):
             s = s + bias
@@ -164,6 +168,11 @@ class Trial:
     @cached_property
     def whole(self) -> tuple[int, ...]:
         return (*self.call.sizes.leading, self.call.sizes.queries, self.call.sizes.keys)
+
+    @cached_property
+    def nonzero(self) -> int:
+        """The number of weights that are not 0."""
+        return int((self.equation(torch.float64)["weights"] != 0).sum())
 
     @cached_property
     def visible(self) -> Tensor:
@@ -256,8 +265,8 @@ class Trial:
         finite = r.isfinite()
         if not torch.equal(o.isfinite(), finite) or not torch.equal(o[~finite], r[~finite]):
             return torch.inf
-        # Errors are correlated if they come from fewer weights than there are numbers.
-        size = min(r.numel(), int(self.visible.sum()))
+        # Errors are correlated if they come from fewer weights than there are numbers; a weight of 0 has none.
+        size = min(r.numel(), self.nonzero)
         o, r = o[finite], r[finite]
         if not r.numel():
             return 0.0
@@ -546,6 +555,8 @@ def in_place(trial: Trial) -> None:
     given = call.arranged(leaves)
     victims: dict[str, Tensor] = {name: x for name, x in given.items() if x.numel()}
     victims |= {f"mask {place}": x for place, x in enumerate(call.seen.tensors) if x.numel()}
+    if not victims:
+        return  # every tensor is empty
     output = trial.call_with(attention, given)
     name = r.choice(sorted(victims))
     kept = victims[name].detach().clone()
@@ -569,8 +580,10 @@ def in_place(trial: Trial) -> None:
 def _spoil(x: Tensor) -> None:
     if x.dtype == torch.bool:
         x.logical_not_()
-    else:
+    elif x.is_floating_point():
         x.add_(1)
+    else:
+        x.copy_(torch.where(x > 0, x - 1, x))  # lengths stay within the keys
 
 
 def bad(trial: Trial) -> None:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from qkv.biases import Bias, alibi, relative
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.scores.kernels import Epanechnikov, squared_distance
 from qkv.scores.products import Cosine
 
@@ -75,7 +75,20 @@ class Wish:
     scores: tuple[str, ...] = ()
     normalizers: tuple[str, ...] = ()
     biases: tuple[str, ...] = ("none", "none", "none", "fixed", "learned", "alibi", "relative", "relative learned")
-    masks: tuple[str, ...] = ("none", "none", "causal", "lengths", "window", "documents", "dense", "&", "&", "|", "~")
+    masks: tuple[str, ...] = (
+        "none",
+        "none",
+        "causal",
+        "lengths",
+        "span",
+        "window",
+        "documents",
+        "dense",
+        "&",
+        "&",
+        "|",
+        "~",
+    )
     width: int | None = None
     weights: dict[str, int] = field(default_factory=lambda: ASPECTS)
 
@@ -83,13 +96,13 @@ class Wish:
 _NO_BIAS = ("none",)
 WISHES = {
     "sdpa": Wish(_PRODUCTS, ("softmax", "softmax", "softmax_sink"), ("none", "none", "fixed", "alibi", "relative")),
-    "linear": Wish((*_PRODUCTS, "uniform"), ("mean", "identity"), _NO_BIAS, ("none", "causal", "lengths")),
+    "linear": Wish((*_PRODUCTS, "uniform"), ("mean", "identity"), _NO_BIAS, ("none", "causal", "lengths", "span")),
     "lookup": Wish(normalizers=("hard",)),
     "sorted": Wish(
         ("concat", "concat_leaky_per_head", "boxcar", "epanechnikov", "triangle", "epanechnikov_per_head"),
         ("sum", "mean", "identity", "softmax"),
         _NO_BIAS,
-        ("none", "lengths"),
+        ("none", "lengths", "span"),
         width=1,
     ),
     "fused": Wish(("additive", "additive_per_head", "additive_projected")),
@@ -404,6 +417,8 @@ def _mask(r: Random, g: torch.Generator, sizes: Sizes, kind: str) -> Seen:  # no
         return _documents(r, g, sizes)
     if kind == "lengths":
         return _lengths(r, g, sizes)
+    if kind == "span":
+        return _span(r, g, sizes)
     if kind == "causal":
         return _causal(r, g, sizes)
     if kind == "window":
@@ -412,7 +427,7 @@ def _mask(r: Random, g: torch.Generator, sizes: Sizes, kind: str) -> Seen:  # no
 
 
 def _leaf(r: Random) -> str:
-    return r.choice(("causal", "lengths", "window", "documents", "dense"))
+    return r.choice(("causal", "lengths", "span", "window", "documents", "dense"))
 
 
 def _lengths(r: Random, g: torch.Generator, sizes: Sizes) -> Seen:
@@ -423,6 +438,20 @@ def _lengths(r: Random, g: torch.Generator, sizes: Sizes) -> Seen:
     table = columns < _column(seen_keys, sizes)
     table = table if queries is None else table & (rows < _column(queries, sizes))
     return Seen(lengths(seen_keys, queries), table, _tensors(seen_keys, queries), f"lengths({_say(seen_keys)})")
+
+
+def _span(r: Random, g: torch.Generator, sizes: Sizes) -> Seen:
+    columns = torch.arange(sizes.keys)
+    first = _item(r, g, sizes, -2, sizes.keys // 2 + 2)
+    last = _item(r, g, sizes, sizes.keys // 4, sizes.keys + 2) if r.random() < 0.6 else None
+    table = columns >= _column(first, sizes)
+    table = table if last is None else table & (columns < _column(last, sizes))
+    return Seen(
+        span(first, last),
+        table,
+        _tensors(first, last),
+        f"span({_say(first)}, {_say(sizes.keys if last is None else last)})",
+    )
 
 
 def _window(r: Random, g: torch.Generator, sizes: Sizes) -> Seen:

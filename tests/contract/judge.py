@@ -89,7 +89,7 @@ class Case:
 
 
 def legal(score: ScoreCase, normalizer: NormalizerCase) -> bool:
-    return not normalizer.needs_non_negative or score.build(_parameters(score, torch.Generator())).non_negative
+    return not normalizer.needs_non_negative or score.build(parameters(score, torch.Generator())).non_negative
 
 
 def cross_product(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:
@@ -127,7 +127,7 @@ def paired(score: ScoreCase) -> Iterator[Case]:
         yield from (Case(score, NORMALIZER[normalizer], MASK[mask], dtype) for dtype in DTYPES)
 
 
-def _parameters(score: ScoreCase, draw: torch.Generator) -> dict[str, Tensor]:
+def parameters(score: ScoreCase, draw: torch.Generator) -> dict[str, Tensor]:
     shapes = score.shapes(score.width, score.key_width)
     return {name: _parameter(score, name, shape, draw) for name, shape in shapes.items()}
 
@@ -160,7 +160,7 @@ class Inputs:
             "query": query,
             "key": key,
             "value": torch.randn(BATCH, HEADS, KEYS, VALUE_WIDTH, generator=g),
-            **_parameters(score, g),
+            **parameters(score, g),
         }
         for name, shape in case.normalizer.shapes.items():
             x = torch.randn(shape, generator=g)

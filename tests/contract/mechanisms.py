@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -181,6 +181,8 @@ MASKS = (
     MaskCase("causal_end", lambda q, k, g: causal(align="end")),
     MaskCase("lengths", _lengths),
     MaskCase("lengths_both", lambda q, k, g: lengths(torch.tensor([0, k]), torch.tensor([q, q - 4]))),
+    MaskCase("span", lambda q, k, g: span(torch.tensor([3, 0]), torch.tensor([k - 2, 5]))),
+    MaskCase("causal_and_span", lambda q, k, g: causal(2) & span(torch.tensor([4, 0]))),
     MaskCase("window", lambda q, k, g: window(3, 2)),
     MaskCase("window_beyond", lambda q, k, g: window(2, 1, offset=k - q // 2)),
     MaskCase("documents", lambda q, k, g: documents(_runs(q), _runs(k))),

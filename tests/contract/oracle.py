@@ -172,6 +172,8 @@ MASKS = {
     "causal_end": lambda b, i, j, q, k: j - k <= i - q,
     "lengths": lambda b, i, j, q, k: j < (k - 3, 5)[b],
     "lengths_both": lambda b, i, j, q, k: j < (0, k)[b] and i < (q, q - 4)[b],
+    "span": lambda b, i, j, q, k: (3, 0)[b] <= j < (k - 2, 5)[b],
+    "causal_and_span": lambda b, i, j, q, k: (4, 0)[b] <= j <= i + 2,
     "window": lambda b, i, j, q, k: i - 3 <= j <= i + 2,
     "window_beyond": lambda b, i, j, q, k: i + k - q // 2 - 2 <= j <= i + k - q // 2 + 1,
     "documents": lambda b, i, j, q, k: i // 11 == j // 11,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.functional import attention
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, documents, lengths, window
+from qkv.masks.patterns import causal, documents, lengths, span, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax
@@ -33,6 +33,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 PER_ITEM: dict[str, tuple[Callable[[Tensor], Mask], Callable[[Tensor], Mask]]] = {
     "lengths": (lengths, lambda x: lengths(int(x))),
+    "span": (lambda x: span(x, 6), lambda x: span(int(x), 6)),
     "query lengths": (lambda x: lengths(None, x), lambda x: lengths(None, int(x))),
     "offset": (lambda x: causal(x - 2), lambda x: causal(int(x) - 2)),
     "window": (lambda x: window(1, 1, offset=x), lambda x: window(1, 1, offset=int(x))),

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.errors import UnsupportedError
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
-from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 
 BACKENDS = ("reference", "sdpa", "linear", "lookup", "fused", "rowwise", "blocked")
 """Backends that support masks that differ by row; `sorted` has none, and `test_sorted` covers unreachable keys."""
@@ -42,6 +42,7 @@ MASKS: dict[str, tuple[Mask, Tensor]] = {
     "causal, one key": (causal(), torch.arange(KEYS) == 100),
     "causal from behind": (causal(align="end"), torch.arange(KEYS) >= 90),
     "causal and lengths": (causal(torch.tensor([3, -2])) & lengths(torch.tensor([KEYS - 3, 120])), FEW_SEEN),
+    "causal and span": (causal(7) & span(torch.tensor([40, 0]), torch.tensor([KEYS, 120])), FEW_SEEN),
     "window": (window(20, 3), (torch.arange(KEYS) % 60) < 5),
     "lengths of both": (lengths(torch.tensor([KEYS, 90]), torch.tensor([QUERIES, 80])), torch.arange(KEYS) > 85),
     "documents": (documents(torch.arange(QUERIES) // 40, torch.arange(KEYS) // 45), torch.arange(KEYS) // 45 == 1),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, documents, lengths, window
+from qkv.masks.patterns import causal, documents, lengths, span, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -72,6 +72,7 @@ MASKS: dict[str, Mask | Tensor | None] = {
     "causal": causal(),
     "lengths": lengths(torch.tensor([4, 7])),
     "lengths per head": lengths(torch.arange(2 * H).view(2, H) % 8),
+    "span": span(torch.tensor([2, 0]), torch.tensor([7, 4])),
     "window": window(1, 2),
     "documents": documents(torch.arange(Q) // 2, torch.arange(K) // 2),
     "dense": torch.rand(B, H, Q, K, generator=torch.Generator().manual_seed(0)) < 0.6,

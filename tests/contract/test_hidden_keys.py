@@ -9,7 +9,7 @@ from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from torch import Tensor
 
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, lengths, window
+from qkv.masks.patterns import causal, lengths, span, window
 
 POISON = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "huge": 3e38}
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
@@ -50,6 +50,9 @@ HIDINGS = {
         lengths(torch.tensor([4, 0]), torch.tensor([3, 5])), _rows("....xxx", "xxxxxxx"), _rows("...xx", "xxxxx")
     ),
     "causal": Hiding(causal(), _rows(".....xx", ".....xx"), _rows(".....", ".....")),
+    "span": Hiding(
+        span(torch.tensor([2, 0]), torch.tensor([7, 5])), _rows("xx.....", ".....xx"), _rows(".....", ".....")
+    ),
     "window": Hiding(window(1, 0, offset=-1), _rows("....xxx", "....xxx"), _rows("x....", "x....")),
     "dense": Hiding(_table(), _rows("..x....", "......x"), _rows(".....", "x....")),
     "predicate": Hiding(

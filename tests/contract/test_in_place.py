@@ -18,7 +18,7 @@ import qkv
 from qkv import biases
 from qkv.functional import attention
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.values.parameters import Parameter
 
 B, H, Q, K = 2, 2, 6, 6
@@ -42,6 +42,7 @@ MASKS: dict[str, tuple[Callable[..., Mask], list[Callable[[], Tensor]]]] = {
     "dense and lengths": (lambda x, n: dense(x) & lengths(n), [table, lambda: two_of([3, 5])]),
     "dense and dense": (lambda x, y: dense(x) & dense(y), [table, table]),
     "lengths": (lengths, [lambda: two_of([3, 5])]),
+    "span": (span, [lambda: two_of([1, 0]), lambda: two_of([3, 5])]),
     "lengths of both": (lengths, [lambda: two_of([3, 5]), lambda: two_of([2, 6])]),
     "not lengths": (lambda n: ~lengths(n), [lambda: two_of([2, 4])]),
     "offsets": (causal, [lambda: two_of([0, 2])]),

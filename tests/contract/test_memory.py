@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from qkv.biases import Bias, alibi, relative
 from qkv.functional import attention, explain
-from qkv.masks.patterns import causal, lengths, window
+from qkv.masks.patterns import causal, lengths, span, window
 from qkv.planner.plan import QUADRATIC_LIMIT
 from qkv.planner.registry import BACKENDS, algorithms_of
 from qkv.scores.base import Score
@@ -46,7 +46,7 @@ class Largest(TorchDispatchMode):
 
 CHEAP = {"scaled_dot", "bilinear", "concat", "squared_distance", "epanechnikov_per_head", "uniform"}
 KEPT = [(s, n) for s, n in MECHANISMS if s.name in CHEAP or (s.name == "additive_projected")]
-MASKS = {"none": None, "causal": causal(), "lengths": lengths(N - 7), "window": window(20, 20)}
+MASKS = {"none": None, "causal": causal(), "lengths": lengths(N - 7), "span": span(7, N - 7), "window": window(20, 20)}
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,37 @@ def test_a_bad_labeled_line_is_named(tmp_path: Path, content: str | bytes, line:
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("label\ttext\ngood\tfilm\n", [Labeled("film", "good", 2)]),
+        ("Sentence\tLabel\r\na film\t1\n", [Labeled("a film", "1", 2)]),
+        # Not headers: the label occurs again, the names are not those of columns, or nothing follows.
+        ("label\ttext\nlabel\tmore\n", [Labeled("text", "label", 1), Labeled("more", "label", 2)]),
+        ("class\tdismissed\ngood\tfilm\n", [Labeled("dismissed", "class", 1), Labeled("film", "good", 2)]),
+        ("label\ttext\n", [Labeled("text", "label", 1)]),
+    ],
+)
+def test_a_line_that_names_the_columns_is_a_header(tmp_path: Path, content: str, expected: list[Labeled]) -> None:
+    path, told = _file(tmp_path, content), list[str]()
+    assert read_labeled(path, say=told.append) == expected
+    assert [str(path) + ":1: a header, skipped: " in text for text in told] == [True] * (expected[0].line - 1)
+
+
+@pytest.mark.parametrize("between", ["\t", " "])
+def test_a_line_that_names_words_and_tags_is_a_header(tmp_path: Path, between: str) -> None:
+    content = "\nToken POS NER\nAda NNP B-PER\n\nYes UH O\n".replace(" ", between)
+    told: list[str] = []
+    found = read_tagged(_file(tmp_path, content), say=told.append)
+    assert found == [Tagged(("Ada",), ("B-PER",), 3), Tagged(("Yes",), ("O",), 5)]
+    assert [text.rpartition(": ")[2] for text in told] == ["Token POS NER"]
+
+
+def test_the_word_tag_is_no_header_where_its_tag_occurs_again(tmp_path: Path) -> None:
+    path = _file(tmp_path, "word tag\nother tag\n")
+    assert [sentence.words for sentence in read_tagged(path)] == [("word", "other")]
+
+
 def test_sentences_end_at_empty_lines_and_at_the_end(tmp_path: Path) -> None:
     path = _file(tmp_path, "\nAda B-PER\nwrote O\n\n\nYes O")
     assert read_tagged(path) == [Tagged(("Ada", "wrote"), ("B-PER", "O"), 2), Tagged(("Yes",), ("O",), 6)]

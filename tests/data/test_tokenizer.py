@@ -1,8 +1,11 @@
 """Text survives a round trip through ids, training is reproducible, and a hostile file is refused before use."""
 
 import json
+import os
 import subprocess
 import sys
+from random import Random
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -23,17 +26,19 @@ CORPUS = [
     "A man's dog - a big one - can't swim ... or can it?!",
 ] * 3
 BPE = Tokenizer.learn(CORPUS, size=500)
+UNIGRAM = Tokenizer.learn(CORPUS, kind="unigram", size=400)
 WORD = Tokenizer.learn(CORPUS, kind="word")
 CHAR = Tokenizer.learn(CORPUS, kind="char")
 NONE = Tokenizer.learn(CORPUS, kind="none")
-ALL = [BPE, WORD, CHAR, NONE]
+ALL = [BPE, UNIGRAM, WORD, CHAR, NONE]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 @given(TEXT)
-def test_byte_pairs_return_every_text_as_it_was(text: str) -> None:
-    assert BPE.decode(BPE.encode(text)) == text
-    assert BPE.unk not in BPE.encode(text)
+def test_pieces_of_bytes_return_every_text_as_it_was(text: str) -> None:
+    for tokenizer in (BPE, UNIGRAM):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.unk not in tokenizer.encode(text)
 
 
 RUNS = st.tuples(st.sampled_from([*" \n\t.,a1é￭漢\u0301\u2028", "ab", "a.", " a", "\r\n"]), st.integers(1, 200))
@@ -58,10 +63,11 @@ def test_chunks_are_short_wherever_there_is_a_place_to_cut() -> None:
 
 @given(TEXT)
 def test_a_text_in_chunks_has_the_ids_of_the_whole(text: str) -> None:
-    whole = BPE.encode(text * 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer_module, "CHUNK", 7)
-        assert BPE.encode(text * 3) == whole
+    for tokenizer in (BPE, UNIGRAM):
+        whole = tokenizer.encode(text * 3)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tokenizer_module, "CHUNK", 7)
+            assert tokenizer.encode(text * 3) == whole
 
 
 def words_at_once(text: str) -> list[str]:
@@ -86,12 +92,12 @@ def test_words_do_not_depend_on_where_their_chunks_end(text: str) -> None:
 
 
 @given(TEXT)
-def test_pieces_of_byte_pairs_make_up_the_text(text: str) -> None:
-    ids = BPE.encode(text)
-    shown = BPE.pieces(ids)
-    assert len(shown) == len(ids)
-    if text.isascii():
-        assert "".join(shown) == ("▁" + text.replace(" ", "▁") if text else "")
+def test_pieces_of_bytes_make_up_the_text(text: str) -> None:
+    for tokenizer in (BPE, UNIGRAM):
+        ids = tokenizer.encode(text)
+        shown = tokenizer.pieces(ids)
+        assert len(shown) == len(ids)
+        assert not text.isascii() or "".join(shown) == ("▁" + text.replace(" ", "▁") if text else "")
 
 
 @given(st.text("".join(sorted(set("".join(CORPUS)))), max_size=60))
@@ -194,7 +200,7 @@ def test_minimum_leaves_out_what_is_rare() -> None:
     assert Tokenizer.learn(["low low"], minimum=3).size == 260
 
 
-@pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("word", 10), ("char", 10), ("none", 10)])
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("unigram", 275), ("word", 10), ("char", 10), ("none", 10)])
 def test_size_is_never_exceeded(kind: str, size: int) -> None:
     assert Tokenizer.learn(CORPUS, kind=kind, size=size).size == size
 
@@ -210,8 +216,36 @@ def test_learning_is_repeatable_across_processes_and_orders(kind: str) -> None:
     made = set()
     for seed, texts in (("1", CORPUS), ("2", CORPUS[::-1])):
         command = [sys.executable, "-c", code, json.dumps(texts), kind]
-        made.add(subprocess.run(command, capture_output=True, check=True, env={"PYTHONHASHSEED": seed}).stdout)
+        made.add(
+            subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+        )
     assert made == {Tokenizer.learn(CORPUS, kind=kind, size=450).to_json().encode()}
+
+
+LETTERS = st.text("abc ", min_size=1, max_size=12)
+
+
+@given(st.lists(LETTERS, min_size=2, max_size=30).filter(lambda some: any(each.strip() for each in some)), st.randoms())
+def test_pieces_do_not_depend_on_the_order_of_texts(texts: list[str], random: Random) -> None:
+    """Few letters make many pieces equally likely, and the library counts words in a table of random order."""
+    other = random.sample(texts, len(texts))
+    for kind in KINDS:
+        first, second = (Tokenizer.learn(some, kind=kind, size=268).to_json() for some in (texts, other))
+        assert first == second
+
+
+def test_unigram_pieces_are_the_likeliest() -> None:
+    """The pieces of a word are a split with the largest sum of log-probabilities."""
+    scores = dict(zip(UNIGRAM.vocabulary.pieces, UNIGRAM.vocabulary.scores, strict=True))
+    for word in ("ĠBüschen", "ĠMännern", "Ġoutside", "Ġswimming"):
+        surface = word.replace("Ġ", "")
+        named = [UNIGRAM.vocabulary.pieces[number] for number in UNIGRAM.encode(surface)]
+        letters = "".join(named)
+        best = [0.0]
+        for end in range(1, len(letters) + 1):
+            ends = (best[start] + scores[letters[start:end]] for start in range(end) if letters[start:end] in scores)
+            best.append(max(ends))
+        assert sum(scores[name] for name in named) == pytest.approx(best[-1], abs=1e-9)
 
 
 @pytest.mark.parametrize("tokenizer", ALL, ids=KINDS)
@@ -277,6 +311,30 @@ def test_ids_may_come_as_a_tensor() -> None:
     assert BPE.decode(torch.tensor(BPE.encode("a man"))) == "a man"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "word", "char", "none"])
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_texts_that_look_the_same_have_the_same_tokens(kind: str, form: str) -> None:
+    composed, apart = (normalize(name, "Ein Bär läuft über Ångström 각") for name in ("NFC", "NFD"))
+    assert composed != apart
+    tokenizer = Tokenizer.learn([composed], kind=kind, size=400, unicode=form)
+    assert tokenizer.encode(composed) == tokenizer.encode(apart)
+    assert tokenizer.decode(tokenizer.encode(apart)) == normalize(form, composed)
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert again.vocabulary == tokenizer.vocabulary
+    assert again.encode(apart) == tokenizer.encode(composed)
+
+
+def test_no_form_leaves_text_and_file_as_they_were() -> None:
+    tokenizer = Tokenizer.learn(["e\u0301"], kind="char")
+    assert "unicode" not in json.loads(tokenizer.to_json())
+    assert tokenizer.decode(tokenizer.encode("e\u0301")) == "e\u0301"
+
+
+def test_an_unknown_form_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'unicode: expected one of none, NFC.*Did you mean "NFC"'):
+        Tokenizer.learn(["a"], kind="char", unicode="NFCC")
+
+
 def altered(tokenizer: Tokenizer, **fields: object) -> str:
     return json.dumps(json.loads(tokenizer.to_json()) | fields)
 
@@ -295,6 +353,8 @@ HOSTILE = {
     "unknown kind": altered(CHAR, kind="pickle"),
     "unhashable kind": altered(CHAR, kind=["bpe"]),
     "lowercase as text": altered(CHAR, lowercase="no"),
+    "an unknown form": altered(CHAR, unicode="NFX"),
+    "a form that cannot be hashed": altered(CHAR, unicode=["NFC"]),
     "pieces as text": altered(CHAR, pieces="abc"),
     "pieces as numbers": altered(CHAR, pieces=[*SPECIALS, 1]),
     "an empty piece": altered(CHAR, pieces=[*SPECIALS, ""]),
@@ -314,6 +374,13 @@ HOSTILE = {
     "a merge into an unknown piece": altered(BPE, merges=["Z Z"]),
     "a merge twice": altered(BPE, merges=["e r", "e r"]),
     "a merge of specials": altered(BPE, merges=["<pad> <bos>"]),
+    "scores of byte pairs": altered(BPE, scores=[-1.0]),
+    "too few scores": altered(UNIGRAM, scores=[0.0]),
+    "no scores": json.dumps({k: v for k, v in json.loads(UNIGRAM.to_json()).items() if k != "scores"}),
+    "positive scores": altered(UNIGRAM, scores=[1.0] * UNIGRAM.size),
+    "scores that are no numbers": altered(UNIGRAM, scores=[float("nan")] * UNIGRAM.size),
+    "scores as text": altered(UNIGRAM, scores=["0"] * UNIGRAM.size),
+    "scores that are true": altered(UNIGRAM, scores=[False] * UNIGRAM.size),
     "merges as pairs": altered(BPE, merges=[["e", "r"]]),
 }
 
@@ -331,7 +398,9 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from(ALL), st.sampled_from(["format", "kind", "lowercase", "pieces", "merges"]), JSON_VALUES)
+@given(
+    st.sampled_from(ALL), st.sampled_from(["format", "kind", "lowercase", "pieces", "merges", "scores"]), JSON_VALUES
+)
 def test_any_other_value_in_a_field_is_refused_or_harmless(tokenizer: Tokenizer, field: str, value: object) -> None:
     try:
         read = Tokenizer.from_json(altered(tokenizer, **{field: value}))

@@ -1,5 +1,8 @@
 """A bias from positions as algorithms get it: its kind, its tiles, its diagonals."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -112,3 +115,36 @@ def test_it_is_added_in_the_type_of_the_scores() -> None:
 def test_a_shape_that_does_not_fit_is_told() -> None:
     with pytest.raises(ShapeError, match=r"bias: expected a shape that .* = \(2, 4, 5, 7\); got shape \(3, 5, 7\)"):
         bound(Blocks(torch.ones(3))).tile()
+
+
+def test_the_matrix_of_a_bias_is_made_once_for_its_numbers_and_sizes() -> None:
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0])
+    bias = alibi(slopes)
+    first = position_bias(bias, GRID, torch.float32).tile()
+    assert position_bias(bias, GRID, torch.float32).tile() is first
+    assert position_bias(bias, GRID._replace(keys=K + 1), torch.float32).tile().shape[-1] == K + 1
+    assert position_bias(bias, GRID, torch.float64).tile().dtype == torch.float64
+    slopes *= 2
+    assert torch.equal(position_bias(bias, GRID, torch.float32).tile(), 2 * first)
+    with torch.inference_mode():
+        assert torch.equal(position_bias(bias, GRID, torch.float32).tile(), 2 * first)
+    assert not position_bias(bias, GRID, torch.float32).tile().is_inference()
+
+
+def test_the_matrix_of_learned_slopes_is_made_for_each_call() -> None:
+    slopes = torch.ones(4, requires_grad=True)
+    bias = alibi(slopes)
+    with torch.no_grad():
+        position_bias(bias, GRID, torch.float32).tile()
+    for _ in range(2):
+        (slope,) = torch.autograd.grad(position_bias(bias, GRID, torch.float32).tile().sum(), slopes)
+        assert slope.abs().min() > 0
+
+
+def test_a_remembered_matrix_does_not_keep_its_bias_alive() -> None:
+    bias = alibi(0.5)
+    position_bias(bias, GRID, torch.float32).tile()
+    known = weakref.ref(bias)
+    del bias
+    gc.collect()
+    assert known() is None

@@ -9,9 +9,11 @@ from torch import nn
 from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
+from qkv.models.smoother import KernelSmoother
 from qkv.tasks.choice import build_model
 from qkv.tasks.label_training import build_reader
 from qkv.tasks.language_training import build_language_model
+from qkv.tasks.point_training import build_pointer
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
 RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
@@ -19,12 +21,18 @@ MONOTONIC = {"kind": "gru", "alignment": "monotonic-1", "embedding": 4, "hidden"
 TRANSFORMER = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 1}
 LANGUAGE = {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1, "context": 8}
 READER = {"encoder": "gru", "width": 4}
+POINTER = {"hidden": 4, "attention": 4, "layers": 1, "heads": 2}
+KERNEL = {"kernel": "epanechnikov", "bandwidth": "cross-validation", "beyond": "nearest"}
 LABELS = ("bad", "good")
 
 
 def families() -> dict[str, Contents]:
     """Contents by name."""
     words, letters = Tokenizer.learn(TEXT, kind="word"), Tokenizer.learn(TEXT, kind="char")
+    pointed: dict[str, Any] = {"words": None, "order": "sequence", "longest": 3}
+    vectors = {**pointed, "elements": "numbers", "features": 2}
+    spans = {**pointed, "elements": "words", "features": 3, "words": ["<unk>", "(", ")"]}
+    columns: dict[str, Any] = {"x": ["age", "area"], "y": "rent", "decimal": "point"}
     labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
     return {
         "gru": _contents(words, "translate", RECURRENT, lambda: build_model(RECURRENT, words), {"longest": 32}),
@@ -43,12 +51,21 @@ def families() -> dict[str, Contents]:
         "tagger": _contents(
             letters, "tag", READER, lambda: build_reader("tag", READER, letters.size, LABELS, letters.unk), labels
         ),
+        "pointer": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "numbers", 2), vectors),
+        "pointer at words": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "words", 3), spans),
+        "regression": _contents(None, "regress", KERNEL, _smoother, columns),
     }
 
 
 def _contents(
-    tokenizer: Tokenizer, task: str, table: dict[str, Any], make: Callable[[], nn.Module], more: dict[str, Any]
+    tokenizer: Tokenizer | None, task: str, table: dict[str, Any], make: Callable[[], nn.Module], more: dict[str, Any]
 ) -> Contents:
     torch.manual_seed(0)
     config = {"task": task, "model": table, "text": {"train": "0" * 64}, **more}
-    return Contents(make().state_dict(), config, tokenizer.to_json(), None, (Figure("bleu", 31.2, "case:mixed"),))
+    text = None if tokenizer is None else tokenizer.to_json()
+    return Contents(make().state_dict(), config, text, None, (Figure("bleu", 31.2, "case:mixed"),))
+
+
+def _smoother() -> nn.Module:
+    points = torch.rand(5, 3, dtype=torch.float64)
+    return KernelSmoother(points[:, :2].clone(), points[:, 2:].clone(), "epanechnikov", torch.ones(2).double())

@@ -27,22 +27,25 @@ from qkv.checkpoint.run import open_run
 from qkv.checkpoint.tensors import unpack
 from qkv.data.corpus import read_lines, read_pairs, read_tsv
 from qkv.data.labeled import read_labeled, read_tagged
+from qkv.data.pointing import parse_pairs
 from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.masks.patterns import Causal, Lengths
 from qkv.metrics.alignment import parse_alignments
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.dense import Softmax
-from qkv.recording.files import KEY
 from qkv.recording.files import read as read_trace
 from qkv.recording.recorder import record
-from qkv.tasks import language_training, training
+from qkv.recording.storing import KEY
+from qkv.tasks import language_training, point_training, regression, training
 from qkv.tasks.label_training import CLASSIFY, RECIPES
 from qkv.tasks.load import load
+from qkv.tasks.recipe import Recipe
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.train.journal import Journal, read_journal
 from qkv.train.session import Job, begin
 
+BARE: tuple[Recipe[Any, Any, Any, Any], ...] = (point_training.RECIPE, regression.RECIPE)
 Attempt = Callable[[Random], object]
 Reader = Callable[[Path], object]
 
@@ -247,9 +250,7 @@ def run_folder(folder: Path) -> Attempt:
 def read_settings(path: Path) -> object:
     """A TOML file, as settings of every task in turn; the last error stands for all."""
     tables = read_toml(path)
-    for loader in (training.load_settings, language_training.load_settings):
-        loader(tables)
-    for recipe in RECIPES.values():
+    for recipe in (training.RECIPE, language_training.RECIPE, *RECIPES.values(), *BARE):
         recipe.load_settings(tables)
     return tables
 
@@ -309,6 +310,15 @@ def forged_trace(folder: Path) -> Attempt:
     return attempt
 
 
+def read_positions(path: Path) -> object:
+    return parse_pairs(read_tsv(path), (str(path), str(path)))
+
+
+def read_columns(path: Path) -> object:
+    data = regression.RegressionData(path, ("age", "area"), "rent")
+    return regression.fit(regression.read_columns(data), regression.RegressionModel(bandwidth=1.0))
+
+
 def corpora() -> list[Target]:
     text = "\n".join([*TEXT, "Ein Hund läuft über eine Wiese.", "", " spaces "]).encode() + b"\n"
     pairs = "".join(f"{line}\t{line[::-1]}\n" for line in TEXT).encode()
@@ -322,6 +332,8 @@ def corpora() -> list[Target]:
         one_file("pairs.txt", [text], lambda path: read_pairs(path, path)),
         one_file("pairs.tsv", [pairs], read_tsv),
         one_file("labeled.tsv", [labeled], read_labeled),
+        one_file("points.tsv", [b"1 2 3\t3 1\n4 5\t2\n", b"0.5,1 2,3\t1\n", b"a b\t2\n"], read_positions),
+        one_file("rents.csv", [b"age,area,rent\n1,2.5,3\n4,5,6e3\n", b"age;rent;area\n1;2;3\n"], read_columns),
         one_file("tagged.conll", [tagged, tagged.replace(b"\t", b" ")], read_tagged),
         one_file(
             "links.align",
@@ -330,6 +342,10 @@ def corpora() -> list[Target]:
         ),
         one_file("metrics.jsonl", [journal], go_on_with),
     ]
+
+
+def shown(recipe: Recipe[Any, Any, Any, Any]) -> str:
+    return to_toml(recipe.show_settings(recipe.load_settings({})))
 
 
 def targets() -> list[Target]:
@@ -351,6 +367,7 @@ def targets() -> list[Target]:
         settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),
         settings_file("generate", language_training.load_settings, text_settings),
         settings_file("classify", CLASSIFY.load_settings, label_settings),
+        *(settings_file(each.task, each.load_settings, shown(each)) for each in BARE),
         Target("trace.safetensors", spoilt_trace),
         Target("structure of trace.safetensors", forged_trace, 6),
         *corpora(),

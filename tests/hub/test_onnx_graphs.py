@@ -13,6 +13,7 @@ from qkv.errors import UnsupportedError
 from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 
@@ -91,6 +92,72 @@ def test_a_translator_gives_the_same_scores_and_ids(options: dict[str, Any], tmp
     check_translator(translator(**options), tmp_path)
 
 
+def named(session: Any, **inputs: Tensor) -> dict[str, Tensor]:
+    """Run a graph by the names of its inputs, of which it may need only some."""
+    wanted = {each.name for each in session.get_inputs()}
+    assert wanted <= set(inputs)
+    found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items() if name in wanted})
+    return {each.name: torch.from_numpy(one) for each, one in zip(session.get_outputs(), found, strict=True)}
+
+
+def after(found: dict[str, Tensor], prefix: str, to: str) -> dict[str, Tensor]:
+    return {name.replace(prefix, to, 1): tensor for name, tensor in found.items() if name.startswith(prefix)}
+
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "gru, additive": {},
+    "lstm of two layers, dot": {"cell": "lstm", "score": "dot", "decoder_layers": 2, "encoder_layers": 2},
+    "rnn, luong, bilinear": {"cell": "rnn", "wiring": "luong", "score": "bilinear"},
+    "no attention": {"score": "none"},
+    "split memory, entmax": {"memory": "split", "normalizer": "entmax"},
+    "several heads": {"heads": 2, "score": "scaled_dot"},
+    "location": {"score": "location"},
+    "transformer before a gru": {"encoder": "transformer"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_translator_gives_the_same_scores_and_ids(kind: str, tmp_path: Path) -> None:
+    model = drawn(RecurrentTranslator(RecurrentConfig(SIZE, embedding=8, hidden=8, attention=8, **RECURRENT[kind])))
+    assert isinstance(model, RecurrentTranslator)
+    sessions = exported(model, tmp_path)
+    assert set(sessions) == {"encoder", "step"}
+    for lengths in BATCHES:
+        source, real = batch(lengths)
+        state = named(sessions["encoder"], source=source, lengths=real)
+        target = torch.randint(4, SIZE, (len(lengths), 9))
+        with torch.no_grad():
+            expected = model(source, real, target)
+        for place in range(9):
+            found = named(sessions["step"], tokens=target[:, place], lengths=real, **state)
+            alike(found["logits"], expected[:, place])
+            state |= after(found, "next_", "")
+
+
+@pytest.mark.slow
+def test_a_decoder_with_its_cache_gives_the_same_scores_and_ids(tmp_path: Path) -> None:
+    model = translator(decoder_layers=2)
+    sessions = exported(model, tmp_path)
+    for lengths in BATCHES:
+        source, real = batch(lengths)
+        memory = run(sessions["encoder"], source, real)
+        given = named(sessions["begin"], memory=memory)
+        past = {
+            each.name: torch.zeros(len(lengths), 2, 0, 8)
+            for each in sessions["step"].get_inputs()
+            if each.name.startswith("past_")
+        }
+        chosen = torch.full((len(lengths), 1), BOS)
+        for _ in range(LIMIT):
+            found = named(sessions["step"], tokens=chosen[:, -1], lengths=real, **given, **past)
+            alike(found["logits"], run(sessions["decoder"], memory, real, chosen)[:, -1])
+            past = after(found, "next_", "past_")
+            chosen = torch.cat([chosen, found["logits"].argmax(-1, keepdim=True)], 1)
+        ours = greedy(model, source, real, bos=BOS, eos=EOS, limit=LIMIT)
+        assert [until_end(row) for row in chosen[:, 1:].tolist()] == [one.ids for one in ours]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "learned", "sinusoidal", "none"])
 def test_a_language_model_gives_the_same_scores_and_ids(positions: Any, tmp_path: Path) -> None:
@@ -126,8 +193,11 @@ def check_language_model(config: DecoderConfig, out: Path) -> None:
     [
         pytest.param({"encoder": "none", "pool": "attention"}, marks=pytest.mark.slow),
         pytest.param({"encoder": "transformer", "pool": "mean"}, marks=pytest.mark.slow),
+        pytest.param({"encoder": "gru"}, marks=pytest.mark.slow),
+        pytest.param({"encoder": "lstm", "layers": 2, "residual": True}, marks=pytest.mark.slow),
+        pytest.param({"encoder": "rnn", "pool": "mean"}, marks=pytest.mark.slow),
     ],
-    ids=["pooled by attention", "transformer"],
+    ids=["pooled by attention", "transformer", "gru", "lstm", "rnn"],
 )
 def test_a_classifier_gives_the_same_scores(options: dict[str, Any], tmp_path: Path) -> None:
     model = drawn(TextClassifier(ReaderConfig(SIZE, labels=3, **SMALL, **options)))
@@ -147,14 +217,6 @@ def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
         words = torch.randint(0, max(lengths), (len(lengths), 4))
         with torch.no_grad():
             alike(run(session, ids, real, words), model(ids, real, words))
-
-
-@pytest.mark.parametrize("encoder", ["gru", "lstm", "rnn"])
-def test_an_encoder_without_a_graph_is_refused(encoder: Any, tmp_path: Path) -> None:
-    model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, encoder=encoder))
-    with pytest.raises(UnsupportedError, match=f"--to: expected an encoder that can .* ONNX; got {encoder}"):
-        to_onnx(model, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_wide_part_is_refused(tmp_path: Path) -> None:
@@ -178,7 +240,5 @@ def test_the_model_stays_as_it_is() -> None:
     found = graphs(model)
     assert model.training
     assert backends(model) == {"auto"}
-    assert {name: backends(graph.module) for name, graph in found.items()} == {
-        "encoder": {"reference"},
-        "decoder": {"reference"},
-    }
+    names = ("encoder", "decoder", "begin", "step")
+    assert {name: backends(graph.module) for name, graph in found.items()} == {key: {"reference"} for key in names}

@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -24,13 +25,35 @@ def scripts() -> list[object]:
 def test_script_shows_what_it_claims(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out.strip(), "it says what it found"
     drawn = [path.name for path in tmp_path.iterdir()]
     assert drawn == [f"{script.stem}.svg"] * ("drawing" in script.read_text(encoding="utf-8"))
     for name in drawn:
         assert (ROOT / "docs" / "pictures" / "lectures" / name).exists(), "the page's figure is committed"
+
+
+def test_examples_run_from_any_folder(tmp_path: Path) -> None:
+    """As documented: by name, with figures in a folder of the reader's, and nothing that is tracked overwritten."""
+    command = [sys.executable, ROOT / "examples" / "run.py", "02_sums"]
+    for more, folder in ((["--out", "figures"], "figures"), ([], "pictures")):
+        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["02_sums.svg"]
+
+
+def test_an_unknown_example_is_told_the_names(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples" / "run.py", "02_sum"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "02_sums" in done.stderr
+
+
+def test_a_missing_library_names_its_extra() -> None:
+    code = "import sys; sys.modules['sklearn'] = None; import qkv.models.regression"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ".[regression]" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -1,12 +1,14 @@
 """Products by oneDNN equal PyTorch's own up to rounding, with gradients; unsupported inputs never reach it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.linalg import matmul
 from qkv.linalg.matmul import Linear, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
@@ -64,6 +66,42 @@ def test_views_are_read_where_they_lie() -> None:
     x, weight = torch.randn(256, 300).T, torch.randn(1000, 512)[::2, ::2]
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(product(x, weight.T), x @ weight.T, rtol=1e-4, atol=1e-4)
+
+
+class Recorded(TorchDispatchMode):
+    """Record the weights that reach oneDNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.mkldnn._linear_pointwise.default:
+            self.weights.append(args[1])
+        return func(*args, **(kwargs or {}))
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda t: t.contiguous(),
+    "transposed": lambda t: t.mT.contiguous().mT,
+    "slice of wider rows": lambda t: torch.cat([t, t], -1)[:, : t.shape[1]],
+    "slice of wider columns": lambda t: torch.cat([t.mT, t.mT], -1)[:, : t.shape[0]].mT,
+    "every other row": lambda t: t.repeat_interleave(2, 0)[::2],
+    "every other column": lambda t: t.repeat_interleave(2, 1)[:, ::2],
+}
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("left_layout", LAYOUTS)
+@pytest.mark.parametrize("right_layout", LAYOUTS)
+def test_weights_whose_rows_lie_apart_are_copied_before_onednn_reads_them(left_layout: str, right_layout: str) -> None:
+    torch.manual_seed(0)
+    left, right = LAYOUTS[left_layout](torch.randn(460, 96)), LAYOUTS[right_layout](torch.randn(96, 96))
+    with Recorded() as recorded:
+        found = product(left, right)
+    assert recorded.weights
+    assert all(weight.is_contiguous() or weight.mT.is_contiguous() for weight in recorded.weights)
+    torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=0, atol=1e-4)
 
 
 @pytest.mark.usefixtures("onednn")

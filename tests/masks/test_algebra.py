@@ -14,7 +14,7 @@ from qkv.errors import MaskError
 from qkv.functional import attention
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import lower, matrix
-from qkv.masks.patterns import causal, dense, documents, lengths, window
+from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.shapes import Shape
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ def per_item(numbers: Tensor, leading: Shape) -> Tensor:
     return numbers.reshape(*numbers.shape, *(1,) * (len(leading) - numbers.ndim), 1, 1)
 
 
-LEAVES = ("causal", "end", "lengths", "queries", "window", "documents", "two", "dense")
+LEAVES = ("causal", "end", "lengths", "queries", "span", "window", "documents", "two", "dense")
 
 
 def leaf(draw: Random, leading: Shape, queries: int, keys: int, kind: str = "") -> Both:  # noqa: PLR0911
@@ -50,6 +50,8 @@ def leaf(draw: Random, leading: Shape, queries: int, keys: int, kind: str = "") 
             return lengths(numbers), (j < shift) & (i >= 0)
         case "queries":
             return lengths(None, numbers), (i < shift) & (j >= 0)
+        case "span":
+            return span(numbers, keys - 1), (j >= shift) & (j < keys - 1)
         case "window":
             left, right = draw.choice([None, 0, 3]), draw.choice([None, 0, 2])
             low = torch.full_like(shift, -99) if left is None else shift - left

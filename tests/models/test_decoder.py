@@ -133,7 +133,7 @@ def test_learned_positions_end_with_the_context() -> None:
         ({"key_heads": 0}, "model.key_heads.*at least 1"),
         ({"key_heads": 3}, "key_heads.*divisor of 4 heads"),
         ({"positions": "rotery"}, 'model.positions.*Did you mean "rotary"'),
-        ({"score": "additive", "positions": "rotary"}, "sinusoidal, .* with additive; got .*rotary"),
+        ({"score": "additive", "positions": "rotary"}, "sinusoidal, .* with additive under softmax; got .*rotary"),
         ({"width": 20}, "heads.*even width per head"),
     ],
 )

@@ -1,6 +1,7 @@
 """Every score under every normalizer in every model: built from settings, trained for a step, kept, decoded."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +25,7 @@ SOURCE, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [4, 6, 0, 0, 
 TARGET = torch.tensor([[1, 5, 7, 9, 4], [1, 3, 3, 8, 6], [1, 10, 9, 8, 7]])
 KERNELS = {"gaussian", "boxcar", "epanechnikov", "triangular"}
 NON_NEGATIVE = {*KERNELS, "uniform"}
+ROTATED = {"scaled_dot", "dot", "cosine", "bilinear", "squared_distance", *KERNELS}
 
 
 def translator(**settings: Any) -> nn.Module:
@@ -65,6 +67,9 @@ KINDS: Mapping[str, Kind] = {
     "lstm-deep": Kind(translator, {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "heads": 2}),
     "transformer": Kind(transformer, {}),
     "transformer-gru": Kind(translator, {"encoder": "transformer", "memory": "split", "window": 1}),
+    "transformer-rotary-window": Kind(transformer, {"positions": "rotary", "window": 2}),
+    "transformer-relative": Kind(transformer, {"positions": "relative"}),
+    "transformer-alibi": Kind(transformer, {"positions": "alibi"}),
     "gru-transformer-window": Kind(transformer, {"encoder": "gru", "window": 2, "positions": "none"}),
     "generate": Kind(language, {"key_heads": 1}),
     "generate-lstm-window": Kind(recurrent_language, {"cell": "lstm", "window": 2}),
@@ -137,17 +142,26 @@ FIRST = ("bahdanau", "transformer", "generate", "classify")
 LEARNED = {"normalizer": "entmax", "alpha": "learned"}
 
 
-def legal(score: str) -> list[str]:
-    """The normalizers that a score can have."""
-    return [name for name in NORMALIZERS if name != "sum" or score in NON_NEGATIVE]
+def legal(score: str, kind: str | None = None) -> list[str]:
+    """The normalizers that a score can have, beside the positions of a kind of model if one is given."""
+    positions = None if kind is None else KINDS[kind].settings.get("positions")
+    if positions == "rotary" and score not in ROTATED:
+        return []
+    summed = score in NON_NEGATIVE and positions not in ("alibi", "relative")
+    return [name for name in NORMALIZERS if name != "sum" or summed]
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("kind", KINDS)
+MET = pytest.mark.parametrize(
+    ("kind", "score"), [(kind, score) for kind, score in product(KINDS, SCORES) if legal(score, kind)]
+)
+
+
+@MET
 def test_a_score_learns_under_every_normalizer(kind: str, score: str) -> None:
     """All of them in the first model of each task; in variants of it every third one, another third in each."""
     third = list(KINDS).index(kind) % 3
-    for normalizer in legal(score) if kind in FIRST else legal(score)[third::3]:
+    found = legal(score, kind)
+    for normalizer in found if kind in FIRST else found[third::3]:
         silent = normalizer == "hard" or score in ("boxcar", "uniform")
         # A draw of the relu's vectors can leave all pairs below 0; others do not.
         assert any(learns(kind, score, normalizer, seed) for seed in range(1 if silent else 8)) != silent, normalizer
@@ -164,17 +178,64 @@ def learns(kind: str, score: str, normalizer: str, seed: int) -> bool:
     return any(side.grad is not None and bool(side.grad.any()) for side in compared)
 
 
-@pytest.mark.parametrize(("place", "score"), list(enumerate(SCORES)), ids=list(SCORES))
-@pytest.mark.parametrize("kind", KINDS)
+@MET
 @torch.no_grad()
-def test_steps_and_futures_side_by_side_give_the_scores_of_one_pass(kind: str, place: int, score: str) -> None:
+def test_steps_and_futures_side_by_side_give_the_scores_of_one_pass(kind: str, score: str) -> None:
     """Each kind of model with each score; the normalizers take turns, so that each one meets each kind."""
-    turn = place + list(KINDS).index(kind)
-    model = built(kind, score, legal(score)[turn % len(legal(score))]).double().eval()
+    turn, found = list(SCORES).index(score) + list(KINDS).index(kind), legal(score, kind)
+    model = built(kind, score, found[turn % len(found)]).double().eval()
     stepped = step_by_step(model)
     if stepped is not None:
         torch.testing.assert_close(stepped, scores_of(model), rtol=1e-9, atol=1e-10)
     if isinstance(model, RecurrentTranslator | TransformerTranslator):
+        torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10)
+
+
+PLACED: list[dict[str, Any]] = [
+    {"positions": positions, "window": window, "decoder_layers": 2}
+    for positions in ("sinusoidal", "rotary", "alibi", "relative", "none")
+    for window in (None, 2)
+]
+
+
+@pytest.mark.parametrize("settings", PLACED, ids=str)
+@torch.no_grad()
+def test_futures_that_are_dropped_and_parted_again_have_their_own_positions(settings: dict[str, Any]) -> None:
+    """As in a beam, whose keys stay side by side when others continue."""
+    torch.manual_seed(0)
+    model: Any = transformer(**settings).double().eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("positions.table"):
+            nn.init.normal_(parameter)
+    torch.testing.assert_close(step_by_step(model), scores_of(model), rtol=1e-9, atol=1e-10)
+    with Session() as session:
+        state = model.start_in(session, SOURCE, LENGTHS)
+        for tokens in TARGET[:, :2].unbind(1):
+            _, state = model.step(tokens, state)
+        state = model.fork(state, torch.arange(3), 2)
+        futures = TARGET[:, :2].repeat_interleave(2, 0)
+        rows = torch.arange(6)
+        for kept in ([0, 1, 2, 3, 4, 5], [1, 1, 2, 3, 5, 4], [1, 0, 5, 5]):
+            state, futures, rows = model.regroup(state, torch.tensor(kept)), futures[kept], rows[kept]
+            tokens = torch.arange(len(kept)) % (SIZE - 3) + 3
+            scores, state = model.step(tokens, state)
+            futures = torch.cat([futures, tokens[:, None]], 1)
+    alone = model(SOURCE[rows // 2], LENGTHS[rows // 2], futures)
+    torch.testing.assert_close(scores, alone[:, -1], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "relative", "none"])
+def test_a_transformer_encoder_before_a_recurrent_decoder_has_its_own_mechanism(positions: str) -> None:
+    torch.manual_seed(0)
+    own: dict[str, Any] = {"encoder": "transformer", "encoder_score": "cosine", "encoder_normalizer": "entmax"}
+    model = translator(**own, positions=positions, window=1).double().eval()
+    usual = translator(encoder="transformer", window=1).double().eval()
+    usual.load_state_dict(model.state_dict(), strict=False)
+    assert not torch.allclose(scores_of(model), scores_of(usual))
+    scores_of(model).log_softmax(-1)[..., 2].mean().backward()
+    assert all(weight.grad is not None and bool(weight.grad.isfinite().all()) for weight in model.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(step_by_step(model), scores_of(model), rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(*side_by_side(model), rtol=1e-9, atol=1e-10)
 
 
@@ -183,6 +244,7 @@ LOCATED: list[dict[str, Any]] = [
     {"wiring": "luong", "cell": "rnn", "memory": "split"},
     {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2},
     {"encoder": "transformer"},
+    {"heads": 2},
 ]
 
 
@@ -224,20 +286,28 @@ def noted(compared: list[Tensor]) -> Callable[..., None]:
     return keep
 
 
-@pytest.mark.parametrize("kind", KINDS)
+KEPT: list[dict[str, Any]] = [
+    {"score": "additive"},
+    {"score": "cosine", "normalizer": "entmax", "alpha": "learned"},
+    {"score": "dot", "sinks": True},
+    {"score": "gaussian", "bandwidth": 3.0},
+    {"score": "gaussian", "bandwidth": 3.0, "normalizer": "softmax"},
+    {"score": "epanechnikov", "power": 3.0},
+    {"score": "epanechnikov", "power": 3.0, "normalizer": "softmax"},
+    {"score": "learned", "normalizer": "sparsemax"},
+]
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "kind"),
     [
-        {"score": "additive"},
-        {"score": "cosine", "normalizer": "entmax", "alpha": "learned"},
-        {"score": "dot", "sinks": True},
-        {"score": "gaussian", "bandwidth": 3.0},
-        {"score": "epanechnikov", "power": 3.0},
-        {"score": "learned", "normalizer": "sparsemax"},
+        pytest.param(settings, kind, id="-".join(f"{item}" for item in (*settings.values(), kind)))
+        for settings in KEPT
+        for kind in KINDS
+        if Mechanism(**settings).normalizer in legal(settings["score"], kind)
     ],
-    ids=lambda settings: "-".join(f"{item}" for item in settings.values()),
 )
-def test_weights_that_are_read_again_give_the_same_bits(kind: str, settings: dict[str, Any]) -> None:
+def test_weights_that_are_read_again_give_the_same_bits(settings: dict[str, Any], kind: str) -> None:
     made = KINDS[kind].make
     torch.manual_seed(0)
     model = made(**{**KINDS[kind].settings, **settings})
@@ -316,25 +386,40 @@ def test_a_bandwidth_starts_from_the_median_distance() -> None:
     torch.testing.assert_close(layer.score.value().bandwidth, expected.expand(2), rtol=1e-3, atol=0)
 
 
+def unsuited() -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Every score and normalizer beside positions that do not suit them."""
+    for kind, score in product(KINDS, SCORES):
+        for normalizer in legal(score):
+            if normalizer not in legal(score, kind):
+                yield kind, {"score": score, "normalizer": normalizer}, "model.positions: expected sinusoidal"
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
+        *unsuited(),
         ("bahdanau", {"score": "none", "heads": 2}, "model.heads: expected 1 without attention"),
         ("bahdanau", {"score": "none", "normalizer": "hard"}, "model.normalizer"),
-        ("bahdanau", {"score": "location", "heads": 2}, 'model.heads: expected 1 with the score "location"'),
         ("bahdanau", {"score": "location", "normalizer": "sum"}, "model.normalizer"),
         ("transformer", {"score": "location"}, "only recurrent decoders"),
         ("transformer", {"cross_score": "location"}, "only recurrent decoders"),
         ("generate-lstm-window", {"score": "location"}, "only recurrent decoders of qkv train translate"),
         ("classify", {"score": "location"}, "only recurrent decoders"),
-        ("bahdanau", {"window": 3}, "model.window: expected none for recurrent models"),
+        ("bahdanau", {"window": 3}, "model.window: expected no such setting of a recurrent encoder"),
         ("bahdanau", {"heads": 3}, "model.heads: expected a divisor of model.hidden"),
         ("bahdanau", {"encoder": "grv"}, 'Did you mean "gru"'),
         ("transformer-gru", {"encoder_heads": 3}, "model.encoder_heads: expected a divisor of model.embedding"),
         ("transformer", {"score": "none"}, "a Transformer is attention"),
         ("transformer", {"cross_score": "none"}, "a Transformer is attention"),
-        ("transformer", {"cross_normalizer": "sum"}, "model.normalizer"),
-        ("transformer", {"positions": "rotary"}, "model.positions"),
+        ("transformer", {"cross_normalizer": "sum"}, "model.cross_normalizer"),
+        ("transformer", {"cross_score": "aditive"}, "model.cross_score: expected the name of a score"),
+        ("transformer", {"score": "additive", "positions": "rotary"}, "model.positions: expected sinusoidal"),
+        ("transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
+        ("classify-transformer", {"positions": "learned"}, "use relative, whose distances are learned too"),
+        ("transformer-gru", {"encoder_score": "location"}, "model.encoder_score"),
+        ("transformer-gru", {"encoder_score": "gaussian", "positions": "alibi"}, "model.positions"),
+        ("bahdanau", {"encoder_score": "dot"}, "model.encoder_score: expected no such setting of a recurrent encoder"),
+        ("bahdanau", {"positions": "rotary"}, "model.positions: expected no such setting of a recurrent encoder"),
         ("gru-transformer-window", {"width": 15, "heads": 3}, "model.width: expected an even width"),
         ("generate", {"score": "additive", "positions": "rotary"}, "model.positions: expected sinusoidal"),
         ("generate", {"score": "gaussian", "positions": "alibi"}, "model.positions: expected sinusoidal"),

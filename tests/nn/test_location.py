@@ -73,6 +73,27 @@ def test_each_step_reads_the_weights_of_the_one_before_it() -> None:
         torch.testing.assert_close(steps.alignment[row], torch.tensor(weights, dtype=torch.float64))
 
 
+def test_each_head_is_a_score_of_its_own() -> None:
+    """Steps of several heads equal those of one head with its part of the parameters."""
+    torch.manual_seed(1)
+    heads = LocationScore(query_width=3, key_width=4, hidden=5, filters=2, reach=2, heads=3).double()
+    torch.nn.init.normal_(heads.bias)
+    h, values = torch.randn(2, 6, 4).double(), torch.randn(2, 3, 6, 2).double()
+    queries, attention, mask = torch.randn(2, 4, 3).double(), Attention(also="weights"), Lengths(torch.tensor([6, 4]))
+    keys = heads.project_key(h)
+    steps = LocationSteps(attention, heads, mask, keys, values, heads.first_alignment(keys))
+    contexts = steps(queries)
+    for head in range(3):
+        one = made()
+        for name, parameter in one.named_parameters():
+            own = heads.get_parameter(name)
+            parameter.data = own.unflatten(0, (3, 2))[head].data if name == "filters" else own[head].data
+        alone_keys = one.project_key(h)
+        alone = LocationSteps(attention, one, mask, alone_keys, values[:, head], one.first_alignment(alone_keys))
+        torch.testing.assert_close(contexts[:, head], alone(queries), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(steps.alignment[:, head], alone.alignment, rtol=1e-12, atol=1e-12)
+
+
 def test_gradients_reach_every_parameter_through_the_steps() -> None:
     score, attention = made(), Attention(also="weights")
     h, queries = torch.randn(2, 5, 4).double(), torch.randn(2, 3, 3).double()

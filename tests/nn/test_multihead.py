@@ -204,3 +204,17 @@ def test_positions_are_refused_where_they_mean_nothing() -> None:
         MultiHeadAttention(8, 2, positions=Rotary())(x, torch.randn(1, 4, 8))
     with pytest.raises(ConfigError, match="bias: expected no bias, because the layer's positions"):
         MultiHeadAttention(8, 2, positions=AlibiBias(2))(x, bias=torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("width", [64, 256])
+@pytest.mark.parametrize("score", ["dot", "bilinear"])
+def test_scores_of_products_start_as_wide_as_scaled_ones(score: str, width: int) -> None:
+    """Scores √D times as wide saturate the softmax: a Transformer with them learns nothing at all."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 64, width)
+    widths = []
+    for name in (score, "scaled_dot"):
+        attend = MultiHeadAttention(width, 2, score=name)
+        q, k, _ = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in attend.projections.together(x))
+        widths.append(attend.score(q, k).std().item())
+    assert 0.5 < widths[0] / widths[1] < 2

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.contract.calls import near
 from torch import Tensor
 
+from qkv.normalizers import sparse
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
@@ -52,6 +53,30 @@ def test_any_alpha_agrees_with_the_package(alpha: float) -> None:
     theirs, expected = with_gradient(lambda x: entmax.entmax_bisect(x, alpha, -1, n_iter=60), s)
     assert torch.allclose(ours, theirs, atol=1e-9)
     assert torch.allclose(gradient, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("scale", [1e-5, 0.3, 1.0, 50.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sorting_and_newton_steps_find_the_same_weights(alpha: float, scale: float, dtype: torch.dtype) -> None:
+    """Few numbers are sorted, many are not: rows of one call must not depend on the rows beside them."""
+    for keys in (1, 2, 40, 700):
+        z = torch.randn(12, keys, dtype=dtype) * scale
+        z = z - z.amax(-1, keepdim=True)
+        few = sparse.projection(z, alpha)[0]
+        many = sparse.projection(z.repeat(2 * sparse._FEW // z.numel() + 1, 1), alpha)[0][:12]
+        assert (few - many).abs().max() <= 8 * torch.finfo(dtype).eps
+        assert (few.sum(-1) - 1).abs().max() <= 4 * keys * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("normalizer", [Sparsemax(), Entmax()], ids=["sparsemax", "entmax"])
+def test_closed_gradients_are_those_of_the_equation(normalizer) -> None:
+    s = draw(4, 9)
+    assert torch.autograd.gradcheck(normalizer, s)
+    assert torch.autograd.gradgradcheck(normalizer, s)
+    tangent = torch.randn_like(s)
+    expected = torch.autograd.functional.jvp(normalizer, s.detach(), tangent)[1]
+    assert near(torch.func.jvp(normalizer, (s.detach(),), (tangent,))[1], expected)
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8])

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
+from tests.contract.mechanisms import NormalizerCase, ScoreCase
 
 from qkv.engine.algorithm import Algorithm
 from qkv.engine.problem import Problem
+from qkv.engine.work import full_tensor, product_operations
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, explain
 from qkv.masks.patterns import causal
@@ -18,6 +20,7 @@ from qkv.planner.plan import AUTO, QUADRATIC_LIMIT, plan_for, refusal
 from qkv.planner.registry import ALGORITHMS, BACKENDS
 from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.products import ScaledDot
+from qkv.scores.sums import Additive
 
 
 def problem_of(queries: int = 64, keys: int = 64, **options: object) -> Problem:
@@ -30,16 +33,64 @@ def test_auto_takes_the_fastest_that_serves() -> None:
         problem = problem_of(queries, queries)
         serving = [algorithm for algorithm in ALGORITHMS if refusal(algorithm, problem) is None]
         plan = plan_for(problem)
-        assert set(plan.candidates) == set(serving)
-        if len(costs.tables()) == 1:
-            predicted = [costs.times(problem, algorithm)[0] for algorithm in plan.candidates]
-            assert predicted == sorted(predicted)
+        assert set(plan.candidates) <= set(serving)
+        assert plan.candidates[-1].inspect is None, "one that computes the problem whatever its tensors hold"
+        assert all(algorithm.inspect is not None for algorithm in plan.candidates[:-1])
+        if len(costs.tables()) == 1 and not any(algorithm.preferred for algorithm in serving):
+            predicted = [costs.times(problem, algorithm)[0] for algorithm in serving]
+            assert costs.times(problem, plan.candidates[0])[0] == min(predicted)
+        for algorithm in serving:
+            assert algorithm.name == plan.algorithm or algorithm.name in plan.why
+
+
+@pytest.mark.parametrize(("score", "normalizer"), MECHANISMS, ids=lambda case: case.name)
+def test_a_small_call_takes_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCase, normalizer: NormalizerCase) -> None:
+    """Whatever the processor, so that the bits of a small call depend on nothing else."""
+    call = Call.draw(score, normalizer)
+    tensors = [call.leaves[name] for name in ("query", "key", "value")]
+    plan = explain(*tensors, **call.arguments(call.leaves))
+    assert product_operations(plan.problem) <= planning.SMALL
+    assert full_tensor(plan.problem) <= planning.SMALL_TENSOR
+    assert not any(algorithm.kernels for algorithm in plan.candidates)
+    loop = plan_for(plan.problem, repeated=True)
+    kernels = [each.name for each in ALGORITHMS if each.kernels and each.refuses(plan.problem) is None]
+    assert all("first call compiles" in dict(plan.refusals)[name] for name in kernels if name in dict(plan.refusals))
+    # By several tables, the regret against a kernel may also reorder the algorithms without one.
+    assert loop.algorithm in kernels or refusal(loop.candidates[0], plan.problem) is None
+    if len(costs.tables()) == 1:
+        assert loop.algorithm in (plan.algorithm, *kernels)
+
+
+def test_small_calls_have_few_operations_and_few_hidden_features() -> None:
+    """2 heads, widths 16 and 16: 128 operations and 32 hidden features for each pair of a query and a key."""
+    small = "first call compiles"
+    for name, score, limit in (
+        ("rowwise.rows", ScaledDot(), planning.SMALL // 128),
+        ("additive.factored", Additive(torch.ones(16)), planning.SMALL_TENSOR // 32),
+        ("rowwise.distance_rows", Gaussian(), planning.SMALL_TENSOR // 32),
+    ):
+        (kernel,) = (each for each in ALGORITHMS if each.name == name)
+        side = int(limit**0.5)
+        assert small in (refusal(kernel, problem_of(side, side, score=score)) or "")
+        assert refusal(kernel, problem_of(side + 1, side + 1, score=score)) is None
+
+
+def test_kernels_that_cannot_run_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(512, 512, score=Additive(torch.ones(16)))
+    kernels = {each: dataclasses.replace(each, kernels=lambda: "no compiler") for each in ALGORITHMS if each.kernels}
+    assert plan_for(problem).candidates[0] in kernels
+    monkeypatch.setattr(planning, "ALGORITHMS", tuple(kernels.get(each, each) for each in ALGORITHMS))
+    planning._remembered.cache_clear()
+    plan = plan_for(problem)
+    assert not any(each.kernels for each in plan.candidates)
+    assert dict(plan.refusals)["additive.factored"] == "no compiler"
+    planning._remembered.cache_clear()
 
 
 def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest regret over the tables decides, so no table alone."""
     problem = problem_of(512, 512, score=Gaussian())
-    serving = plan_for(problem).candidates
+    serving = [algorithm for algorithm in ALGORITHMS if refusal(algorithm, problem) is None]
     assert len(serving) >= 2
     slow, even = serving[0], serving[1]
     predict({slow.name: (1.0, 4.0), even.name: (1.5, 1.5)}, monkeypatch)
@@ -49,7 +100,7 @@ def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatc
 def predict(times: dict[str, tuple[float, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the planner predict these microseconds on two processors, and 100 for all other algorithms."""
 
-    def told(problem: Problem, algorithm: Algorithm, everywhere: bool = False) -> tuple[float, ...]:
+    def told(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
         return times.get(algorithm.name, (100.0, 100.0))
 
     monkeypatch.setattr(planning, "times", told)
@@ -62,7 +113,8 @@ def test_a_preferred_algorithm_yields_to_one_that_is_clearly_faster_everywhere(
     other: tuple[float, float], taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = problem_of(512, 512)
-    preferred = [algorithm.name for algorithm in plan_for(problem).candidates if algorithm.preferred]
+    serving = [algorithm for algorithm in ALGORITHMS if refusal(algorithm, problem) is None]
+    preferred = [algorithm.name for algorithm in serving if algorithm.preferred]
     assert len(preferred) == 1
     predict({"tiled.blocked": other}, monkeypatch)
     assert plan_for(problem).algorithm == ("tiled.blocked" if taken else preferred[0])

@@ -8,7 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from qkv.tasks import label_training, language_training, training
+from qkv.tasks import label_training, language_training, point_training, training
 from qkv.tasks.settings import to_toml
 from qkv.train.outcome import Outcome
 
@@ -25,12 +25,14 @@ class Family:
     Args:
         task: the subcommand of `qkv train`.
         model: the model settings.
-        tokenizer: its kind.
+        tokenizer: its kind; None for a task that has none.
+        file: the name of its data, for a task with several kinds.
     """
 
     task: str
     model: Mapping[str, Any]
-    tokenizer: str
+    tokenizer: str | None = None
+    file: str = "numbers.tsv"
 
     def tables(self, data: Path, **changes: Any) -> dict[str, dict[str, Any]]:
         files = {
@@ -38,11 +40,13 @@ class Family:
             "generate": {"text": data / "a.txt"},
             "classify": {"data": data / "labeled.tsv"},
             "tag": {"data": data / "tagged.conll"},
+            "point": {"data": data / self.file},
         }
-        own = {"validate_every": 6} if self.task == "generate" else {}
+        own = {"generate": {"validate_every": 6}, "point": {"learning_rate": 0.001}}.get(self.task, {})
+        words = {"kind": self.tokenizer, "size": 300, "minimum": 1}
         return {
             "data": files[self.task],
-            "tokenizer": {"kind": self.tokenizer, "size": 300, "minimum": 1},
+            **({} if self.tokenizer is None else {"tokenizer": words}),
             "model": dict(self.model),
             "training": {**TRAINING, **own, **changes},
         }
@@ -59,7 +63,8 @@ class Family:
 
 
 def _recipe(task: str) -> Any:
-    return {"translate": training.RECIPE, "generate": language_training.RECIPE, **label_training.RECIPES}[task]
+    recipes = {"translate": training.RECIPE, "generate": language_training.RECIPE, "point": point_training.RECIPE}
+    return {**recipes, **label_training.RECIPES}[task]
 
 
 def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -73,6 +78,7 @@ def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 _RECURRENT = {"kind": "gru", "embedding": 8, "hidden": 8, "attention": 8}
 _TRANSFORMER = {"width": 16, "heads": 2, "feed_forward": 16, "encoder_layers": 1, "decoder_layers": 1}
 _LANGUAGE = {"width": 16, "heads": 2, "feed_forward": 16, "layers": 1, "context": 8}
+_POINTER = {"hidden": 8, "attention": 8}
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "gru": Family("translate", _RECURRENT, "word"),
@@ -82,6 +88,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "classifier": Family("classify", {"encoder": "gru", "width": 8}, "word"),
         "tagger": Family("tag", {"encoder": "lstm", "width": 8}, "word"),
+        "pointer": Family("point", {**_POINTER, "layers": 1, "heads": 2, "dropout": 0.1}),
+        "pointer at words": Family("point", {**_POINTER, "encoder": "lstm", "once": False}, file="words.tsv"),
     }
 )
 
@@ -96,4 +104,8 @@ def write_data(folder: Path, count: int = 60) -> Path:
     (folder / "labeled.tsv").write_text(labeled, encoding="utf-8")
     tagged = "\n".join("".join(f"{word}\t{'O' if len(word) < 3 else 'B-X'}\n" for word in line) for line in lines)
     (folder / "tagged.conll").write_text(tagged, encoding="utf-8")
+    lengths = [f"{' '.join(str(len(word)) for word in line)}\t{1 + len(line) // 2}\n" for line in lines]
+    (folder / "numbers.tsv").write_text("".join(lengths), encoding="utf-8")
+    ends = "".join(f"{' '.join(line)}\t1 {len(line)} 1\n" for line in lines)
+    (folder / "words.tsv").write_text(ends, encoding="utf-8")
     return folder

@@ -22,7 +22,7 @@ def test_a_training_that_diverges_stops_with_step_and_lines_and_keeps_what_was_g
 ) -> None:
     """A learning rate that no weight survives, after five good updates."""
     sound = {"schedule": "constant", "optimizer": "adamw", "warmup": 1, "clip": 0.0}
-    FAMILIES[name].train(data, tmp_path, steps=5, **sound)
+    FAMILIES[name].train(data, tmp_path, steps=5, learning_rate=0.001, **sound)
     kept = {folder: verify(folder).digest for folder in present(tmp_path)}
     run = tmp_path / "run.json"
     run.write_text(run.read_text(encoding="utf-8").replace("0.001", "1e+30"), encoding="utf-8")

@@ -4,18 +4,35 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import typer
 
 import qkv
-from qkv.cli.failure import BAD_INPUT, guarded
+from qkv.checkpoint.contents import Contents
+from qkv.cli.failure import guarded
+from qkv.cli.main import main
+from qkv.cli.room import BAD_INPUT
 from qkv.errors import OutOfMemoryError, out_of_memory_text
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
+from qkv.tasks.runs import rebuild
+from qkv.tasks.trained import Trained
+from qkv.train.session import _set_weights
+from qkv.view.answers.desk import Desk
+from qkv.view.offline import page
+from qkv.view.scene import Layer, Scene
 
 CALLS = (Attention(), qkv.attention, qkv.attention_with_weights, qkv.attention_with_state)
+
+
+class Panic(BaseException):
+    """Of a library in Rust, as PyO3 raises it."""
+
+
+NO_REASON = "error return without exception set"
 LIMITED = """
 import resource, sys, torch
 from pathlib import Path
@@ -131,6 +148,64 @@ def test_a_command_without_memory_ends_with_one_message(error: Exception, capsys
     assert said.startswith("qkv: memory: expected room for this; got ")
     assert "[training] tokens in --config" in said
     assert said.count("\n") == 1
+
+
+def test_memory_that_a_library_could_not_report_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    class Font:
+        def __del__(self) -> None:
+            raise MemoryError
+
+    @guarded
+    def command() -> None:
+        Font()
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith("qkv: memory: expected room for this; got none left. ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("std::bad_alloc"), SystemError(NO_REASON), Panic("PyObject pointer is null")]
+)
+def test_memory_that_ends_before_a_command_begins_is_said(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("qkv.cli.app.app", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == BAD_INPUT
+    assert capsys.readouterr().err.startswith("qkv: memory: expected room for this; got ")
+
+
+def test_a_page_is_never_shorter_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(desk: Desk, name: str, parameters: str) -> object:
+        raise OutOfMemoryError("none")
+
+    layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
+    monkeypatch.setattr(Desk, "ask", ask)
+    with pytest.raises(OutOfMemoryError):
+        page(Scene("two words", {"text": ("a", "dog")}, (layer,)))
+
+
+class Crowded(torch.nn.Linear):
+    """A module for whose weights there is no room."""
+
+    def load_state_dict(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        raise RuntimeError("[x] DefaultCPUAllocator: can't allocate memory: 8 bytes")
+
+
+def test_weights_without_room_are_not_called_misfits(tmp_path: Path) -> None:
+    """PyTorch says both with a RuntimeError."""
+    trained = Trained(tmp_path, Contents(Crowded(1, 1).state_dict(), {"model": {}}), None, "x")
+    for make in (lambda: rebuild(lambda: Crowded(1, 1), trained), lambda: _set_weights(Crowded(1, 1), {}, tmp_path)):
+        with pytest.raises(OutOfMemoryError, match="enough memory"):
+            make()
 
 
 def test_only_an_exhausted_memory_counts_as_one() -> None:

@@ -13,13 +13,13 @@ from qkv.data.word_places import word_places
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.aligning import Aligner, Sentences, join, likeliest, mutual
-from qkv.tasks.alignment_files import Chosen, Three, align_files
+from qkv.tasks.alignment_files import Chosen, SentenceFiles, align_files
 from qkv.tasks.reading import Reading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 
 _NOT_CHOSEN = Chosen(None, None, None)
-_NO_FILES = Three(None, None, None)
+_NO_FILES = SentenceFiles()
 
 
 def _mirrored(count: int, seed: int) -> list[Sentences]:
@@ -37,9 +37,11 @@ def _gold(pairs: list[Sentences]) -> list[str]:
     return [" ".join(f"{n - 1 - place}-{place}" for place in range(n)) for n in counts]
 
 
-def _write(folder: Path, pairs: list[Sentences]) -> Three:
-    files = Three(folder / "source", folder / "target", folder / "gold")
-    for path, lines in zip(files, ([p.source for p in pairs], [p.target for p in pairs], _gold(pairs)), strict=True):
+def _write(folder: Path, pairs: list[Sentences]) -> SentenceFiles:
+    files = SentenceFiles(folder / "source", folder / "target", folder / "gold")
+    for path, lines in zip(
+        files[:3], ([p.source for p in pairs], [p.target for p in pairs], _gold(pairs)), strict=True
+    ):
         path.write_text("".join(f"{line}\n" for line in lines))
     return files
 
@@ -92,8 +94,10 @@ def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
         align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union", "cpu")
     with pytest.raises(ConfigError, match='--when: expected "at" or "after"'):
         Reading("attention", when="before")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="--source: expected --source FILE and --target FILE; got --source"):
-        align_files(run, None, Three(files.source, None, None), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+    with pytest.raises(
+        ConfigError, match=r"--source: expected --source FILE and --target FILE, or --data FILE\.tsv; got --source"
+    ):
+        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
     (tmp_path / "gold").write_text("0-0\n")
     with pytest.raises(DataError, match="expected one line of links per sentence; got 1 for 3 sentences"):
         align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")

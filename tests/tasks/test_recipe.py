@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.tasks import label_training, language_training, training
+from qkv.tasks import label_training, language_training, point_training, regression, training
 from qkv.tasks.launch import _ADDED
+from qkv.tasks.origin import open_origin
 from qkv.tasks.recipe import Recipe
 
 RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
     "translate": training.RECIPE,
     "generate": language_training.RECIPE,
     **label_training.RECIPES,
+    "point": point_training.RECIPE,
+    "regress": regression.RECIPE,
 }
 BEFORE: list[tuple[str, dict[str, Any]]] = [
     (
@@ -99,7 +102,7 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
     assert defaults == now, "and it is still the default"
 
 
-@pytest.mark.parametrize("task", RECIPES)
+@pytest.mark.parametrize("task", [task for task in RECIPES if "training" in RECIPES[task].tables])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -128,3 +131,38 @@ def test_epochs_are_passes_over_the_data(tmp_path: Path) -> None:
     outcome = recipe.train(settings, tmp_path / "run")
     assert outcome.step == 3 * -(-50 // 8)
     assert recipe.train(settings, tmp_path / "run").step == outcome.step, "it is finished"
+
+
+def test_epochs_and_batch_sizes_of_a_task_without_a_tokenizer(tmp_path: Path) -> None:
+    for name, count in (("train.tsv", 50), ("valid.tsv", 5)):
+        (tmp_path / name).write_text("".join(f"{a} {a % 3 + 1}\t{a % 2 + 1}\n" for a in range(count)))
+    tables = {
+        "data": {"data": tmp_path / "train.tsv", "valid_data": tmp_path / "valid.tsv"},
+        "model": {"encoder": "gru", "hidden": 4},
+        "training": {"epochs": 2, "batch_size": 8, "validate_every": 100},
+    }
+    recipe = RECIPES["point"]
+    settings = recipe.load_settings(tables)
+    assert recipe.load_settings(recipe.show_settings(settings)) == settings
+    assert recipe.train(settings, tmp_path / "run").step == 2 * -(-50 // 8)
+
+
+@pytest.mark.parametrize(("task", "lacks"), [("point", ["tokenizer"]), ("regress", ["tokenizer", "training"])])
+def test_a_task_has_only_its_own_tables(task: str, lacks: list[str]) -> None:
+    recipe = RECIPES[task]
+    assert not recipe.show_settings(recipe.load_settings({})).keys() & set(lacks)
+    for table in lacks:
+        with pytest.raises(ConfigError, match=f"{table}: expected one of the tables data, model"):
+            recipe.load_settings({table: {}})
+
+
+def test_a_model_that_is_fitted_at_once_starts_from_no_other(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{a},{a * a}\n" for a in range(9)))
+    recipe = RECIPES["regress"]
+    tables = {"data": {"data": tmp_path / "t.csv", "x": ["x"], "y": "y"}, "model": {"bandwidth": 1.5}}
+    settings = recipe.load_settings(tables)
+    first = recipe.train(settings, tmp_path / "run")
+    assert first.exit_code == 0
+    assert first.best == first.figures[0]
+    with pytest.raises(ConfigError, match="--from: expected none for regress"):
+        recipe.train(settings, tmp_path / "other", origin=open_origin(tmp_path / "run", "regress"))

@@ -1,17 +1,19 @@
 """From text files to a translator: end to end on a task that a tiny model learns."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import qkv
+from qkv.data.corpus import Pair
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate_translation
 from qkv.tasks.load import load
-from qkv.tasks.parallel import Files
+from qkv.tasks.parallel import Files, Words, learn_tokenizer
 from qkv.tasks.training import load_settings, show_settings, train
 from qkv.tasks.translator import Translator
 
@@ -130,3 +132,30 @@ def test_a_model_without_attention_has_none_to_show(files: Files, tmp_path: Path
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a folder without checkpoints"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
+    files: Files, tmp_path: Path, older: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs of earlier versions have no form; they resume as they were."""
+    given = tables(files, "gru", steps=1)
+    form = "none" if older else "NFC"
+    settings = load_settings({**given, "tokenizer": {"kind": "char", "unicode": form}})
+    train(settings, tmp_path / "run")
+    if older:
+        for config in tmp_path.glob("run/**/config.json"):
+            assert '"unicode": "none"' in config.read_text()
+    capsys.readouterr()
+    resumed = load_settings({**given, "tokenizer": {"kind": "char"}})
+    assert resumed.tokenizer.unicode == "NFC"
+    assert train(resumed, tmp_path / "run").step == 1
+    assert ("unicode = none" in capsys.readouterr().err) is older
+
+
+@pytest.mark.parametrize("words", [Words("char"), Words(source="char", target="word")], ids=["one", "one each"])
+def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: Words) -> None:
+    words = replace(words, unicode="NFKC", lowercase=True, minimum=1)
+    tokenizer = learn_tokenizer([Pair("ﬁN", "E\u0301", 1)], words)
+    for vocabulary in (tokenizer.vocabulary, tokenizer.source.vocabulary):
+        assert (vocabulary.unicode, vocabulary.lowercase) == ("NFKC", True)

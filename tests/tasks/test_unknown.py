@@ -124,7 +124,7 @@ def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
         as_unknown(translator, False, tmp_path, None)
     with pytest.raises(ConfigError, match="--valid-source: expected --valid-source and --valid-target"):
         as_unknown(translator, True, tmp_path, None)
-    with pytest.raises(ConfigError, match="byte pairs can write any word"):
+    with pytest.raises(ConfigError, match="pieces of bytes, which can write any word"):
         as_unknown(_translator("bpe"), True, None, None)
     with pytest.raises(ConfigError, match="words that occur on both sides; got none"):
         choose_reading(Aligner(translator), [Sentences("hello", "name")])

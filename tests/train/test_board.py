@@ -30,5 +30,5 @@ def test_without_the_package_the_mend_is_said(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("tensorboard", "torch.utils.tensorboard"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ConfigError, match=r"pip install 'qkv\[log\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[log\]'"):
         Board(tmp_path, 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from qkv.train.curve import Curve, draw, smoothed
-from qkv.train.events import Said, Saved
+from qkv.train.events import Logged, Said, Saved, Updated
 
 TRAIN = [{"step": step, "kind": "train", "loss": 5 / step} for step in range(10, 100, 10)]
 JUDGED = [{"step": 50, "kind": "validation", "bleu": 3.0, "chrf": 9.0, "better": True}]
@@ -48,6 +48,14 @@ def test_the_picture_is_drawn_at_a_checkpoint_where_it_is_time(tmp_path):
     curve(Said("x"))
     assert not (tmp_path / "loss.png").exists()
     curve(Saved(1, tmp_path))
+    size((tmp_path / "loss.png").read_bytes())
+
+
+def test_the_picture_follows_the_log(tmp_path):
+    curve = Curve(tmp_path, seconds=0.0)
+    curve(Updated(1, 2.0))
+    assert not (tmp_path / "loss.png").exists()
+    curve(Logged(2, 0, 2.0, 1e-3, 1.0, 10.0, 1.0, 1.0))
     size((tmp_path / "loss.png").read_bytes())
 
 

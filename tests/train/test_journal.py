@@ -1,6 +1,8 @@
 import json
+import os
 
 import pytest
+from tests.train.parts import run_training
 
 from qkv.errors import CheckpointError, DataError
 from qkv.metrics.figure import Figure
@@ -117,3 +119,36 @@ def test_a_folder_in_its_place_is_a_typed_error(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
         Journal(tmp_path, 0, 0)
+
+
+TORN = (b"\0" * 30, b"", b'{"step": 20, "ki', b'ing_rate": 0.1, "seconds": 2.0}', b'{"step": 2\0\0\0\0')
+
+
+@pytest.mark.parametrize("line", TORN)
+def test_a_line_that_a_lost_power_damaged_is_dropped_and_said(tmp_path, line):
+    write(tmp_path, [10, 20])
+    path = tmp_path / "metrics.jsonl"
+    first, second, *rest = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, line, second, *rest]) + b"\n")
+    said = []
+    Journal(tmp_path, 20, 20, said.append).close()
+    assert said == [f"Dropping 1 damaged line of {path}: the power or the disk failed."]
+    assert [line["step"] for line in read_journal(path, said.append)] == [10, 10, 20, 20]
+    assert len(said) == 1
+
+
+def test_the_lines_before_a_checkpoint_are_on_disk_before_it(tmp_path, monkeypatch):
+    """The last file flushed before the first one of each checkpoint is the journal."""
+    flushed = []
+    fsync = os.fsync
+
+    def noted(handle):
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    run_training(tmp_path / "run")
+    saving = [n for n, path in enumerate(flushed) if "/.step-" in path]
+    begun = [n for n in saving if n - 1 not in saving]
+    assert len(begun) == 4
+    assert all(flushed[n - 1].endswith("metrics.jsonl") for n in begun)

@@ -1,11 +1,12 @@
 import re
+import threading
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from qkv.metrics.figure import Figure
-from qkv.train.events import Logged, Said, Saved, Updated, Validated
+from qkv.train.events import Logged, Said, Saved, Updated, Validated, Validating
 from qkv.train.screen import Bar, Lines, duration, screen
 
 LOGGED = Logged(1200, 3, 2.31044, 7.07e-4, 1.5, 12345.6, 60.0, 200.0)
@@ -58,6 +59,50 @@ def test_the_stream_decides():
         listener = screen(stream, 10)
         listener.close()
         assert isinstance(listener, kind)
+
+
+def test_lines_are_written_at_least_every_so_many_seconds():
+    """However long an update or a validation takes, what is being done is said."""
+    written = Waiting()
+    lines = Lines(written, 5000, seconds=0.01)
+    try:
+        assert "starting" in written.next()
+        lines(Updated(7, 2.5))
+        assert "step 7/5,000  loss 2.5000" in written.next("step 7")
+        lines(Validating(7))
+        assert "step 7: validating" in written.next("validating")
+    finally:
+        lines.close()
+    count = len(written.lines)
+    lines.close()
+    assert len(written.lines) == count
+
+
+class Waiting(StringIO):
+    """A stream whose lines can be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines, self.arrived = [], threading.Condition()
+
+    def write(self, text):
+        with self.arrived:
+            self.lines.append(text)
+            self.arrived.notify_all()
+
+    def next(self, part=""):
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: any(part in line for line in self.lines), timeout=60)
+            return next(line for line in self.lines if part in line)
+
+
+def test_each_update_has_a_line_if_asked_for():
+    stream = StringIO()
+    listener = screen(stream, 10, every=True)
+    for step in (1, 2):
+        listener(Updated(step, 0.5))
+    listener.close()
+    assert stream.getvalue() == "step 1/10  loss 0.5000\nstep 2/10  loss 0.5000\n"
 
 
 @pytest.mark.parametrize(

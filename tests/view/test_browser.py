@@ -9,7 +9,7 @@ import torch
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.export import save
-from qkv.view.tokens import label
+from qkv.view.tokens import label, labels
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_hostile_tokens_are_only_text(opened, hostile):
         Alignment(hostile, hostile, weights), *(Alignment((token,), (token,), torch.ones(1, 1)) for token in hostile)
     )
     shown = page.evaluate("[...document.querySelectorAll('.targets bdi')].map((node) => node.textContent)")
-    assert shown == [label(token) for token in hostile]
+    assert shown == list(labels(hostile))
     page.locator(".targets li").nth(0).hover()
     page.locator(".map").focus()
     for _ in range(12):

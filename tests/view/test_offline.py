@@ -3,10 +3,13 @@
 import json
 import re
 
+import pytest
 import torch
+from tests.view.saved import answers
 
 import qkv
 from qkv.view.answers.desk import Desk
+from qkv.view.bundle import names, one_file, static
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
 
@@ -17,9 +20,8 @@ def scene(tokens, heads=1):
     return Scene("a page", {"text": tuple(tokens)}, (layer,))
 
 
-def answers(text):
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(data[1])["answers"]
+def flat(values):
+    return [one for item in values for one in flat(item)] if isinstance(values, list) else [values]
 
 
 def test_it_carries_the_answers_of_the_server_under_their_addresses():
@@ -30,6 +32,13 @@ def test_it_carries_the_answers_of_the_server_under_their_addresses():
     found = answers(made.text)
     assert len(found) == made.carried
     assert found["api/scene"] == desk.ask("scene", "").content
+    steps = found["api/steps?layer=0&head=0&query=2"]["stages"]
+    for ours, theirs in zip(steps, desk.ask("steps", "layer=0&head=0&query=2").content["stages"], strict=True):
+        assert {**ours, "values": None} == {**theirs, "values": None}
+        pairs = zip(flat(ours["values"]), flat(theirs["values"]), strict=True)
+        assert all(one == other or one == pytest.approx(other, rel=0.05, abs=0.0051) for one, other in pairs)
+    cell = desk.ask("cell", "layer=0&head=0&query=3&key=1").content
+    assert found["api/cell?layer=0&head=0&query=3&key=1"]["weight"] == pytest.approx(cell["weight"], rel=1e-5)
     tile = "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight"
     assert found[f"api/tile?{tile}"]["shape"] == [4, 4]
     for asked in (
@@ -41,7 +50,7 @@ def test_it_carries_the_answers_of_the_server_under_their_addresses():
 
 
 def test_what_has_no_room_is_counted():
-    made = page(scene("abcdefgh", heads=2), budget=20_000)
+    made = page(scene("abcdefgh", heads=2), budget=2_000)
     assert made.left_out > 0
     assert len(made.text) < page(scene("abcdefgh", heads=2)).text.__len__()
     assert "api/scene" in answers(made.text)
@@ -61,3 +70,22 @@ def test_the_page_asks_nobody():
     assert "fetch(" not in text
     assert "connect-src" not in text
     assert "unsafe" not in text
+
+
+def test_a_page_is_a_tenth_of_its_answers():
+    """The numbers of a head are in its answers many times over: the page holds each list once, compressed."""
+    given = scene([f"w{place}" for place in range(12)], heads=4)
+    made = page(given)
+    desk = Desk(given, live=False)
+    asked = [name.removeprefix("api/").split("?") for name in answers(made.text)]
+    names = [(name, *more) for name, *more in asked if name not in {"tile", "track"}]
+    plain = sum(len(json.dumps(desk.ask(name, "".join(more)).content)) for name, *more in names)
+    assert len(made.text) - len(one_file("saved.js", {"packed": ""})) < plain / 6
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) | {"saved.js", "packed.js", "sentences.js", "embedded.js"}))
+def test_comments_can_be_left_out_line_by_line(name):
+    text = static(name)
+    assert all(line.count("`") % 2 == 0 for line in text.splitlines())
+    kept = re.sub(r"^\s*/\*\*.*?\*/\s*\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"^\s*\*", kept, re.MULTILINE) or name.endswith(".css")

@@ -9,7 +9,7 @@ import torch
 
 from qkv.view.alignment import Alignment
 from qkv.view.page import html
-from qkv.view.tokens import label
+from qkv.view.tokens import labels
 
 
 class Parsed(HTMLParser):
@@ -68,7 +68,7 @@ def test_nothing_in_the_page_points_outside(words):
 def test_the_data_come_back_as_they_were(words, date):
     data = json.loads(Parsed(html([words, date])).texts["script application/json"])
     for alignment, described in zip((words, date), data["sentences"], strict=True):
-        assert described["source"] == [label(token) for token in alignment.source]
+        assert described["source"] == list(labels(alignment.source))
         assert described["scale"] == list(alignment.scale)
         weights = np.frombuffer(base64.b64decode(described["weights"]), "<f4").reshape(alignment.weights.shape)
         assert np.array_equal(weights, alignment.weights.float().numpy())
@@ -78,7 +78,7 @@ def test_hostile_tokens_stay_inside_the_data(hostile, words):
     count = len(hostile)
     page = html([Alignment(hostile, hostile, torch.eye(count))])
     parsed = Parsed(page)
-    assert json.loads(parsed.texts["script application/json"])["sentences"][0]["target"] == [*map(label, hostile)]
+    assert json.loads(parsed.texts["script application/json"])["sentences"][0]["target"] == list(labels(hostile))
     assert len(parsed.attributes) == len(Parsed(html([words])).attributes)
     assert parsed.texts["script module"] == Parsed(html([words])).texts["script module"]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.view.tokens import label, sentence
+from qkv.view.tokens import label, labels, sentence
 
 ANY = st.text(st.characters(exclude_categories=()))
 
@@ -80,3 +80,14 @@ def test_a_sentence_reads_as_it_was_written(tokens, line):
 @given(st.lists(ANY).map(tuple))
 def test_a_sentence_does_nothing_either(tokens):
     assert does_nothing(sentence(tokens).replace(" ", ""))
+
+
+@pytest.mark.parametrize("mark", ["▁", "Ġ"])
+def test_word_starts_are_shown_without_their_mark(mark):
+    tokens = (f"{mark}A", f"{mark}mead", "ow", ".", mark, f"{mark}{mark}x", "<eos>", "<unk>", "")
+    assert labels(tokens) == ("A", "mead", "·ow", ".", "␣", "␣x", "<eos>", "<unk>", "∅")
+    assert labels(("ow",), tokens) == ("·ow",)
+
+
+def test_without_marks_of_word_starts_tokens_are_as_they_are():
+    assert labels(("a", "dog", "m", "▁", " ")) == ("a", "dog", "m", "␣", "␣")

@@ -1,6 +1,6 @@
 """The contents of a checkpoint, as values and as file bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -11,7 +11,7 @@ from qkv.checkpoint import manifest as manifests
 from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
-from qkv.checkpoint.tensors import pack, unpack
+from qkv.checkpoint.tensors import pack
 from qkv.errors import CheckpointError, error_message
 from qkv.metrics.figure import Figure
 
@@ -86,13 +86,42 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
     return files, manifest
 
 
-def unpack_contents(folder: Path, files: Mapping[str, bytes], manifest: Manifest) -> Contents:
+@final
+class Weights(Mapping[str, Tensor]):
+    """Weights on disk: their sizes are known, their numbers are read when they are asked for.
+
+    Args:
+        shapes: the sizes of each name.
+        read: reads all of them.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], read: Callable[[], dict[str, Tensor]]) -> None:
+        """Read nothing yet."""
+        self.shapes, self.read = shapes, read
+        self._tensors: dict[str, Tensor] | None = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return one; all are then kept. `read` keeps none."""
+        if self._tensors is None:
+            self._tensors = self.read()
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.shapes)
+
+
+def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[str, Mapping[str, Tensor]]) -> Contents:
     """Deserialize a checkpoint from the bytes of its files.
 
     Args:
         folder: where they came from, for messages.
-        files: the verified bytes of each file; optionally without the trainer's.
-        manifest: the list they were verified against.
+        files: the verified bytes of each file that is no file of tensors; optionally without the trainer's.
+        tensors: the tensors of each file of tensors.
 
     Returns:
         The contents.
@@ -100,17 +129,13 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], manifest: Manifest
     Raises:
         CheckpointError: a file has invalid contents.
     """
-
-    def tensors(name: str) -> dict[str, Tensor]:
-        return unpack(files[name], manifest.tied.get(name, {}), str(folder / name))
-
     trainer = None
     if TRAINER_NUMBERS in files:
         numbers = decode_mapping(files[TRAINER_NUMBERS], str(folder / TRAINER_NUMBERS))
-        trainer = TrainerState(tensors(TRAINER_TENSORS), numbers)
+        trainer = TrainerState(tensors[TRAINER_TENSORS], numbers)
     config = decode_mapping(files[CONFIG], str(folder / CONFIG))
     figures = decode_figures(files[FIGURES], str(folder / FIGURES)) if FIGURES in files else ()
-    return Contents(tensors(MODEL), config, _text(folder, files.get(TOKENIZER)), trainer, figures)
+    return Contents(tensors[MODEL], config, _text(folder, files.get(TOKENIZER)), trainer, figures)
 
 
 def _text(folder: Path, data: bytes | None) -> str | None:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import final
+from typing import BinaryIO, cast, final
 
 from qkv.errors import CheckpointError, error_message
+from qkv.files import absolute, open_handle
 
 SAVING = ".saving-"
 REMOVING = ".removing-"
@@ -22,8 +23,6 @@ REPLACED = ".replaced"
 _CHUNK = 1 << 20
 _WHOLE = 1 << 30  # in one call, so that a file is in memory only once
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Never follow a name out of the folder, and never block on a pipe in place of a file.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _MENDS = {
     errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
@@ -37,6 +36,8 @@ _MENDS = {
     errno.ENOENT: "Check the path: a part of it is misspelled or was removed.",
     errno.ELOOP: "It is a symbolic link: give the real folder, or replace the link by the real file.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EINVAL: "Replace it by the real file.",
+    errno.EOVERFLOW: "The file was altered: restore it from its source.",
     errno.EIO: "The disk reports a hardware fault: copy important files to another disk.",
 }
 
@@ -88,12 +89,34 @@ def write_file(path: Path, data: bytes) -> None:
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(handle, rest[: 64 * _CHUNK]) :]
+        write_all(handle, data)
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write every byte: a call of the system may write fewer.
+
+    Args:
+        handle: an open file.
+        data: what to write.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest[: 64 * _CHUNK]) :]
+
+
+def open_end(path: Path) -> int:
+    """Open an existing file of a folder to write at its end.
+
+    Args:
+        path: the file, not a link.
+
+    Returns:
+        Its handle, which the caller closes.
+    """
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -150,7 +173,7 @@ def expect_writable(folder: Path) -> None:
         qkv.errors.CheckpointError: /dev/null/run: expected a writable folder; got "Not a directory". ...
     """
     with typed(folder, "a writable folder"):
-        place = Path(os.path.abspath(folder))
+        place = absolute(folder)
         while not _stands(place):
             place = place.parent
         if not stat.S_ISDIR(os.stat(place).st_mode):
@@ -283,27 +306,44 @@ class Reader:
             total.update(chunk)
         return size, total.hexdigest()
 
+    @contextmanager
+    def stream(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file to read it piece by piece.
+
+        Args:
+            name: its plain name.
+
+        Returns:
+            A context manager that yields the stream.
+
+        Raises:
+            CheckpointError: missing, or not a plain file.
+        """
+        with self._open(name) as handle, open(handle, "rb", buffering=0, closefd=False) as stream:
+            yield cast("BinaryIO", stream)
+
     def _chunks(self, name: str, limit: int, chunk: int) -> Iterator[bytes]:
+        with self._open(name) as handle:
+            yield from _bounded(handle, self.folder / name, limit, chunk)
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[int]:
         path = self.folder / name
         if name in {"", ".", ".."} or "/" in name or "\0" in name:
             hint = "A checkpoint only reads files in its own folder: copy it again from its source."
             raise CheckpointError(error_message(str(path), "a plain file name", f"{name!r}", hint))
         with typed(path, "a readable file of the checkpoint"):
-            handle = os.open(name, _FILE, dir_fd=self._handle)
+            handle = open_handle(name, links=False, folder=self._handle)
             try:
-                yield from _bounded(handle, path, limit, chunk)
+                yield handle
             finally:
                 os.close(handle)
 
 
 def _bounded(handle: int, path: Path, limit: int, size: int) -> Iterator[bytes]:
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        hint = "Replace it by the real file."
-        raise CheckpointError(error_message(str(path), "a plain file", "something else", hint))
-    left = limit
+    present, left = os.fstat(handle).st_size, limit
     # The limit also applies to a file that grows while it is read.
-    while chunk := os.read(handle, min(size, left + 1, status.st_size + 1)):
+    while chunk := os.read(handle, min(size, left + 1, present + 1)):
         left -= len(chunk)
         if left < 0:
             hint = "The file was altered: copy the checkpoint again from its source."

@@ -2,13 +2,16 @@
 
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
+
+from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
-from qkv.checkpoint.contents import Contents, pack_contents, unpack_contents
+from qkv.checkpoint.contents import Contents, Weights, pack_contents, unpack_contents
 from qkv.checkpoint.disk import (
     REPLACED,
     SAVING,
@@ -20,8 +23,10 @@ from qkv.checkpoint.disk import (
     typed,
     write_file,
 )
-from qkv.checkpoint.manifest import TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
+from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
+from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError, error_message
+from qkv.files import absolute
 
 _AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
@@ -51,7 +56,7 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
         ...     load(Path(parent, "model")).config
         {'width': 2}
     """
-    folder = Path(os.path.abspath(folder))
+    folder = absolute(folder)
     files, manifest = pack_contents(contents)
     make_folder(folder.parent)
     recover(folder)
@@ -89,16 +94,46 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
     folder = standing(folder)
     with Reader(folder) as reader:
         manifest = _manifest(reader)
-        files = {}
-        for name, entry in manifest.files.items():
-            wanted = trainer or name not in {TRAINER_TENSORS, TRAINER_NUMBERS}
-            if wanted:
-                files[name] = _read(reader, name, entry.bytes)
-                size, digest = len(files[name]), sha256(files[name]).hexdigest()
-            else:
-                size, digest = _digest(reader, name, entry.bytes)
-            _compare(folder / name, entry, manifests.Entry(size, digest))
-    return unpack_contents(folder, files, manifest)
+        skipped = set() if trainer else {TRAINER_TENSORS, TRAINER_NUMBERS}
+        files = _read_texts(reader, manifest, skipped)
+        for name in skipped & manifest.files.keys():
+            _compare(folder / name, manifest.files[name], manifests.Entry(*_digest(reader, name, manifest)))
+        tensors = {
+            name: _read_tensors(reader, name, manifest)
+            for name in (MODEL, TRAINER_TENSORS)
+            if name in manifest.files and name not in skipped
+        }
+    return unpack_contents(folder, files, tensors)
+
+
+def load_weights_later(folder: Path) -> Contents:
+    """Read a checkpoint without its weights and its trainer's state: the names and sizes of the weights are known, the
+    numbers are read and verified when they are asked for.
+
+    Args:
+        folder: a folder that `save` wrote.
+
+    Returns:
+        Its contents; its model is a `Weights`.
+
+    Raises:
+        CheckpointError: a file is missing or altered, as far as it was read.
+    """
+    folder = standing(folder)
+    with Reader(folder) as reader:
+        manifest = _manifest(reader)
+        files = _read_texts(reader, manifest, {TRAINER_TENSORS, TRAINER_NUMBERS})
+        with _opened(reader, MODEL, manifest) as stream:
+            slots = read_header(stream, manifest.files[MODEL].bytes, str(folder / MODEL)).slots
+    shapes = {name: slot.shape for name, slot in slots.items()}
+    tied = manifest.tied.get(MODEL, {})
+    shapes |= {name: shapes[home] for name, home in tied.items() if home in shapes}
+
+    def read() -> dict[str, Tensor]:
+        with Reader(folder) as again:
+            return _read_tensors(again, MODEL, manifest)
+
+    return unpack_contents(folder, files, {MODEL: Weights(shapes, read)})
 
 
 def verify(folder: Path) -> Manifest:
@@ -117,7 +152,7 @@ def verify(folder: Path) -> Manifest:
     with Reader(folder) as reader:
         manifest = _manifest(reader)
         for name, entry in manifest.files.items():
-            _compare(folder / name, entry, manifests.Entry(*_digest(reader, name, entry.bytes)))
+            _compare(folder / name, entry, manifests.Entry(*_digest(reader, name, manifest)))
     return manifest
 
 
@@ -130,7 +165,7 @@ def standing(folder: Path) -> Path:
     Returns:
         The folder itself, or the one that was about to be replaced.
     """
-    folder = Path(os.path.abspath(folder))
+    folder = absolute(folder)
     old = _replaced(folder)
     return old if os.path.isdir(old) and not os.path.lexists(folder) else folder
 
@@ -225,11 +260,54 @@ def _read(reader: Reader, name: str, limit: int) -> bytes:
         raise _missing(reader.folder / name, error) from error
 
 
-def _digest(reader: Reader, name: str, limit: int) -> tuple[int, str]:
+def _digest(reader: Reader, name: str, manifest: Manifest) -> tuple[int, str]:
     try:
-        return reader.digest(name, limit)
+        return reader.digest(name, manifest.files[name].bytes)
     except CheckpointError as error:
         raise _missing(reader.folder / name, error) from error
+
+
+def _read_texts(reader: Reader, manifest: Manifest, skipped: Collection[str]) -> dict[str, bytes]:
+    """Read and verify the files that are not tensors."""
+    files = {}
+    for name, entry in manifest.files.items():
+        if name not in (MODEL, TRAINER_TENSORS) and name not in skipped:
+            files[name] = _read(reader, name, entry.bytes)
+            _compare(reader.folder / name, entry, _entry(files[name]))
+    return files
+
+
+def _read_tensors(reader: Reader, name: str, manifest: Manifest) -> dict[str, Tensor]:
+    """Read and verify a file of tensors, in one pass and each byte into its tensor."""
+    path, entry, total = reader.folder / name, manifest.files[name], sha256()
+    with _opened(reader, name, manifest) as stream:
+        tensors = read_tensors(stream, entry.bytes, str(path), total.update)
+    _compare(path, entry, manifests.Entry(entry.bytes, total.hexdigest()))
+    return with_tied(tensors, manifest.tied.get(name, {}), str(path))
+
+
+@contextmanager
+def _opened(reader: Reader, name: str, manifest: Manifest) -> Iterator[BinaryIO]:
+    """Open a file of the size in the manifest; what is wrong in an altered one is that it is altered."""
+    path, entry = reader.folder / name, manifest.files[name]
+    try:
+        with reader.stream(name) as stream:
+            _expect_size(stream, entry, path)
+            yield stream
+    except CheckpointError as error:
+        found = manifests.Entry(*_digest(reader, name, manifest))
+        _compare(path, entry, found)
+        raise _missing(path, error) from error
+
+
+def _expect_size(stream: BinaryIO, entry: manifests.Entry, path: Path) -> None:
+    size = os.fstat(stream.fileno()).st_size
+    if size != entry.bytes:
+        raise CheckpointError(error_message(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN))
+
+
+def _entry(data: bytes) -> manifests.Entry:
+    return manifests.Entry(len(data), sha256(data).hexdigest())
 
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:

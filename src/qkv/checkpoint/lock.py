@@ -10,6 +10,7 @@ from qkv.checkpoint.disk import typed
 from qkv.errors import CheckpointError, error_message
 
 NAME = ".lock"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def locked(folder: Path) -> Iterator[None]:
         qkv.errors.CheckpointError: ...: expected a run folder that no other training uses; got one in use. ...
     """
     with typed(folder, "a writable folder"):
-        handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(folder / NAME, _FLAGS, 0o666)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

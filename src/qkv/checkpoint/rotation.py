@@ -19,7 +19,7 @@ from qkv.errors import CheckpointError, error_message
 
 BEST = "best"
 _BEST_LIMIT = 4096
-_STEP = re.compile(r"step-(\d{8,18})")
+_STEP = re.compile(r"step-([0-9]{8,18})")
 
 
 def to_stderr(text: str) -> None:

@@ -15,6 +15,7 @@ from qkv.checkpoint.lock import locked
 from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode
 from qkv.checkpoint.rotation import step_folder, steps
 from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.files import absolute
 
 NAME = "run.json"
 FORMAT = "qkv run"
@@ -55,7 +56,7 @@ def open_run(
         qkv.errors.ConfigError: --out ...: expected the configuration this run was started with; got model.width 512
         (it was 256). Give another --out, or the same settings as before.
     """
-    folder = Path(os.path.abspath(folder))
+    folder = absolute(folder)
     encode(config, "config")
     make_folder(folder)
     _check_kind(folder)

@@ -1,15 +1,45 @@
 """Named tensors as safetensors bytes; tensors that share memory are stored once."""
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from math import prod
+from types import MappingProxyType
+from typing import IO, Any, cast, final
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from qkv.checkpoint.plain import Plain, decode_mapping
 from qkv.errors import CheckpointError, error_message
+from qkv.files import FREE, room_for
 
-_AGAIN = "The file was altered: copy the checkpoint again from its source."
+_AGAIN = "The file was altered: copy it again from its source."
+_LENGTH = struct.Struct("<Q")
+_LONGEST_HEADER = 100_000_000  # as in the library
+_PIECE = 1 << 24
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U64": torch.uint64,
+        "U32": torch.uint32,
+        "U16": torch.uint16,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+    }
+)
 
 
 def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str]]:
@@ -66,16 +96,186 @@ def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]
     Raises:
         CheckpointError: it is not safetensors, or an alias has no target.
     """
-    try:
-        tensors = safetensors.torch.load(data)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise CheckpointError(error_message(what, "safetensors", str(error)[:200], _AGAIN)) from error
+    return with_tied(read_tensors(BytesIO(data), len(data), what), tied, what)
+
+
+def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
+    """Add the names that are aliases.
+
+    Args:
+        tensors: name to tensor.
+        tied: the names that are aliases of another tensor.
+        what: their file's name in messages.
+
+    Returns:
+        Name to tensor; tied names give the same tensor object.
+
+    Raises:
+        CheckpointError: an alias has no target.
+    """
     for name, home in tied.items():
         if name in tensors or home not in tensors:
             raise CheckpointError(
                 error_message(what, f"a tensor {home!r}, of which {name!r} is an alias", "none", _AGAIN)
             )
     return tensors | {name: tensors[home] for name, home in tied.items()}
+
+
+@final
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor is in its file.
+
+    Args:
+        dtype: its dtype.
+        shape: its sizes.
+        bytes: its size in the file.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@final
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says about itself.
+
+    Args:
+        slots: the tensors, in the order of their bytes.
+        metadata: other names and texts.
+        bytes: the header as it is in the file, its length included.
+    """
+
+    slots: Mapping[str, Slot]
+    metadata: Mapping[str, str]
+    bytes: bytes
+
+
+def read_header(stream: IO[bytes], size: int, what: str) -> Header:
+    """Read the header of a safetensors file, and check that it describes the whole file.
+
+    Args:
+        stream: the file, at its start.
+        size: its size in bytes.
+        what: its name in messages, as a path.
+
+    Returns:
+        The header.
+
+    Raises:
+        CheckpointError: it is not safetensors.
+
+    Source: the format's own description, https://github.com/huggingface/safetensors#format.
+
+    Example:
+        >>> data, _ = pack({"weight": torch.ones(2, 3)}, "model")
+        >>> read_header(BytesIO(data), len(data), "model.safetensors").slots["weight"].shape
+        (2, 3)
+    """
+    start = stream.read(_LENGTH.size)
+    length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else size
+    if length > min(_LONGEST_HEADER, size - _LENGTH.size):
+        raise _wrong(what, f"a header of {length:,} bytes in a file of {size:,}")
+    text = stream.read(length)
+    table = decode_mapping(text.rstrip(b" "), what)
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _wrong(what, "metadata that is not text")
+    slots, place = {}, 0
+    for name, (begin, end, slot) in sorted(
+        ((name, _slot(name, entry, what)) for name, entry in table.items()), key=lambda item: item[1][:2]
+    ):
+        if begin != place:
+            raise _wrong(what, f"{name[:80]!r} at byte {begin:,}, not {place:,}")
+        slots[name], place = slot, end
+    if place != size - _LENGTH.size - length:
+        raise _wrong(what, f"{size - _LENGTH.size - length:,} bytes of tensors, not {place:,}")
+    return Header(slots, cast("dict[str, str]", metadata), start + text)
+
+
+def read_tensors(
+    stream: IO[bytes], size: int, what: str, seen: Callable[[Any], object] = lambda piece: None
+) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file; each byte is in memory once.
+
+    Args:
+        stream: the file, at its start.
+        size: its size in bytes.
+        what: its name in messages, as a path.
+        seen: called with every byte of the file, in order, for a sum of them.
+
+    Returns:
+        Name to tensor, on the CPU.
+
+    Raises:
+        CheckpointError: it is not safetensors.
+        OutOfMemoryError: the tensors do not fit in memory.
+    """
+    header = read_header(stream, size, what)
+    seen(header.bytes)
+    with room_for(what, FREE):
+        return {name: _read_one(stream, slot, what, seen) for name, slot in header.slots.items()}
+
+
+def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str) -> dict[str, Tensor]:
+    """Read some tensors of a safetensors file.
+
+    Args:
+        stream: the file, which can seek.
+        header: its header, as `read_header` found it.
+        names: which ones.
+        what: its name in messages, as a path.
+
+    Returns:
+        Name to tensor, on the CPU.
+
+    Raises:
+        CheckpointError: the file was shortened since.
+        OutOfMemoryError: the tensors do not fit in memory.
+
+    Example:
+        >>> stream = BytesIO(pack({"bias": torch.zeros(2), "weight": torch.ones(2)}, "model")[0])
+        >>> header = read_header(stream, len(stream.getvalue()), "model.safetensors")
+        >>> read_some(stream, header, ["weight"], "model.safetensors")
+        {'weight': tensor([1., 1.])}
+    """
+    found, place = {}, len(header.bytes)
+    with room_for(what, FREE):
+        for name, slot in header.slots.items():
+            if name in names:
+                stream.seek(place)
+                found[name] = _read_one(stream, slot, what, lambda piece: None)
+            place += slot.bytes
+    return found
+
+
+def _read_one(stream: IO[bytes], slot: Slot, what: str, seen: Callable[[Any], object]) -> Tensor:
+    numbers = torch.empty(slot.bytes, dtype=torch.uint8)
+    rest = numbers.numpy().data
+    while rest:
+        count = stream.readinto(rest[:_PIECE])  # type: ignore[attr-defined]
+        if not count:
+            raise _wrong(what, "a file that was shortened while it was read")
+        seen(rest[:count])
+        rest = rest[count:]
+    return numbers.view(slot.dtype).reshape(slot.shape)
+
+
+def _slot(name: str, entry: Plain, what: str) -> tuple[int, int, Slot]:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)], **rest} if not rest:
+            sizes = [size for size in shape if type(size) is int and 0 <= size < 1 << 63]
+            count = prod(sizes)
+            known = dtype in _DTYPES and len(sizes) == len(shape) and 0 <= begin <= end and count < 1 << 60
+            if known and count * _DTYPES[dtype].itemsize == end - begin:
+                return begin, end, Slot(_DTYPES[dtype], tuple(sizes), end - begin)
+    raise _wrong(what, f"{name[:80]!r}: {str(entry)[:120]}")
+
+
+def _wrong(what: str, got: str) -> CheckpointError:
+    return CheckpointError(error_message(what, "safetensors", got, _AGAIN))
 
 
 def _apart(tensor: Tensor, memories: set[int]) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 
 
@@ -13,6 +14,12 @@ def align(
     run: Annotated[Path, typer.Argument(help="Run folder of a translation model.")],
     source: Annotated[Path | None, typer.Option(help="Source sentences, words separated by spaces.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Or one TSV file; of a model of columns a table with the same columns, whose symbols are words."
+        ),
+    ] = None,
     reverse: Annotated[Path | None, typer.Option(help="Run folder of a model of the other direction.")] = None,
     symmetrize: Annotated[
         str, typer.Option(help="How to combine two directions: mutual, intersection, union, grow-diagonal, ...")
@@ -20,6 +27,7 @@ def align(
     gold: Annotated[Path | None, typer.Option(help="Manual alignments, to report the error rate.")] = None,
     valid_source: Annotated[Path | None, typer.Option(help="Sentences for choosing layer and head.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
+    valid_data: Annotated[Path | None, typer.Option(help="Or one TSV file.")] = None,
     valid_gold: Annotated[Path | None, typer.Option(help="Their manual alignments.")] = None,
     layer: Annotated[str | None, typer.Option(help="Use this attention layer instead of choosing one.")] = None,
     head: Annotated[int | None, typer.Option(help="Head of that layer; default: mean over all heads.")] = None,
@@ -27,19 +35,21 @@ def align(
         str | None,
         typer.Option(help="Read the layer at the step that predicts a word (at, default), or after it (after)."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Write JSON lines with the words instead of 0-0 1-2.")] = False,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Write the alignment links of each line to standard output, source word first, counted from 0 (Pharaoh format).
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
-    from qkv.tasks.alignment_files import Chosen, Three, align_files
+    from qkv.tasks.alignment_files import Chosen, SentenceFiles, align_files
+    from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import write_lines
 
     chosen = Chosen(layer, head, when)
-    valid = Three(valid_source, valid_target, valid_gold)
-    found = align_files(run, reverse, Three(source, target, gold), valid, chosen, symmetrize, device)
-    write_lines(found.as_json() if json else found.as_pharaoh())
+    valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data)
+    files = SentenceFiles(source, target, gold, data)
+    with working("aligning"):
+        found = align_files(run, reverse, files, valid, chosen, symmetrize, device)
+    write_lines(found.as_json() if as_json() else found.as_pharaoh())
     for line in found.said:
-        typer.echo(line, err=True)
+        note(line)

@@ -13,7 +13,7 @@ from qkv.cli.training import as_typed
 
 @guarded
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    run: f.Run,
     source: Annotated[Path | None, typer.Option(help="For translators: source sentences, one per line.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
     data: Annotated[
@@ -38,7 +38,7 @@ def evaluate(
         int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the model's output to this file.")] = None,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Score a model with the same code as training.
 
@@ -55,9 +55,10 @@ def evaluate(
     from qkv.tasks.decoding import Decoding, as_mean
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
+    from qkv.tasks.notes import as_json, working
     from qkv.tasks.parallel import Files
     from qkv.tasks.settings import build
-    from qkv.tasks.streams import write_lines
+    from qkv.tasks.streams import fields_of, write_json, write_lines
 
     expect_place("--out", out)
     typed = {name: item for name, item in {**given, **columns, **separators}.items() if item is not None}
@@ -66,5 +67,9 @@ def evaluate(
     except ConfigError as error:
         raise ConfigError(as_typed(str(error), {f"data.{name}": name for name in typed})) from error
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
-    figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
+    with working("evaluating"):
+        figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
+    if as_json():
+        write_json(map(fields_of, figures))
+        return
     write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}" for figure in figures)

@@ -29,7 +29,13 @@ def explain(
     Example: qkv explain --score additive --queries 4096 --keys 4096 --gradient
     """
     from qkv.tasks.explaining import Question, answer
-    from qkv.tasks.streams import write_lines
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.streams import write_json, write_lines
 
     question = Question(score, normalizer, mask, batch, heads, queries, keys, width, dropout, dtype, gradient, backend)
-    write_lines(str(answer(question)).splitlines())
+    plan = answer(question)
+    if as_json():
+        names = ("backend", "algorithm", "why", "operations", "bytes", "microseconds")
+        write_json([{**{name: getattr(plan, name) for name in names}, "refusals": dict(plan.refusals)}])
+    else:
+        write_lines(str(plan).splitlines())

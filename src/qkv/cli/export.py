@@ -5,20 +5,27 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 
 
 @guarded
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
-    to: Annotated[str, typer.Option(help="ctranslate2 (translation Transformers) or onnx.")],
+    run: f.Run,
+    to: Annotated[str, typer.Option(help="ctranslate2 (translation Transformers), onnx or transformers.")],
     out: Annotated[Path, typer.Option(help="Output folder; must not exist yet.")],
 ) -> None:
-    """Export a trained model to CTranslate2 or ONNX Runtime.
+    """Export a trained model to CTranslate2, ONNX Runtime or transformers.
 
-    Example: qkv export runs/de-en --to onnx --out de-en.onnx
+    Example: qkv export runs/de-en --to onnx --out de-en-onnx
     """
     from qkv.tasks import exporting
+    from qkv.tasks.notes import as_json, working
+    from qkv.tasks.streams import write_json, write_lines
 
-    for name in exporting.export(run, to, out):
-        typer.echo(out / name)
+    with working("exporting"):
+        files = [out / name for name in exporting.export(run, to, out)]
+    if as_json():
+        write_json({"file": file} for file in files)
+    else:
+        write_lines(map(str, files))

@@ -2,23 +2,42 @@
 
 import functools
 import inspect
+import logging
+import os
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from qkv.errors import QkvError, error_message, out_of_memory_text
+from qkv._version import VERSION
+from qkv.cli.interruption import INTERRUPTED, interruptible
+from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
+from qkv.cli.signature import keywords, signed
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-BAD_INPUT = 2
-INTERRUPTED = 130
-_LESS = (
-    "Process less at once: fewer tokens per batch ([training] tokens in --config), a smaller model, a smaller --beam, "
-    "shorter texts; `qkv explain` shows how much memory attention takes."
-)
+_OUTPUT = "Output"
+_VOLUME: Mapping[str, Any] = {
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_OUTPUT)],
+    "verbose": Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Say more: versions, each update, seconds.", rich_help_panel=_OUTPUT),
+    ],
+    "json": Annotated[
+        bool, typer.Option("--json", help="Write results as JSON, one object per line.", rich_help_panel=_OUTPUT)
+    ],
+}
+"""The flags that every command has."""
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
@@ -39,29 +58,103 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        flags = {name: bool(kwargs.pop(name, False)) for name in _VOLUME}
         try:
-            return command(*args, **kwargs)
+            with _ready(**flags):
+                return command(*args, **kwargs)
         except QkvError as error:
-            print(f"qkv: {_as_typed(command, kwargs, str(error))}", file=sys.stderr)  # noqa: T201
+            _fail(_as_typed(command, kwargs, str(error)))
+            if flags["verbose"]:
+                traceback.print_exc()
             raise typer.Exit(BAD_INPUT) from None
-        except (MemoryError, RuntimeError) as error:
-            said = out_of_memory_text(error)
-            if said is None:
+        except MEMORY_ERRORS as error:
+            if not tell_if_out_of_memory(error):
                 raise
-            print(f"qkv: {error_message('memory', 'room for this', said, _LESS)}", file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except OSError as error:
             if error.filename is None:  # not about a file: the reader of a pipe has closed it, or a bug
                 raise
             hint = "Check the name and its permissions."
-            told = error_message(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)
-            print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
+            _fail(error_message(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint))
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
-            print("qkv: interrupted", file=sys.stderr)  # noqa: T201
+            _fail("interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
-    return run
+    own = inspect.signature(command).parameters.values()
+    return signed(run, [*own, *keywords(_VOLUME, dict.fromkeys(_VOLUME, False))])
+
+
+def _fail(text: str) -> None:
+    print(f"qkv: {text}", file=sys.stderr)  # noqa: T201
+
+
+@contextmanager
+def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
+    """Import PyTorch, which must not be interrupted, and speak as the user asked."""
+    if quiet and verbose:
+        raise ConfigError(error_message("--quiet", "no --verbose beside it", "both", "Omit one of them."))
+    _expect_folder()
+    start = time.monotonic()
+    import torch
+
+    interruptible()
+    from qkv.tasks.notes import Volume, note, speaking
+
+    with _unheard(), _silenced(quiet), speaking(Volume("quiet" if quiet else "verbose" if verbose else "normal", json)):
+        if verbose:
+            threads = torch.get_num_threads()
+            note(f"qkv {VERSION}, PyTorch {torch.__version__}, Python {sys.version.split()[0]}, {threads} threads")
+        try:
+            yield
+        finally:
+            if verbose:
+                note(f"qkv: {time.monotonic() - start:.1f} s in total")
+
+
+@contextmanager
+def _unheard() -> "Iterator[None]":
+    """Let an exhausted memory end the command also where nothing can raise it: in a callback, a destructor, a thread.
+
+    A font that a library could not read for want of memory would otherwise leave letters out of a picture.
+    """
+    unraisable, threads, found = sys.unraisablehook, threading.excepthook, list[bool]()
+
+    def hear(told: Any) -> None:
+        if issubclass(told.exc_type, MemoryError):
+            found.append(True)
+        else:
+            (threads if hasattr(told, "thread") else unraisable)(told)
+
+    sys.unraisablehook = threading.excepthook = hear
+    try:
+        yield
+    finally:
+        sys.unraisablehook, threading.excepthook = unraisable, threads
+    if found:
+        raise MemoryError
+
+
+def _expect_folder() -> None:
+    """Refuse a working folder that was removed, in which MKL ends the process while PyTorch is imported."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        hint = "Change to another folder (cd)."
+        raise ConfigError(error_message("working folder", "one that exists", "a removed one", hint)) from None
+
+
+@contextmanager
+def _silenced(quiet: bool) -> "Iterator[None]":
+    """Let the loggers of qkv report errors only, if asked."""
+    logger = logging.getLogger("qkv")
+    before = logger.level
+    if quiet:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _as_typed(command: Callable[..., object], given: Mapping[str, object], message: str) -> str:

@@ -1,12 +1,13 @@
 """The flags of `qkv train`, the same in every task: what each sets, and its help."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from qkv.cli.signature import flagged
 from qkv.errors import ConfigError, error_message
 
 DATA, MODEL, ATTENTION, TRAINING, RUN = "Data", "Model", "Attention", "Training", "Run"
@@ -27,14 +28,38 @@ TokenizerFrom = Annotated[Path | None, option("Use the tokenizer of another run,
 Tensorboard = Annotated[bool, option("Also log to TensorBoard (extra: log).", RUN, "--tensorboard")]
 PrintConfig = Annotated[bool, option("Show all settings as TOML and exit.", RUN, "--print-config")]
 
+Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
+OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
+"""The device of a command that uses a model."""
+
+
+def drawn(what: str) -> Any:
+    """Return the option that names a picture of something."""
+    return typer.Option(help=f"Also draw {what}: FILE.html, FILE.svg or FILE.png.")
+
+
+def shown(what: str) -> Any:
+    """Return the option that draws something in the terminal."""
+    return typer.Option("--show", help=f"Also draw {what} in the terminal, on standard error.")
+
+
 Tokenizer = Annotated[
     str | None,
     option(
-        "bpe (default; word to classify), char, or none (spaces separate the tokens already; default for columns).",
+        "bpe (default; word to classify), unigram, word, char, or none (spaces separate the tokens already; default "
+        "for columns).",
         DATA,
     ),
 ]
+SourceTokenizer = Annotated[
+    str | None, option("Of sources, if sources and targets have a vocabulary each (one for both).", DATA)
+]
+TargetTokenizer = Annotated[str | None, option("Of targets, likewise.", DATA)]
 Vocabulary = Annotated[int | None, option("Maximum vocabulary size (8000; classify 30000, tag 4000).", DATA)]
+Unicode = Annotated[
+    str | None,
+    option("Unicode form that text is brought to: NFC (default), NFD, NFKC, NFKD; none (columns).", DATA),
+]
 Lowercase = Annotated[bool | None, option("Lower-case all text.", DATA, "--lowercase")]
 
 SourceColumn = Annotated[int | None, option("Column of the source, from 1 (1).", COLUMNS)]
@@ -46,6 +71,10 @@ SourceSeparator = Annotated[
 TargetSeparator = Annotated[
     str | None,
     option('Separates the symbols of a target, such as " "; "" (default): each character is one.', COLUMNS),
+]
+Features = Annotated[
+    str | None,
+    option("front (default): before the source; or separate: a source with an attention of its own.", COLUMNS),
 ]
 FeaturesSeparator = Annotated[str | None, option('Separates features (";").', COLUMNS)]
 
@@ -99,64 +128,54 @@ Patience = Annotated[
 Precision = Annotated[str | None, option("float32 (default), bfloat16, or auto: the faster one.", TRAINING)]
 Seed = Annotated[int | None, option("Random seed (0).", TRAINING)]
 
-SETTINGS: Mapping[str, str] = MappingProxyType(
+WORDS: Mapping[str, Any] = MappingProxyType(
+    {"tokenizer": Tokenizer, "vocabulary": Vocabulary, "unicode": Unicode, "lowercase": Lowercase}
+)
+"""Flags of the tokenizer."""
+SCORES: Mapping[str, Any] = MappingProxyType({"score": Score, "normalizer": Normalizer})
+"""Flags that choose the score and the normalizer."""
+PARTS: Mapping[str, Any] = MappingProxyType(
+    {"alpha": Alpha, "sinks": Sinks, "bandwidth": Bandwidth, "power": Power, "heads": Heads}
+)
+"""Flags that refine the score and the normalizer, and the number of heads."""
+LOOP: Mapping[str, Any] = MappingProxyType(
     {
-        "tokenizer": "tokenizer.kind",
-        "vocabulary": "tokenizer.size",
-        "lowercase": "tokenizer.lowercase",
-        "steps": "training.steps",
-        "epochs": "training.epochs",
-        "batch_tokens": "training.tokens",
-        "batch_size": "training.batch_size",
-        "learning_rate": "training.learning_rate",
-        "label_smoothing": "training.label_smoothing",
-        "patience": "training.patience",
-        "precision": "training.precision",
-        "seed": "training.seed",
-        **{
-            name: f"data.{name}"
-            for name in (
-                *("source", "target", "data", "text", "longest"),
-                *("valid_source", "valid_target", "valid_data", "valid_text"),
-                *("source_col", "target_col", "features_col", "source_sep", "target_sep", "features_sep"),
-            )
-        },
+        "steps": Steps,
+        "epochs": Epochs,
+        "batch_tokens": BatchTokens,
+        "batch_size": BatchSize,
+        "learning_rate": Rate,
+        "label_smoothing": Smoothing,
+        "patience": Patience,
+        "precision": Precision,
+        "seed": Seed,
     }
 )
-"""The setting of each flag; those of the model have the flag's name."""
-_NO_SETTING = frozenset({"out", "device", "config", "start", "tokenizer_from", "tensorboard", "print_config"})
+"""Flags of every training of texts."""
+_RUN: Mapping[str, Any] = MappingProxyType(
+    {
+        "device": Device,
+        "config": Config,
+        "start": From,
+        "tokenizer_from": TokenizerFrom,
+        "tensorboard": Tensorboard,
+        "print_config": PrintConfig,
+    }
+)
+"""Flags that are not settings of the run; `out` is another, which stands before the model's in the help."""
 
 
-def tables(flags: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the settings that flags set, by table.
+def trains(
+    flags: Mapping[str, Any], *, reads_text: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command of `qkv train` its flags and those of every run, none of which need be given.
 
     Args:
-        flags: all flags of a command by name; None where they were not given.
-        renamed: the settings of the flags that mean something else in this command.
-
-    Returns:
-        Settings by table and name.
-
-    Example:
-        >>> tables({"score": "dot", "seed": 1, "steps": None, "out": "run"}, {})
-        {'model': {'score': 'dot'}, 'training': {'seed': 1}}
+        flags: the annotation of each by name, in the order of the help.
+        reads_text: whether the task has a tokenizer, which can be that of another run.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for flag, given in flags.items():
-        if given is not None and flag not in _NO_SETTING:
-            table, _, name = setting_of(flag, renamed).partition(".")
-            found.setdefault(table, {})[name] = given
-    return found
-
-
-def setting_of(flag: str, renamed: Mapping[str, str]) -> str:
-    """Return the dotted setting of a flag.
-
-    Example:
-        >>> setting_of("batch_tokens", {}), setting_of("model", {"model": "model.kind"}), setting_of("score", {})
-        ('training.tokens', 'model.kind', 'model.score')
-    """
-    return renamed.get(flag) or SETTINGS.get(flag) or f"model.{flag}"
+    every = {name: flag for name, flag in _RUN.items() if reads_text or name != "tokenizer_from"}
+    return flagged({**flags, **every}, {"device": "cpu", "tensorboard": False, "print_config": False})
 
 
 def alpha(given: str | None) -> float | str | None:
@@ -176,3 +195,17 @@ def alpha(given: str | None) -> float | str | None:
     except ValueError:
         hint = "1.5 lies between softmax and sparsemax."
         raise ConfigError(error_message("--alpha", "a number above 1, or learned", f'"{given}"', hint)) from None
+
+
+def unicode_form(given: str) -> str:
+    """Return the name of a Unicode form as settings spell it, however the flag does.
+
+    Example:
+        >>> unicode_form("nfkc"), unicode_form("None")
+        ('NFKC', 'none')
+    """
+    return given.lower() if given.lower() == "none" else given.upper()
+
+
+READ: Mapping[str, Callable[[str], object]] = MappingProxyType({"alpha": alpha, "unicode": unicode_form})
+"""How flags whose settings are not what was typed are read."""

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
 
 @guarded
 def generate(
-    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    run: f.Run,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "\n",
     tokens: Annotated[int, typer.Option(help="Number of tokens to add.")] = 500,
     temperature: Annotated[
@@ -23,44 +24,47 @@ def generate(
         float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 0,
+    beam: Annotated[int, typer.Option(help="Beam width: more than 1 takes the likeliest text, and draws nothing.")] = 1,
     long_prompt: Annotated[
         str, typer.Option(help="If the prompt exceeds the model's context: refuse, or window (read its end).")
     ] = "refuse",
-    attention: Annotated[
-        Path | None, typer.Option(help="Also draw what tokens attend to: FILE.html, FILE.svg or FILE.png.")
-    ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Also draw what tokens attend to in the terminal, on standard error.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    attention: Annotated[Path | None, f.drawn("what tokens attend to")] = None,
+    show: Annotated[bool, f.shown("what tokens attend to")] = False,
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Continue a prompt; the text appears as it is generated.
 
     Example: qkv generate runs/plays --prompt "KING:" --temperature 0.8
     """
     from qkv.tasks.generator import Generator, check_long_prompt
-    from qkv.tasks.streams import write_text
+    from qkv.tasks.notes import as_json, working
+    from qkv.tasks.streams import write_json, write_text
 
     expect_place("--attention", attention, PICTURES)
     reading = check_long_prompt(long_prompt)
     generator = Generator.load(run, device)
-    pieces = generator.stream(
-        prompt,
-        tokens=tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        long_prompt=reading,
-    )
-    write_text([prompt.removeprefix("\n")])
+    how = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if beam == 1:
+        pieces = generator.stream(prompt, **how, long_prompt=reading)  # type: ignore[arg-type]
+    else:
+        with working("searching"):
+            (text,) = generator.generate([prompt], **how, beam=beam, long_prompt=reading)  # type: ignore[arg-type]
+        pieces = iter([text.removeprefix(prompt)])
     written: list[str] = []
-    write_text(_kept(pieces, written))
-    write_text(["\n"])
+    if as_json():
+        with working("generating"):
+            written += pieces
+        write_json([{"prompt": prompt, "text": "".join(written), "seed": seed}])
+    else:
+        write_text([prompt.removeprefix("\n")])
+        write_text(_kept(pieces, written))
+        write_text(["\n"])
     if show or attention is not None:
-        from qkv.tasks.drawing import draw_text
+        from qkv.tasks.drawing import draw_alignments
+        from qkv.view.alignment import Alignment
 
-        draw_text(*generator.attention("".join([prompt, *written])), attention, terminal=show)
+        read, weights = generator.attention("".join([prompt, *written]))
+        draw_alignments([Alignment(read, read, weights)], attention, terminal=show)
 
 
 def _kept(pieces: Iterable[str], written: list[str]) -> Iterator[str]:

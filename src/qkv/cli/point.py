@@ -5,22 +5,19 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
 
 @guarded
 def point(
-    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    run: f.Run,
     beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy.")] = 1,
     write: Annotated[str, typer.Option(help="What to write: positions (default) or elements.")] = "positions",
-    attention: Annotated[
-        Path | None, typer.Option(help="Also draw the probabilities: FILE.html, FILE.svg or FILE.png.")
-    ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Also draw the probabilities in the terminal, on standard error.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    attention: Annotated[Path | None, f.drawn("the probabilities")] = None,
+    show: Annotated[bool, f.shown("the probabilities")] = False,
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Point at elements of standard input, one line per example. Writes positions, counted from 1.
 
@@ -28,7 +25,8 @@ def point(
     """
     from qkv.errors import ConfigError, error_message, nearest
     from qkv.tasks.element_pointer import ElementPointer
-    from qkv.tasks.streams import read_stdin, write_lines
+    from qkv.tasks.notes import as_json, working
+    from qkv.tasks.streams import read_stdin, write_lines, write_results
 
     expect_place("--attention", attention, PICTURES)
     if write not in ("positions", "elements"):
@@ -36,9 +34,14 @@ def point(
         raise ConfigError(error_message("--write", '"positions" or "elements"', f'"{write}"', hint))
     pointer = ElementPointer.load(run, device)
     looks = show or attention is not None
-    found = pointer.point_fully(read_stdin(), beam=beam, attention=looks)
-    write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in found)
+    lines = read_stdin()
+    with working("pointing"):
+        found = pointer.point_fully(lines, beam=beam, attention=looks)
+    if as_json():
+        write_results(found)
+    else:
+        write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in found)
     if looks:
-        from qkv.tasks.drawing import draw_pointing
+        from qkv.tasks.drawing import draw
 
-        draw_pointing(found, attention, terminal=show)
+        draw(found, attention, terminal=show)

@@ -3,11 +3,13 @@
 import csv
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @guarded
 def regress(
-    run: Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")],
+    run: f.Run,
     curve: Annotated[
         int | None,
         typer.Option(help="Instead of reading rows, predict this many points over the range of the first column."),
@@ -32,9 +34,7 @@ def regress(
     attention: Annotated[
         Path | None, typer.Option(help="Also draw which points each prediction attends to: FILE.html, .svg or .png.")
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Also draw the attention in the terminal, on standard error.")
-    ] = False,
+    show: Annotated[bool, f.shown("the attention")] = False,
 ) -> None:
     """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
 
@@ -42,8 +42,9 @@ def regress(
 
     Example: echo 75 | qkv regress runs/rent --show
     """
+    from qkv.tasks.notes import as_json, working
     from qkv.tasks.regressor import Regressor, as_decimal
-    from qkv.tasks.streams import read_stdin, write_lines
+    from qkv.tasks.streams import read_stdin, write_json, write_lines
 
     expect_place("--picture", picture, (".svg", ".png"))
     expect_place("--attention", attention, PICTURES)
@@ -55,8 +56,12 @@ def regress(
         from qkv.data.table import parse_table
 
         rows = regressor.rows_of(parse_table(read_stdin(), "standard input"), read)
-    found = regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
-    write_lines(_lines(regressor, found, interval))
+    with working("predicting"):
+        found = regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
+    if as_json():
+        write_json(_objects(regressor, found, interval))
+    else:
+        write_lines(_lines(regressor, found, interval))
     if show or attention is not None:
         from qkv.tasks.drawing import draw_alignments
 
@@ -65,6 +70,12 @@ def regress(
         from qkv.tasks.regression_picture import save_picture
 
         save_picture(regressor, picture, interval=interval, level=level, seed=seed)
+
+
+def _objects(regressor: "Regressor", found: "list[Prediction]", interval: str) -> Iterator[dict[str, object]]:
+    for each in found:
+        ends = {} if interval == "none" else {"low": each.low, "high": each.high}
+        yield {**dict(zip(regressor.x, each.x, strict=True)), str(regressor.y): each.y, **ends}
 
 
 def _lines(regressor: "Regressor", found: "list[Prediction]", interval: str) -> list[str]:

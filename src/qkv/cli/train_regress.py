@@ -41,7 +41,7 @@ def train_regress(
 
     Example: qkv train regress --data rents.csv --x area --y rent --out runs/rent
     """
-    from qkv.tasks import regression
+    from qkv.tasks.regression import RECIPE, as_bandwidth
 
     expect_place("--picture", picture, (".svg", ".png"))
     flags = {
@@ -51,17 +51,13 @@ def train_regress(
         "decimal": decimal,
         "missing": missing,
         "kernel": kernel,
-        "bandwidth": regression.as_bandwidth(bandwidth),
+        "bandwidth": as_bandwidth(bandwidth),
         "beyond": beyond,
         "config": config,
-        "start": None,
-        "tokenizer_from": None,
         "out": out,
-        "device": "cpu",
-        "tensorboard": False,
         "print_config": print_config,
     }
-    follow(regression, flags, {name: f"data.{name}" for name in ("x", "y", "decimal", "missing")})
+    follow(RECIPE, flags)
     if picture is not None and out is not None and not print_config:
         from qkv.tasks.regression_picture import save_picture
         from qkv.tasks.regressor import Regressor

@@ -1,12 +1,13 @@
 """Shared by all commands of `qkv train`: read flags into settings, print them, and train."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import typer
 
-from qkv.cli.flags import alpha, setting_of, tables
+from qkv.cli.flags import READ
 
 if TYPE_CHECKING:
     from qkv.train.outcome import Outcome
@@ -42,58 +43,61 @@ class _Run(NamedTuple):
         print_config: whether to show all settings and exit.
     """
 
-    config: Path | None
-    start: Path | None
-    tokenizer_from: Path | None
-    out: Path | None
-    device: str
-    tensorboard: bool
-    print_config: bool
+    config: Path | None = None
+    start: Path | None = None
+    tokenizer_from: Path | None = None
+    out: Path | None = None
+    device: str = "cpu"
+    tensorboard: bool = False
+    print_config: bool = False
 
 
-def follow(recipe: Recipe, flags: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
+def follow(recipe: Recipe, flags: Mapping[str, Any]) -> None:
     """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
     Args:
         recipe: the task.
         flags: all flags of the command by name; None where they were not given.
-        renamed: the settings of the flags that mean something else in this command.
     """
     from qkv.errors import QkvError
     from qkv.tasks.origin import open_origin, origin_tables
+    from qkv.tasks.setting_names import as_tables, setting_of
     from qkv.tasks.settings import merge, read_toml
 
-    given = _Run(**{name: flags[name] for name in _Run._fields})
+    given = _Run(**{name: flags[name] for name in _Run._fields if name in flags})
     written = {flag: item for flag, item in flags.items() if item is not None and flag not in _Run._fields}
-    if "alpha" in written:
-        written["alpha"] = alpha(written["alpha"])
+    written |= {flag: READ[flag](written[flag]) for flag in READ.keys() & written.keys()}
     origin = open_origin(given.start, recipe.task, given.tokenizer_from)
     below = merge(origin_tables(origin), read_toml(given.config) if given.config is not None else {})
     try:
-        _follow(recipe, merge(below, tables(written, renamed)), given, origin)
+        _follow(recipe, merge(below, as_tables(recipe.task, written)), given, origin)
     except QkvError as error:
-        raise type(error)(as_typed(str(error), {setting_of(flag, renamed): flag for flag in written})) from error
+        raise type(error)(as_typed(str(error), {setting_of(recipe.task, flag): flag for flag in written})) from error
 
 
 def as_typed(message: str, flags: Mapping[str, str]) -> str:
-    """Add the flag that set a setting to a message, or replace the setting by it."""
+    """Add the flag that set a setting to a message, or replace the setting by it; also further settings it names."""
     name, expected, rest = message.partition(": expected ")
     typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]
     if not expected or len(typed) != 1:
         return message
     flag = flags[typed[0]].replace("_", "-")
+    for setting, other in flags.items():
+        rest = re.sub(rf"\b{re.escape(setting)}\b", f"--{other.replace('_', '-')}", rest)
     return f"--{flag} ({typed[0]}){expected}{rest}"
 
 
 def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:
+    from qkv.tasks.notes import as_json
     from qkv.tasks.origin import expect_tokenizer
     from qkv.tasks.settings import to_toml
-    from qkv.tasks.streams import write_lines
+    from qkv.tasks.streams import write_json, write_lines
 
     expect_tokenizer(origin, tables)
     settings = recipe.load_settings(tables)
     if given.print_config:
-        write_lines(to_toml(recipe.show_settings(settings)).splitlines())
+        shown = recipe.show_settings(settings)
+        write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
         return
     outcome = recipe.train(settings, given.out, given.device, tensorboard=given.tensorboard, origin=origin)
     if outcome.exit_code:

@@ -50,15 +50,14 @@ def translate(
         Path | None, typer.Option(help="With --replace-unknown: sentences for choosing layer and head.")
     ] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    attention: Annotated[
-        Path | None, typer.Option(help="Also draw the attention: FILE.html, FILE.svg or FILE.png.")
-    ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Also draw the attention in the terminal, on standard error.")
+    attention: Annotated[Path | None, f.drawn("the attention")] = None,
+    show: Annotated[bool, f.shown("the attention")] = False,
+    line_buffered: Annotated[
+        bool, typer.Option("--line-buffered", help="Translate each line as it comes, for pipes; slower.")
     ] = False,
     source_col: f.SourceColumn = None,
     features_col: f.FeaturesColumn = None,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Translate standard input, one sentence per line, to standard output.
 
@@ -66,40 +65,58 @@ def translate(
     """
     from qkv.tasks.cut import tell_cut
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
-    from qkv.tasks.streams import read_stdin, write_lines
+    from qkv.tasks.notes import as_json, note, working
+    from qkv.tasks.streams import stream_stdin, write_json, write_lines
     from qkv.tasks.translator import Translator, columns_of
     from qkv.tasks.unknown import as_unknown
 
     expect_place("--attention", attention, PICTURES)
-    translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
-    how = Decoding(
-        beam,
-        length_penalty,
-        as_normalization(normalization),
-        coverage,
-        n_best,
-        as_sampling(sample, temperature, top_k, top_p, seed),
-        as_stop(stop),
-        max_tokens,
-        as_mean(mean),
-        as_unknown(translator, replace_unknown, valid_source, valid_target),
-    )
+    with working("loading the model"):
+        translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
+        how = Decoding(
+            beam,
+            length_penalty,
+            as_normalization(normalization),
+            coverage,
+            n_best,
+            as_sampling(sample, temperature, top_k, top_p, seed),
+            as_stop(stop),
+            max_tokens,
+            as_mean(mean),
+            as_unknown(translator, replace_unknown, valid_source, valid_target),
+        )
     drawn = show or attention is not None
-    found = translator.translate_best(read_stdin(), how, attention=drawn)
-    if n_best == 1:
-        write_lines(best.text for best, *_ in found)
-    else:
-        write_lines(f"{number}\t{score:.4f}\t{text}" for number, score, text in _listed(found))
+    found: list[list[Translation]] = []
+    for lines in ([line] for line in stream_stdin()) if line_buffered else [list(stream_stdin())]:
+        with working("translating"):
+            some = translator.translate_best(lines, how, attention=drawn, first=len(found) + 1)
+        found += some
+        if as_json():
+            write_json(_objects(some, start=len(found) - len(some) + 1))
+        elif n_best == 1:
+            write_lines(best.text for best, *_ in some)
+        else:
+            write_lines(_listed(some, start=len(found) - len(some) + 1))
     if (told := tell_cut([all(one.finished for one in best) for best in found], "--max-tokens")) is not None:
-        typer.echo(f"qkv: {told}", err=True)
+        note(f"qkv: {told}")
     if drawn:
         from qkv.tasks.drawing import draw
 
         draw([best[0] for best in found], attention, terminal=show)
 
 
-def _listed(found: "list[list[Translation]]") -> "Iterator[tuple[int, float, str]]":
+def _listed(found: "list[list[Translation]]", start: int) -> Iterator[str]:
     """Format number, score and text of each translation, line by line."""
-    for number, best in enumerate(found, start=1):
+    for number, best in enumerate(found, start):
         for one in best:
-            yield number, one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")
+            score, text = one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")
+            yield f"{number}\t{score:.4f}\t{text}"
+
+
+def _objects(found: "list[list[Translation]]", start: int) -> Iterator[dict[str, object]]:
+    """Return each line with its translations, best first."""
+    from qkv.tasks.streams import fields_of
+
+    for number, best in enumerate(found, start):
+        translations = [{name: item for name, item in fields_of(one).items() if name != "source"} for one in best]
+        yield {"line": number, "source": best[0].source, "translations": translations}

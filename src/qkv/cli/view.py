@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import expect_place
 
@@ -18,20 +19,27 @@ def view(
     export: Annotated[Path | None, typer.Option(help="Write one page that needs no server: FILE.html.")] = None,
     port: Annotated[int, typer.Option(help="Local port; 0 for any free port.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, ...")] = "cpu",
+    device: f.OnDevice = "cpu",
 ) -> None:
     """Open the viewer: steps, map, alignment, graph, what-if, and all heads.
 
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """
+    from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.viewing import offered
 
     expect_place("--export", export, (".html",))
-    scene = offered(run, text, file, tokens, device)
+    with working("reading the text"):
+        scene = offered(run, text, file, tokens, device)
     if export is not None:
         from qkv.tasks.showing import write_page
+        from qkv.tasks.streams import write_json
 
-        typer.echo(write_page(scene, export), err=True)
+        with working("writing the page"):
+            told = write_page(scene, export)
+        note(told)
+        if as_json():
+            write_json([{"page": export}])
         return
     from qkv.tasks.showing import show
 

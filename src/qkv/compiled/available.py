@@ -14,13 +14,14 @@ def why_unavailable() -> str | None:
 why_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def has_register_kernels() -> bool:
-    """True if kernels written as LLVM instructions can run too, which have no form in plain Python."""
-    if why_unavailable() is not None:
-        return False
+def why_no_register_kernels() -> str | None:
+    """Return why kernels written as LLVM instructions, which have no form in plain Python, cannot run here, or None."""
+    reason = why_unavailable()
+    if reason is not None:
+        return reason
     from qkv.compiled.kernels import compiles
 
-    return compiles()
+    return None if compiles() else "Numba does not compile here"
 
 
-has_register_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
+why_no_register_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]

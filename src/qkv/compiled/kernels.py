@@ -19,6 +19,8 @@ from numba.core.options import DefaultOptions
 from numba.core.registry import cpu_target
 
 from qkv.compiled import cache
+from qkv.compiled.parts import Part, Shell
+from qkv.compiled.waiting import announced, uncollected
 from qkv.errors import DtypeError, error_message
 
 ELEMENTWISE = {"contract", "nsz"}
@@ -71,13 +73,13 @@ def helper(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        The compiled function; `.py_func` is the plain one.
+        What other compiled functions call; `.py_func` is the plain function.
 
     Example:
-        >>> helper(abs_of := lambda x: x if x >= 0 else -x)(-2.0)
+        >>> helper(lambda x: x if x >= 0 else -x).py_func(-2.0)
         2.0
     """
-    return cast(_Function, _njit(fastmath=ELEMENTWISE, **_OPTIONS)(function))
+    return _part(function, ELEMENTWISE)
 
 
 def estimated(function: _Function) -> _Function:
@@ -90,13 +92,13 @@ def estimated(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        The compiled function; `.py_func` is the plain one.
+        What other compiled functions call; `.py_func` is the plain function.
 
     Example:
-        >>> estimated(lambda x: 1 / x)(2.0)
+        >>> estimated(lambda x: 1 / x).py_func(2.0)
         0.5
     """
-    return cast(_Function, _njit(fastmath=ESTIMATED, **_OPTIONS)(function))
+    return _part(function, ESTIMATED)
 
 
 def inlined(function: _Function) -> _Function:
@@ -106,13 +108,13 @@ def inlined(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        The compiled function; `.py_func` is the plain one.
+        What other compiled functions call; `.py_func` is the plain function.
 
     Example:
-        >>> inlined(lambda x: x + 1)(1)
+        >>> inlined(lambda x: x + 1).py_func(1)
         2
     """
-    return cast(_Function, _njit(fastmath=ELEMENTWISE, inline="always", **_OPTIONS)(function))
+    return _part(function, ELEMENTWISE, inline="always")
 
 
 def reduction(function: _Function) -> _Function:
@@ -122,13 +124,17 @@ def reduction(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        The compiled function; `.py_func` is the plain one.
+        What other compiled functions call; `.py_func` is the plain function.
 
     Example:
-        >>> reduction(lambda x, y: x + y)(1.0, 2.0)
+        >>> reduction(lambda x, y: x + y).py_func(1.0, 2.0)
         3.0
     """
-    return cast(_Function, _njit(fastmath=REDUCTION, **_OPTIONS)(function))
+    return _part(function, REDUCTION)
+
+
+def _part(function: _Function, fastmath: set[str], **options: Any) -> _Function:
+    return cast(_Function, Part(function, {"fastmath": fastmath, **options, **_OPTIONS})) if compiles() else function
 
 
 class Kernel:
@@ -137,6 +143,9 @@ class Kernel:
     Args:
         function: plain Python that Numba understands; kept as `.py_func`.
         signature: Numba's signature, with `F` where the float type goes.
+        scratch: how many of the last arguments are scratch, if the kernel runs on several threads through
+            `qkv.compiled.thread_pool.run_in_chunks`; None if it does not.
+        single: whether the kernel exists for float32 alone.
 
     Example:
         >>> def double(start, stop, x):
@@ -148,10 +157,14 @@ class Kernel:
         array([2., 2., 1.])
     """
 
-    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: str, scratch: int | None = None, single: bool = False
+    ) -> None:
         """Remember what to compile; compile nothing yet."""
         self.py_func = function
         self.signature = signature
+        self.scratch = scratch
+        self.dtypes = [np.dtype(np.float32)] if single else list(_LETTERS)
         self._compiled: dict[np.dtype[Any], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         cache.remember_sources(function)
@@ -160,7 +173,7 @@ class Kernel:
         """Return the compiled function for a float type.
 
         Args:
-            dtype: float32 or float64.
+            dtype: one of `dtypes`, float32 and for most kernels float64.
 
         Returns:
             The compiled function; it takes exactly the arguments that the signature names.
@@ -177,21 +190,38 @@ class Kernel:
         return self._compiled.get(key) or self._compile(key)
 
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
-        if dtype not in _LETTERS:
-            message = error_message("dtype", "float32 or float64", str(dtype), "Convert before the kernel is called.")
-            raise DtypeError(message)
+        signature = self.signature_at(dtype)
         with self._lock:
             if dtype not in self._compiled:
-                signature = self.signature.replace("F", _LETTERS[dtype])
                 self._compiled[dtype] = compile_cached(self.py_func, signature)
             return self._compiled[dtype]
 
+    def signature_at(self, dtype: Any) -> str:
+        """Return the signature for a float type.
 
-def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
+        Args:
+            dtype: one of `dtypes`.
+
+        Raises:
+            DtypeError: the type is another one.
+
+        Example:
+            >>> Kernel(lambda x: None, "void(F[::1])").signature_at(np.float64)
+            'void(f8[::1])'
+        """
+        if np.dtype(dtype) not in self.dtypes:
+            expected = " or ".join(map(str, self.dtypes))
+            raise DtypeError(
+                error_message("dtype", expected, f"{np.dtype(dtype)}", "Convert before the kernel is called.")
+            )
+        return self.signature.replace("F", _LETTERS[np.dtype(dtype)])
+
+
+def kernel(signature: str, scratch: int | None = None, single: bool = False) -> Callable[[Callable[..., Any]], Kernel]:
     """Make a function a kernel, which is compiled when it is first used.
 
     Args:
-        signature: Numba's signature, with `F` where the float type goes.
+        signature, scratch, single: as for `Kernel`.
 
     Returns:
         A decorator that returns a `Kernel`.
@@ -203,7 +233,7 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
         >>> first.py_func(np.array([3.0])), first.signature
         (np.float64(3.0), 'F(F[::1])')
     """
-    return lambda function: Kernel(function, signature)
+    return lambda function: Kernel(function, signature, scratch, single)
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:
@@ -218,19 +248,22 @@ def part_of(kernel: Kernel) -> Callable[..., Any]:
     return helper(kernel.py_func)
 
 
-def compile_cached(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+def compile_cached(function: Callable[..., Any], signature: Any, wrapper: bool = False) -> Callable[..., Any]:
     """Compile a function now, or load the machine code that an earlier process stored.
 
     Args:
         function: plain Python that Numba understands.
         signature: Numba's signature.
+        wrapper: whether the function does nothing but call another one, `part_of` a kernel.
 
     Returns:
         The compiled function.
     """
-    code = _njit(fastmath=ELEMENTWISE, **_OPTIONS)(function)
+    options = {"fastmath": ELEMENTWISE, "no_cfunc_wrapper": True, **_OPTIONS}
+    code = Shell(function, options) if wrapper and compiles() else _njit(**options)(function)
     if compiles():
         cache.attach(code)
-        code.compile(signature)
+        with announced(function.__qualname__ if "." in function.__qualname__ else function.__module__), uncollected():
+            code.compile(signature)
         code.disable_compile()
     return cast(Callable[..., Any], code)

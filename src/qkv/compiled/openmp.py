@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numba.core import sigutils, types
 
@@ -24,7 +23,7 @@ from qkv.errors import UnsupportedError, error_message
 
 _forked = False
 _lock = threading.Lock()
-_launchers: dict[tuple[Kernel, Any, int], Callable[..., None]] = {}
+_launchers: dict[tuple[Kernel, Any], Callable[..., None]] = {}
 
 
 def available() -> bool:
@@ -59,13 +58,12 @@ def link() -> None:
         raise UnsupportedError(error_message("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
 
 
-def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
+def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
     """Return a kernel as a parallel region, compiled when first needed and stored on disk like the kernel.
 
     Args:
         kernel: its arguments are a range of items (start, stop), then inputs and outputs, then scratch.
-        dtype: float32 or float64, for `F` in its signature.
-        scratch: how many of its last arguments are scratch.
+        dtype: one of the kernel's, for `F` in its signature.
 
     Returns:
         A function of the number of threads, of chunks and of items, and a tuple of the kernel's other arguments, in
@@ -73,21 +71,23 @@ def launcher(kernel: Kernel, dtype: Any, scratch: int) -> Callable[..., None]:
         thread takes which chunk.
 
     Raises:
+        DtypeError: the kernel does not exist for the type.
         UnsupportedError: PyTorch does not use GNU's OpenMP.
     """
-    key = kernel, dtype, scratch
+    key = kernel, dtype
     code = _launchers.get(key)
     if code is None:
         link()
         with _lock:
-            code = _launchers.get(key) or compile_cached(*_region(kernel, np.dtype(dtype).str[1:], scratch))
+            code = _launchers.get(key) or compile_cached(*_region(kernel, dtype), wrapper=True)
             _launchers[key] = code
     return code
 
 
-def _region(kernel: Kernel, letter: str, scratch: int) -> tuple[Callable[..., None], Any]:
+def _region(kernel: Kernel, dtype: Any) -> tuple[Callable[..., None], Any]:
     """Return the function that `launcher` compiles, and its signature."""
-    (start, _, *parameters), _ = sigutils.normalize_signature(kernel.signature.replace("F", letter))  # type: ignore[no-untyped-call]
+    scratch = kernel.scratch or 0
+    (start, _, *parameters), _ = sigutils.normalize_signature(kernel.signature_at(dtype))  # type: ignore[no-untyped-call]
     arguments = [_with_chunks(each) if i >= len(parameters) - scratch else each for i, each in enumerate(parameters)]
     parallel, part = run_parallel(start, scratch), part_of(kernel)
 

@@ -120,15 +120,16 @@ def run_in_chunks(
         ...     for i in range(start, stop):
         ...         x[i] *= 2
         >>> x = np.ones(3)
-        >>> run_in_chunks(Kernel(double, "void(i8, i8, F[::1])"), x.dtype, 3, 0.0, (x,))
+        >>> run_in_chunks(Kernel(double, "void(i8, i8, F[::1])", scratch=0), x.dtype, 3, 0.0, (x,))
         >>> x
         array([2., 2., 2.])
     """
+    assert len(scratch) == kernel.scratch, kernel.signature
     if openmp.available():
         threads = thread_count() if microseconds >= TEAM_BELOW else 1
         count = 1 if threads == 1 else max(1, min(items, each * threads))
         arrays = _scratch.of([((count, *shape), kind) for shape, kind in scratch])
-        openmp.launcher(kernel, dtype, len(arrays))(threads, count, items, (*given, *arrays))
+        openmp.launcher(kernel, dtype)(threads, count, items, (*given, *arrays))
         return
     code, count = kernel.at(dtype), chunks(microseconds, items)
 

@@ -3,12 +3,14 @@ r"""Text files: two parallel files, one TSV file, or plain lines.
 A line is the text up to the next "\n". Nothing else ends a line: U+2028, U+0085, vertical tab and form feed are
 ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
 on Windows read the same. A byte order mark at the start of a file is dropped. Everything else is preserved, including
-leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading.
+leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading, up to 64 MiB or 64 times their
+size, whichever is more; the environment variable QKV_UNPACKED_LIMIT sets another limit in bytes.
 
 Every problem with a file is a `DataError` that starts with `file:line` and ends with how to fix it.
 """
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +20,17 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.files import open_file, room_for
 
 LONGEST_LINE = 2**20
 """Default maximum characters per line."""
+
+UNPACKED_LIMIT = "QKV_UNPACKED_LIMIT"
+"""Environment variable: maximum bytes that a `.gz` file may unpack to."""
+UNPACKED_RATIO = 64
+"""Maximum bytes per byte of the `.gz` file, unless the variable is set; text has 3 to 20."""
+UNPACKED_FLOOR = 64 << 20
+"""Bytes that every `.gz` file may unpack to, unless the variable is set."""
 
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
@@ -132,7 +142,7 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
         ...     read_lines(path)
         ['one\u2028still one', 'two']
     """
-    with _opened(path) as stream:
+    with _opened(path) as stream, room_for(path, "Give a smaller file, or a part of it."):
         lines = list(iterate_lines(stream, str(path), longest=longest, blank=blank))
     if not lines:
         raise DataError(error_message(str(path), "at least one line", "an empty file", "Check how the file was made."))
@@ -161,8 +171,9 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         >>> list(iterate_lines(BytesIO(b"one\\r\\ntwo"), "standard input"))
         ['one', 'two']
     """
-    if longest < 1:
-        raise ConfigError(error_message("longest", "at least 1 character", str(longest), "Omit it for the default."))
+    if type(longest) is not int or longest < 1:
+        got = repr(longest)[:60]
+        raise ConfigError(error_message("longest", "an integer of at least 1", got, "Omit it for the default."))
     most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
     number = 0
     while raw := stream.readline(most):
@@ -234,8 +245,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     if "\0" in str(path):
         raise DataError(error_message(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            yield cast("BinaryIO", stream)
+        with open_file(path) as stream:
+            if path.suffix != ".gz":
+                yield stream
+                return
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                yield cast("BinaryIO", _Bounded(unpacked, path, os.fstat(stream.fileno()).st_size))
     except FileNotFoundError:
         raise DataError(error_message(str(path), "a file", "no such file", _mend_name(path))) from None
     except IsADirectoryError:
@@ -249,6 +264,32 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         got = error.strerror or str(error)
         raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
+
+
+class _Bounded:
+    """An unpacked stream of lines that ends with an error once it is longer than allowed."""
+
+    def __init__(self, stream: gzip.GzipFile, path: Path, packed: int) -> None:
+        self._stream, self._path = stream, path
+        self._limit = self._left = _unpacked_limit(packed)
+
+    def readline(self, size: int) -> bytes:
+        line = self._stream.readline(size)
+        self._left -= len(line)
+        if self._left < 0:
+            expected = f"at most {self._limit:,} bytes when unpacked"
+            hint = f"Check how it was made; if it is what you want, set {UNPACKED_LIMIT} to a number of bytes."
+            raise DataError(error_message(str(self._path), expected, "more", hint))
+        return line
+
+
+def _unpacked_limit(packed: int) -> int:
+    given = os.environ.get(UNPACKED_LIMIT)
+    if given is None:
+        return max(UNPACKED_FLOOR, UNPACKED_RATIO * packed)
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise ConfigError(error_message(UNPACKED_LIMIT, "a number of bytes", repr(given)[:60], "Correct or unset it."))
+    return int(given)
 
 
 def _mend_name(path: Path) -> str:

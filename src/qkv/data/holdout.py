@@ -41,7 +41,6 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         found += frequency[source]
     if found < count or found == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        raise ConfigError(
-            error_message("count", f"more than {count:,} pairs with distinct sources", got, "Hold out fewer.")
-        )
+        hint = "Hold out fewer, or give pairs to validate on (--valid-data)."
+        raise ConfigError(error_message("count", f"more than {count:,} pairs with distinct sources", got, hint))
     return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]

@@ -3,18 +3,26 @@ r"""Labeled texts: one label per line, or one tag per word in columns.
 A labeled file has `label<TAB>text` on each line. A tagged file uses the column format of the CoNLL tasks: one word per
 line, its text first and its tag last, separated by tabs or single spaces, and an empty line after each sentence.
 Columns in between are ignored. In files with tabs, lines that start with `# ` are comments, as in CoNLL-U.
+
+A first line that only names the columns, such as `label<TAB>text` or `word tag`, is skipped; `sentence<TAB>label` also
+says that the label comes second.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.errors import ConfigError, DataError, error_message
 
 T = TypeVar("T")
+_LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
+_TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
+_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
+_TAG_NAMES = frozenset({*_LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
+"""Names of columns, in lower case, that make the first line a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +53,17 @@ class Tagged:
     line: int
 
 
-def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Labeled]:
     """Read a file with a label, one tab and a text on each line.
 
     Args:
         path: the file; `.gz` is unpacked.
         longest: maximum characters per line.
+        say: called with a message if the first line is skipped because it names the columns.
 
     Returns:
         One text per line, in order.
@@ -67,14 +80,19 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
         [Labeled(text='a stirring film', label='good', line=1)]
     """
     found = []
-    for number, line in enumerate(read_lines(path, longest=longest, blank=True), start=1):
+    lines = read_lines(path, longest=longest, blank=True)
+    header = _header_of_labeled(lines)
+    if header is not None:
+        say(_header_found(path, 1, lines[0]))
+    for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
         where = f"{path}:{number}"
         if len(columns) != 2:
             got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
             hint = "Write label<TAB>text; replace tabs inside the text by spaces."
             raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
-        label, text = columns[0].strip(), columns[1]
+        label, text = columns if header != "text first" else reversed(columns)
+        label = label.strip()
         if not label or not text.strip():
             got = "an empty label" if not label else "an empty text"
             raise DataError(error_message(where, "a label and a text", got, "Fill it or delete the line."))
@@ -82,12 +100,13 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE) -> list[Labeled]:
     return found
 
 
-def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
+def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Tagged]:
     """Read a file of words in columns, with an empty line after each sentence.
 
     Args:
         path: the file; `.gz` is unpacked.
         longest: maximum characters per line.
+        say: called with a message if the first line is skipped because it names the columns.
 
     Returns:
         The sentences, in order.
@@ -105,8 +124,12 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE) -> list[Tagged]:
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, longest=longest, blank=True)
-    tabs = any("\t" in line for line in lines)
-    found = list(_sentences(lines, str(path), "\t" if tabs else " "))
+    between = "\t" if any("\t" in line for line in lines) else " "
+    header = _header_of_tagged(lines, between)
+    if header is not None:
+        say(_header_found(path, header + 1, lines[header]))
+        lines[header] = ""  # an empty line, so that every other line keeps its number
+    found = list(_sentences(lines, str(path), between))
     if not found:
         hint = "Write one word per line: word, then tag."
         raise DataError(error_message(str(path), "words with their tags", "none", hint))
@@ -157,6 +180,36 @@ def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[
         )
     held = set(Random(f"hold out:{seed}").sample(range(len(items)), count))
     return [x for n, x in enumerate(items) if n not in held], [x for n, x in enumerate(items) if n in held]
+
+
+def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"] | None:
+    """Return what the first line says about the columns; None if it is data."""
+    first, *rest = ([cell.strip().lower() for cell in line.split("\t")] for line in lines)
+    if len(first) != 2 or not rest:
+        return None
+    for order, (label, text) in (("label first", first), ("text first", first[::-1])):
+        column = first.index(label)
+        if label in _LABEL_NAMES and text in _TEXT_NAMES and not any(label in row[column : column + 1] for row in rest):
+            return order  # type: ignore[return-value]  # a Literal in a tuple
+    return None
+
+
+def _header_of_tagged(lines: list[str], between: str) -> int | None:
+    """Return the index of the first line with words if it names the columns."""
+    rows = [
+        (place, [cell.strip().lower() for cell in line.rstrip(" ").split(between)])
+        for place, line in enumerate(lines)
+        if line.strip() and not (between == "\t" and line.startswith("# "))
+    ]
+    if len(rows) < 2:
+        return None
+    (place, first), *rest = rows
+    named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
+    return place if named and all(cells[-1] != first[-1] for _, cells in rest) else None
+
+
+def _header_found(path: Path, number: int, line: str) -> str:
+    return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 
 def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:

@@ -24,7 +24,7 @@ def encode_source(text: str, tokenizer: Tokenizer) -> OpenSource:
 
     Args:
         text: any text.
-        tokenizer: a tokenizer of words or characters; byte pairs have no unknown tokens.
+        tokenizer: a tokenizer of words or characters; pieces of bytes have no unknown tokens.
 
     Returns:
         The ids, and the out-of-vocabulary tokens.
@@ -92,19 +92,20 @@ def pieces_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
 
 
 def surfaces(text: str, tokenizer: Tokenizer) -> list[str]:
-    """Return the surface form of each token of a text, for words and characters; byte pairs have no unknown tokens.
+    """Return the surface form of each token of a text, of words or characters; pieces of bytes are never unknown.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
         >>> surfaces("hello Zuri", tokenizer)
         ['hello', 'Zuri']
     """
-    return [bare(piece) if tokenizer.kind == "word" else piece for piece in split_text(text, tokenizer.kind)]
+    pieces = split_text(tokenizer.vocabulary.normalized(text), tokenizer.kind)
+    return [bare(piece) if tokenizer.kind == "word" else piece for piece in pieces]
 
 
 def _named(ids: Sequence[int], text: str, tokenizer: Tokenizer) -> list[tuple[int, str]]:
     """Return each id with the text it represents."""
-    if tokenizer.kind == "bpe" or tokenizer.unk not in ids:
+    if tokenizer.of_bytes or tokenizer.unk not in ids:
         return [(number, "") for number in ids]
-    text = text.lower() if tokenizer.vocabulary.lowercase else text
+    text = tokenizer.vocabulary.prepared(text)
     return list(zip(ids, split_text(text, tokenizer.kind), strict=True))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from qkv.data.corpus import LONGEST_LINE, iterate_lines, read_lines
-from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.errors import ConfigError, DataError, brief, error_message, nearest
 
 Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
@@ -123,7 +123,7 @@ class Table:
         place = next(place for place, field in enumerate(given) if field.lower() in MISSING)
         got = f'"{given[place]}"' if given[place] else "an empty field"
         hint = "Fill it, delete the line, or leave such lines out with --missing skip."
-        raise DataError(error_message(f"{self.name}:{line}", f'a number in column "{names[place]}"', got, hint))
+        raise DataError(error_message(f"{self.name}:{line}", f'a number in column "{brief(names[place])}"', got, hint))
 
     def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
         text = field
@@ -138,7 +138,7 @@ class Table:
             hint = f"Write it with a decimal {decimal}, without units or thousands separators."
             if decimal == "point" and field.count(",") == 1:
                 hint = "If it has a decimal comma, say so with --decimal comma."
-            expected = f'a finite number in column "{name}"'
+            expected = f'a finite number in column "{brief(name)}"'
             raise DataError(error_message(f"{self.name}:{line}", expected, f'"{field[:80]}"', hint))
         return number
 
@@ -232,4 +232,4 @@ def _like_number(field: str) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(f'"{brief(name)}"' for name in names)

@@ -1,37 +1,46 @@
-"""Text to ids and back: byte pairs, words, characters, or what spaces separate; trained on the training text."""
+"""Text to ids and back: pieces of bytes, words, characters, or what spaces separate; trained on the training text."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
-from typing import final
+from typing import Literal, final
 
 import tokenizers
 from tokenizers import models, trainers
 
+from qkv.data.published import FORMAT, Published
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
-from qkv.data.vocabulary import Kind, Vocabulary, check_kind
+from qkv.data.unigram import learn_pieces, unigram_encoder
+from qkv.data.vocabulary import OF_BYTES, Kind, Vocabulary, check_form, check_kind, parse
 from qkv.errors import ConfigError, DataError, error_message
 
 _BYTES = byte_alphabet()
+_MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
+_PAIR, _PARTS = "qkv tokenizers 1", {"format", "source", "target"}
 CHUNK = 1 << 16
 """Characters per chunk of byte pair encoding, and number of cached words."""
 _MOST = 1_000_000
-"""Maximum number of byte pairs: the library allocates memory for all of them in advance."""
+"""Maximum number of pieces of bytes: the library allocates memory for all of them in advance."""
 
 
 @final
 class Tokenizer:
     """Text to ids and back.
 
-    `bpe` restores every text exactly. So does `char`, except for unseen characters, which become U+FFFD. `word` and
-    `none` (what spaces separate) write single spaces, and "<unk>" for unseen tokens. `lowercase` lower-cases the text
-    first (by `str.lower`).
+    `bpe` and `unigram` restore every text exactly, in its normal form of Unicode. So does `char`, except for unseen
+    characters, which become U+FFFD. `word` and `none` (what spaces separate) write single spaces, and "<unk>" for
+    unseen tokens. `lowercase` lower-cases the text first (by `str.lower`).
+
+    The tokenizer of a published model (`published`) is that model's own, with its own special tokens.
 
     Args:
         vocabulary: the trained vocabulary; use `learn` or `from_json` to get a tokenizer.
+        source: the vocabulary of sources, for a translator that has another one for them.
+        published: the tokenizer of a published model, in place of the vocabulary.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["A dog.", "A cat."], kind="word")
@@ -42,81 +51,127 @@ class Tokenizer:
         'A dog.'
     """
 
-    pad = SPECIALS.index("<pad>")
-    bos = SPECIALS.index("<bos>")
-    eos = SPECIALS.index("<eos>")
-    unk = SPECIALS.index("<unk>")
+    __slots__ = ("_encoder", "_ids", "_source", "bos", "eos", "pad", "published", "unk", "vocabulary")
 
-    __slots__ = ("_byte_pairs", "_ids", "vocabulary")
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        """Create a tokenizer from a vocabulary."""
-        self.vocabulary = vocabulary
+    def __init__(
+        self, vocabulary: Vocabulary, source: Vocabulary | None = None, published: Published | None = None
+    ) -> None:
+        """Create a tokenizer from a vocabulary, or from those of targets and sources."""
+        self.vocabulary, self.published = vocabulary, published
+        self._source = None if source is None else Tokenizer(source)
+        self.pad, self.bos, self.eos, self.unk = (
+            map(SPECIALS.index, _MARKS)
+            if published is None
+            else (published.pad, published.bos, published.eos, published.unk)
+        )
         self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
-        self._byte_pairs = _byte_pair_encoder(vocabulary, self._ids) if vocabulary.kind == "bpe" else None
+        self._encoder: tokenizers.Tokenizer | None = None
+        if vocabulary.kind == "bpe":
+            self._encoder = _byte_pair_encoder(vocabulary, self._ids)
+        elif vocabulary.kind == "unigram":
+            self._encoder = unigram_encoder(vocabulary.pieces, vocabulary.scores, self.unk)
 
     @classmethod
     def learn(
-        cls, texts: Iterable[str], kind: str = "bpe", size: int = 8000, *, lowercase: bool = False, minimum: int = 1
+        cls,
+        texts: Iterable[str],
+        kind: str = "bpe",
+        size: int = 8000,
+        *,
+        lowercase: bool = False,
+        minimum: int = 1,
+        unicode: str = "none",
     ) -> "Tokenizer":
         """Learn a vocabulary; the same texts, in any order, give the same vocabulary.
 
         Args:
             texts: the training text; for a joint vocabulary both languages.
-            kind: "bpe" (byte pairs, nothing is ever unknown), "word", "char", or "none" for text whose tokens are
-                separated by spaces already.
-            size: maximum number of tokens, including the four special ones and, for "bpe", the 256 bytes.
+            kind: "bpe" (byte pairs) or "unigram" (the likeliest pieces), with which nothing is ever unknown; "word",
+                "char", or "none" for text whose tokens are separated by spaces already.
+            size: maximum number of tokens, including the four special ones and, for pieces of bytes, the 256 bytes.
             lowercase: whether to lower-case text here and in `encode`.
-            minimum: minimum frequency of a token or, for "bpe", a pair.
+            minimum: minimum frequency of a token or, for "bpe", a pair; "unigram" has none.
+            unicode: the normal form that text is brought to here and in `encode`: "NFC", "NFD", "NFKC" or "NFKD";
+                "none" leaves it as it is. Training commands use "NFC".
 
         Returns:
             The tokenizer.
 
         Raises:
-            ConfigError: the kind is unknown, the size is too small to learn anything, or the minimum is below 1.
+            ConfigError: the kind or the normal form is unknown, the size is too small to learn anything, or the minimum
+                is below 1.
             DataError: there is no text, or it cannot be encoded in UTF-8.
 
-        Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1.
+        Source: "bpe": Sennrich et al. 2016, "Neural machine translation of rare words with subword units", algorithm 1;
+            "unigram": Kudo 2018, "Subword Regularization", section 3.2.
 
         Example:
             >>> tokenizer = Tokenizer.learn(["low lower lowest"] * 9, size=265)
             >>> tokenizer.pieces(tokenizer.encode("lower"))
             ['▁lowe', 'r']
         """
-        checked = check_kind(kind)
+        checked, form = check_kind(kind), check_form(unicode)
         _check_counts(checked, size, minimum)
-        prepared = _prepared(texts, lowercase)
+        empty = Vocabulary(checked, lowercase, SPECIALS, (), form)
+        prepared = _prepared(texts, empty)
         if checked == "bpe":
-            return cls(_learn_byte_pairs(prepared, size, minimum, lowercase))
+            return cls(_learn_byte_pairs(prepared, size, minimum, empty))
+        if checked == "unigram":
+            pieces = learn_pieces(prepared, size)
+            return cls(replace(empty, pieces=pieces.names, scores=pieces.scores))
         counts: Counter[str] = Counter()
         for text in prepared:
             counts.update(split_text(text, checked))
         frequent = sorted((piece for piece in counts if counts[piece] >= minimum), key=lambda p: (-counts[p], p))
-        return cls(Vocabulary(checked, lowercase, (*SPECIALS, *frequent[: size - len(SPECIALS)]), ()))
+        return cls(replace(empty, pieces=(*SPECIALS, *frequent[: size - len(SPECIALS)])))
+
+    @classmethod
+    def of_published(cls, published: Published) -> "Tokenizer":
+        """Return the tokenizer of a published model."""
+        return cls(Vocabulary("none", False, SPECIALS, ()), published=published)
 
     @property
-    def kind(self) -> Kind:
-        """The kind of tokens: "bpe", "word", "char" or "none"."""
-        return self.vocabulary.kind
+    def kind(self) -> Kind | Literal["published"]:
+        """The kind of tokens: "bpe", "unigram", "word", "char", "none" or "published"."""
+        return self.vocabulary.kind if self.published is None else "published"
+
+    @property
+    def source(self) -> "Tokenizer":
+        """The tokenizer of a translator's sources: this one, unless they have a vocabulary of their own."""
+        return self if self._source is None else self._source
+
+    @property
+    def shared(self) -> bool:
+        """Whether sources and targets have one vocabulary."""
+        return self._source is None
 
     @property
     def size(self) -> int:
         """The number of tokens: ids run from 0 to size - 1."""
-        return len(self.vocabulary.pieces)
+        return len(self.vocabulary.pieces) if self.published is None else self.published.size
 
     @property
     def never_written(self) -> tuple[int, ...]:
-        """The ids that never occur in a target, so that none should be written: padding, the begin token and, for
-        "bpe", which
-        has no unknown text, the unknown token.
+        """The ids that never occur in a target, so that none should be written: padding, the begin token and, where no
+        text is unknown, the unknown token.
         """
-        return (self.pad, self.bos, self.unk) if self.kind == "bpe" else (self.pad, self.bos)
+        if self.published is not None:
+            return (self.pad,) if self.pad not in (-1, self.eos) else ()
+        return (self.pad, self.bos, self.unk) if self.of_bytes else (self.pad, self.bos)
 
-    def encode(self, text: str) -> list[int]:
+    @property
+    def of_bytes(self) -> bool:
+        """Whether tokens are pieces of bytes ("bpe" and "unigram"), so that no text is unknown."""
+        return self.kind in OF_BYTES
+
+    def encode(self, text: str, *, target: bool = False) -> list[int]:
         """Encode text to ids, without `bos` and `eos`; text that looks like a special token is treated as text.
+
+        A published tokenizer follows its own rules: it may add special tokens, and find them in the text.
 
         Args:
             text: any text that UTF-8 can encode.
+            target: whether it is the target of a translation, to which nothing is added.
 
         Returns:
             The ids; none for an empty text.
@@ -130,12 +185,13 @@ class Tokenizer:
             [6, 4, 5]
         """
         require_text(text)
-        if self.vocabulary.lowercase:
-            text = text.lower()
-        if self._byte_pairs is not None:
+        if self.published is not None:
+            return self.published.encode(text, target=target)
+        text = self.vocabulary.prepared(text)
+        if self._encoder is not None:
             # A space before the first word makes it the same token as within a text; `decode` removes it.
             parts = chunks(" " + text, CHUNK) if text else ()
-            return [number for part in parts for number in self._byte_pairs.encode(part).ids]
+            return [number for part in parts for number in self._encoder.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]
         ids = (self._word_id(word) for word in split_text(text, self.kind))
@@ -161,8 +217,10 @@ class Tokenizer:
             >>> tokenizer.decode([tokenizer.bos, 6, 4, 5, tokenizer.eos])
             'cab'
         """
+        if self.published is not None:
+            return self.published.decode(list(ids))
         kept = [number for number in self._checked(ids) if number not in (self.pad, self.bos, self.eos)]
-        if self.kind == "bpe":
+        if self.of_bytes:
             body = b"".join(self._bytes(number) for number in kept if number != self.unk)
             return body.decode("utf-8", errors="replace").removeprefix(" ")
         pieces = [self.vocabulary.pieces[number] for number in kept]
@@ -177,8 +235,8 @@ class Tokenizer:
             ids: any ids of the vocabulary.
 
         Returns:
-            For "bpe" the text, with spaces shown as "▁" and partial characters as bytes "<E2>"; for "word" the word
-            without joiners; for "char" the character; special tokens as "<eos>".
+            For "bpe" and "unigram" the text, with spaces shown as "▁" and partial characters as bytes "<E2>"; for
+            "word" the word without joiners; for "char" the character; special tokens as "<eos>".
 
         Raises:
             DataError: an id is not in the vocabulary.
@@ -188,6 +246,8 @@ class Tokenizer:
             >>> tokenizer.pieces([*tokenizer.encode("ein Hündin"), tokenizer.eos])
             ['▁ein', '▁', 'H', '<C3>', '<BC>', 'nd', 'i', 'n', '<eos>']
         """
+        if self.published is not None:
+            return self.published.pieces(list(ids))
         return [self._piece(number) for number in self._checked(ids)]
 
     def to_json(self) -> str:
@@ -201,7 +261,13 @@ class Tokenizer:
             >>> Tokenizer.from_json(tokenizer.to_json()).encode("cab")
             [6, 4, 5]
         """
-        return self.vocabulary.to_json()
+        if self.published is not None:
+            return self.published.to_json()
+        if self._source is None:
+            return self.vocabulary.to_json()
+        parts = {"source": self.source.vocabulary, "target": self.vocabulary}
+        named = {"format": _PAIR, **{name: json.loads(part.to_json()) for name, part in parts.items()}}
+        return json.dumps(named, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
@@ -221,7 +287,13 @@ class Tokenizer:
             Traceback (most recent call last):
             qkv.errors.DataError: tokenizer: expected a JSON object; got a list. ...
         """
-        return cls(Vocabulary.from_json(text))
+        if text.startswith(f'{{"format": "{FORMAT}"'):
+            return cls.of_published(Published.from_json(text))
+        document = parse(text)
+        if isinstance(document, dict) and document.get("format") == _PAIR and set(document) == _PARTS:
+            source, target = (Vocabulary.from_document(document[name]) for name in ("source", "target"))
+            return cls(target, source)
+        return cls(Vocabulary.from_document(document))
 
     def _word_id(self, word: str) -> int:
         # A mark whose joiners never occurred in training is better looked up without them than treated as unknown.
@@ -252,11 +324,12 @@ class Tokenizer:
 
 
 def _check_counts(kind: Kind, size: int, minimum: int) -> None:
-    least = len(SPECIALS) + (len(_BYTES) if kind == "bpe" else 1)
+    of_bytes = kind in OF_BYTES
+    least = len(SPECIALS) + (len(_BYTES) if of_bytes else 1)
     if size < least:
-        hint = "A few thousand suit most texts." if kind == "bpe" else "Raise it."
+        hint = "A few thousand suit most texts." if of_bytes else "Raise it."
         raise ConfigError(error_message("size", f"at least {least} with kind {kind}", str(size), hint))
-    if kind == "bpe" and size > _MOST:
+    if of_bytes and size > _MOST:
         hint = "A few thousand suit most texts."
         raise ConfigError(error_message("size", f"at most {_MOST:,} with kind {kind}", str(size), hint))
     if minimum < 1:
@@ -265,16 +338,16 @@ def _check_counts(kind: Kind, size: int, minimum: int) -> None:
         )
 
 
-def _prepared(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
+def _prepared(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[str]:
     found = False
     for text in texts:
         found = found or bool(text)
-        yield require_text(text).lower() if lowercase else require_text(text)
+        yield vocabulary.prepared(require_text(text))
     if not found:
         raise DataError(error_message("texts", "text to learn from", "none", "Give the lines of the training files."))
 
 
-def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, lowercase: bool) -> Vocabulary:
+def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, empty: Vocabulary) -> Vocabulary:
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = bpe_splitter()
     trainer = trainers.BpeTrainer(
@@ -287,7 +360,7 @@ def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, lowercase: 
     learner.train_from_iterator((" " + text for text in texts if text), trainer)
     model = json.loads(learner.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return Vocabulary("bpe", lowercase, tuple(pieces), tuple((left, right) for left, right in model["merges"]))
+    return replace(empty, pieces=tuple(pieces), merges=tuple((left, right) for left, right in model["merges"]))
 
 
 def _byte_pair_encoder(vocabulary: Vocabulary, ids: dict[str, int]) -> tokenizers.Tokenizer:

@@ -5,17 +5,30 @@ never by the file, and everything is checked before use.
 """
 
 import json
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal, NoReturn, cast, get_args
 
 from qkv.data.segments import SPECIALS, byte_alphabet
 from qkv.errors import ConfigError, DataError, error_message, nearest
 
-Kind = Literal["bpe", "word", "char", "none"]
+Kind = Literal["bpe", "unigram", "word", "char", "none"]
 KINDS: tuple[str, ...] = get_args(Kind)
+OF_BYTES = frozenset({"bpe", "unigram"})
+"""The kinds whose pieces are of bytes, so that nothing is unknown and every text comes back."""
+Form = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
+FORMS: tuple[str, ...] = get_args(Form)
+"""Normal forms of Unicode (Unicode Standard Annex 15); "none" leaves text as it is."""
 
+LARGEST = 1 << 24
+"""Maximum characters of all pieces together."""
+_LISTED = "bpe, unigram, word, char or none"
 _FORMAT = "qkv tokenizer 1"
 _FIELDS = ("format", "kind", "lowercase", "pieces", "merges")
+_UNICODE = "unicode"
+_SCORES = "scores"
+"""A field of unigram pieces alone."""
+_HUGE = 1e6
 _MEND = "Restore the file from its source, or train the tokenizer again."
 
 
@@ -24,10 +37,13 @@ class Vocabulary:
     """The tokens of a tokenizer in the order of their ids.
 
     Args:
-        kind: "bpe", "word", "char" or "none".
+        kind: "bpe", "unigram", "word", "char" or "none".
         lowercase: whether text is lower-cased first.
         pieces: every token, special ones first; a token's index is its id.
         merges: for "bpe" the pairs to merge, in the order learned.
+        unicode: the normal form that text is brought to first. "NFC" makes one character of "e" and an accent, so that
+            texts that look the same have the same tokens.
+        scores: for "unigram" the log-probability of each piece.
 
     Example:
         >>> Vocabulary("char", False, (*SPECIALS, "a", "b"), ()).to_json()[:31]
@@ -38,6 +54,22 @@ class Vocabulary:
     lowercase: bool
     pieces: tuple[str, ...]
     merges: tuple[tuple[str, str], ...]
+    unicode: Form = "none"
+    scores: tuple[float, ...] = ()
+
+    def normalized(self, text: str) -> str:
+        """Return a text in the vocabulary's normal form, with its case.
+
+        Example:
+            >>> len(Vocabulary("char", False, (*SPECIALS, "a"), (), "NFC").normalized("e\u0301"))
+            1
+        """
+        return text if self.unicode == "none" else unicodedata.normalize(self.unicode, text)
+
+    def prepared(self, text: str) -> str:
+        """Return a text as it is split into tokens: normalized, and lower-cased if the vocabulary is."""
+        normalized = self.normalized(text)
+        return normalized.lower() if self.lowercase else normalized
 
     def to_json(self) -> str:
         """Serialize the vocabulary as JSON; the same vocabulary always gives the same JSON.
@@ -52,7 +84,11 @@ class Vocabulary:
         """
         merges = [f"{left} {right}" for left, right in self.merges]
         values = (_FORMAT, self.kind, self.lowercase, self.pieces, merges)
-        return json.dumps(dict(zip(_FIELDS, values, strict=True)), ensure_ascii=False, indent=1) + "\n"
+        # Files of earlier versions have no normal form.
+        form = {} if self.unicode == "none" else {_UNICODE: self.unicode}
+        scores = {_SCORES: self.scores} if self.scores else {}
+        document = {**dict(zip(_FIELDS, values, strict=True)), **form, **scores}
+        return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
@@ -72,15 +108,31 @@ class Vocabulary:
             Traceback (most recent call last):
             qkv.errors.DataError: tokenizer: expected the fields format, kind, lowercase, pieces, merges; got none. ...
         """
-        document = _parse(text)
+        return cls.from_document(parse(text))
+
+    @classmethod
+    def from_document(cls, given: object) -> "Vocabulary":
+        """Check every part of a vocabulary, and build it.
+
+        Args:
+            given: what JSON that `to_json` wrote says.
+
+        Raises:
+            DataError: `to_json` could not have written it.
+        """
+        document = _checked(given)
         kind, lowercase = _kind(document["kind"]), document["lowercase"]
         if not isinstance(lowercase, bool):
             _refuse("lowercase to be true or false", _shown(lowercase))
+        form = document.get(_UNICODE, "none")
+        if not isinstance(form, str) or form not in FORMS:
+            _refuse(f"unicode to be one of {', '.join(FORMS)}", _shown(form))
         pieces = _strings(document["pieces"], "pieces")
         merges = tuple(_merge(merge) for merge in _strings(document["merges"], "merges"))
         _check_pieces(kind, pieces)
         _check_merges(kind, pieces, merges)
-        return cls(kind, lowercase, pieces, merges)
+        scores = _scores(document.get(_SCORES, []), kind, len(pieces))
+        return cls(kind, lowercase, pieces, merges, cast("Form", form), scores)
 
 
 def check_kind(name: str) -> Kind:
@@ -100,18 +152,58 @@ def check_kind(name: str) -> Kind:
         'word'
     """
     if name not in KINDS:
-        raise ConfigError(error_message("kind", "bpe, word, char or none", _shown(name), nearest(str(name), KINDS)))
+        raise ConfigError(error_message("kind", _LISTED, _shown(name), nearest(str(name), KINDS)))
     return cast("Kind", name)
 
 
-def _parse(text: str) -> dict[str, object]:
+def check_form(name: str) -> Form:
+    """Check the name of a normal form of Unicode.
+
+    Args:
+        name: the name.
+
+    Returns:
+        The name.
+
+    Raises:
+        ConfigError: the form is unknown.
+
+    Example:
+        >>> check_form("NFC")
+        'NFC'
+    """
+    if name not in FORMS:
+        raise ConfigError(error_message("unicode", f"one of {', '.join(FORMS)}", _shown(name), nearest(name, FORMS)))
+    return cast("Form", name)
+
+
+def parse(text: str) -> object:
+    """Return what JSON says.
+
+    Raises:
+        DataError: it is no JSON.
+
+    Example:
+        >>> parse("[1]")
+        [1]
+    """
     try:
-        document = json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        _refuse("JSON", str(error))
+        _refuse("JSON", str(error)[:200])
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("the same key twice")
+    return fields
+
+
+def _checked(document: object) -> dict[str, object]:
     if not isinstance(document, dict):
         _refuse("a JSON object", _shown(document))
-    if set(document) != set(_FIELDS):
+    if set(document) - {_SCORES, _UNICODE} != set(_FIELDS):
         _refuse(f"the fields {', '.join(_FIELDS)}", _shown_names(document))
     if document["format"] != _FORMAT:
         _refuse(f'the format "{_FORMAT}"', _shown(document["format"]))
@@ -120,7 +212,7 @@ def _parse(text: str) -> dict[str, object]:
 
 def _kind(value: object) -> Kind:
     if not isinstance(value, str) or value not in KINDS:
-        _refuse("a kind of bpe, word, char or none", _shown(value))
+        _refuse(f"a kind of {_LISTED}", _shown(value))
     return cast("Kind", value)
 
 
@@ -150,16 +242,18 @@ def _check_pieces(kind: Kind, pieces: tuple[str, ...]) -> None:
         seen: set[str] = set()
         twice = next(piece for piece in pieces if piece in seen or seen.add(piece))  # type: ignore[func-returns-value]
         _refuse("every piece once", f"{_shown(twice)} twice")
+    if (count := sum(map(len, pieces))) > LARGEST:
+        _refuse(f"pieces of at most {LARGEST:,} characters in all", f"{count:,}")
     if kind == "char" and any(len(piece) != 1 for piece in learned):
         _refuse("pieces of one character", _shown(next(piece for piece in learned if len(piece) != 1)))
     if kind == "none" and (spaced := next((piece for piece in learned if piece.split() != [piece]), None)):
         _refuse("pieces without spaces", _shown(spaced))
-    if kind == "bpe":
-        alphabet = byte_alphabet()
-        if missing := [byte for letter, byte in alphabet.items() if letter not in set(learned)]:
+    if kind in OF_BYTES:
+        alphabet, present = byte_alphabet(), set(learned)
+        if missing := [byte for letter, byte in alphabet.items() if letter not in present]:
             _refuse("a piece for each of the 256 bytes", f"none for byte 0x{missing[0]:02X}")
-        if foreign := next((piece for piece in learned if not set(piece) <= alphabet.keys()), None):
-            _refuse("pieces in the byte alphabet", _shown(foreign))
+        if foreign := set().union(*learned) - alphabet.keys():
+            _refuse("pieces in the byte alphabet", _shown(next(p for p in learned if not foreign.isdisjoint(p))))
 
 
 def _check_merges(kind: Kind, pieces: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
@@ -174,8 +268,23 @@ def _check_merges(kind: Kind, pieces: tuple[str, ...], merges: tuple[tuple[str, 
                 _refuse("merges of pieces into pieces", f"{_shown(left)} + {_shown(right)} without {_shown(piece)}")
 
 
+def _scores(value: object, kind: Kind, pieces: int) -> tuple[float, ...]:
+    count = pieces if kind == "unigram" else 0
+    if not isinstance(value, list) or len(value) != count:
+        got = f"{len(value):,}" if isinstance(value, list) else _shown(value)
+        _refuse(f"{count:,} scores of pieces with kind {kind}", got)
+    for item in value:
+        if type(item) not in (int, float) or not -_HUGE < item <= 0:
+            _refuse("scores that are log-probabilities", _shown(item))
+    return tuple(map(float, value))
+
+
 def _writable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown_names(document: dict[str, object]) -> str:

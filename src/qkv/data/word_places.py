@@ -23,7 +23,7 @@ def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
         (0, 1)
     """
     if tokenizer.kind == "word":
-        return _of_words(text.lower() if tokenizer.vocabulary.lowercase else text)
+        return _of_words(tokenizer.vocabulary.prepared(text))
     if tokenizer.kind == "none":
         return list(range(len(text.split())))
     pieces = tokenizer.pieces(tokenizer.encode(text))

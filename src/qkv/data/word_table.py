@@ -2,18 +2,20 @@
 
 A symbol is a letter, a phone or a feature. Within this library a text of symbols has one space between two of them, and
 a tokenizer of the kind "none" takes each as a token; a space that is itself a symbol is "▁". Features such as V and PST
-are written "[V]" and "[PST]", so that no letter is taken for one, and come before the source's own symbols: an encoder
-of both directions tells every letter about them.
+are written "[V]" and "[PST]", so that no letter is taken for one. They come before the source's own symbols: an encoder
+of both directions tells every letter about them; or, as a second source, behind them and a mark.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 from qkv.data.corpus import LONGEST_LINE, Pair, read_lines
 from qkv.errors import ConfigError, DataError, error_message
 
+MARK = "|"
+"""What stands between a source and its separate features: the last one, if letters have it too."""
 _SPACE_SHOWN = "▁"
 _PRIVATE = 0xF0000
 _SPACES = {
@@ -35,9 +37,10 @@ class WordTable:
         target_col: column of the target.
         features_col: column of the features; 0 for none.
         source_sep, target_sep, features_sep: what stands between two symbols; "" if each character is a symbol.
+        features: whether features stand in "front" of a source's symbols, or are a second, "separate" source.
 
     Raises:
-        ConfigError: a column is below its least number, or two are the same.
+        ConfigError: a column is below its least number, two are the same, or there are no features to separate.
 
     Source: the columns and separators of yoyodyne, with its defaults.
 
@@ -45,6 +48,8 @@ class WordTable:
         >>> table = WordTable(features_col=3)
         >>> table.source_symbols("walk\\twalked\\tV;PST", "past.tsv:1")
         '[V] [PST] w a l k'
+        >>> WordTable(features_col=3, features="separate").source_symbols("walk\\twalked\\tV;PST", "past.tsv:1")
+        'w a l k | [V] [PST]'
         >>> WordTable(target_sep=" ").target_text("ʃ a")
         'ʃ a'
     """
@@ -55,6 +60,7 @@ class WordTable:
     source_sep: str = ""
     target_sep: str = ""
     features_sep: str = ";"
+    features: Literal["front", "separate"] = "front"
 
     def __post_init__(self) -> None:
         columns = {name: getattr(self, name) for name in ("source_col", "target_col", "features_col")}
@@ -71,6 +77,10 @@ class WordTable:
             if columns[name] == columns[other]:
                 expected = f"another column than {other}"
                 raise ConfigError(error_message(name, expected, f"{columns[name]}", "Give each text its own."))
+
+        if self.features == "separate" and not self.features_col:
+            hint = "Give the column: --features-col 3."
+            raise ConfigError(error_message("features", "a column of features to separate", "none", hint))
 
     def read(self, path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         """Read a table.
@@ -101,7 +111,7 @@ class WordTable:
         ]
 
     def source_symbols(self, line: str, where: str) -> str:
-        """Return the symbols of a line's source, after those of its features.
+        """Return the symbols of a line's source, after those of its features, or before them and a mark.
 
         Args:
             line: of the table; it may end before the target.
@@ -111,8 +121,9 @@ class WordTable:
             DataError: as for `read`.
         """
         cells = line.split("\t")
-        marks = _symbols(cells, self.features_col, self.features_sep, where) if self.features_col else []
-        return " ".join([*(f"[{mark}]" for mark in marks), *_symbols(cells, self.source_col, self.source_sep, where)])
+        names = _symbols(cells, self.features_col, self.features_sep, where) if self.features_col else []
+        features, own = [f"[{name}]" for name in names], _symbols(cells, self.source_col, self.source_sep, where)
+        return " ".join([*own, MARK, *features] if self.features == "separate" else [*features, *own])
 
     def target_symbols(self, line: str, where: str) -> str:
         """Return the symbols of a line's target; arguments and errors as for `source_symbols`."""

@@ -101,7 +101,7 @@ def _left(size, never, tokens, row, count):
     return N0
 
 
-@kernel("void(u8, u8, u8, F[::1], u8[::1], u8[:,::1], F[:,::1], F[::1])")
+@kernel("void(u8, u8, u8, F[::1], u8[::1], u8[:,::1], F[:,::1], F[::1])", scratch=1, single=True)
 def best_tokens(r0, r1, size, scores, never, tokens, gains, maxima):
     """Find the best tokens of each row, the best first and of equal ones the lowest, and their log-probabilities.
 

@@ -58,7 +58,9 @@ class Algorithm:
             Algorithms that share it are inspected once per call.
         declines: returns the reason why the facts rule the algorithm out, or None; the planner then takes the next one.
         describe: returns a phrase about the facts, for `explain`.
-        preferred: whether the planner takes it unless another is clearly faster on every processor measured.
+        preferred: whether the planner takes it unless another is clearly faster by every table that applies.
+        kernels: returns why its compiled kernels cannot run here, or None if they can; None if it has none. The planner
+            asks only where the algorithm may be taken, since asking imports Numba.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
@@ -75,6 +77,7 @@ class Algorithm:
     declines: Callable[[Problem, Facts], str | None] = _never_declines
     describe: Callable[[Facts], str] | None = None
     preferred: bool = False
+    kernels: Callable[[], str | None] | None = None
     quadratic: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None

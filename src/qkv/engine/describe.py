@@ -15,6 +15,7 @@ from qkv.engine.tracing import mode_of, tangents_possible
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
+from qkv.masks.patterns import expect_lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
@@ -82,6 +83,8 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
     mask = None if given.mask is None else as_mask(given.mask)
     _check_mask_device(mask, query.device)
+    if mask is not None and mode_of(query, key, value) == "eager":
+        expect_lengths(mask, grid)
     visibility = lower(mask, grid)
     bias = None if given.bias is None else _bias(given.bias, grid, query, normalizer, key_leading)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":

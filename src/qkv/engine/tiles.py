@@ -37,6 +37,11 @@ MAX_SCORES = 1 << 22
 """The most scores of a tile of more than one row."""
 
 
+WIDTHS = 256
+"""Tiles wider than this have a multiple of it as their width: products of every other width would leave their plan in
+oneDNN's cache, and holes in the heap, hundreds of MiB under a causal mask."""
+
+
 class TileSlices(NamedTuple):
     """What a tile covers of the scores: slices of the leading dimensions, of rows and of columns."""
 
@@ -156,6 +161,8 @@ class Tiling:
         first, last = (None if x is None else take(x, items, rows) for x in self.bounds)
         start = 0 if first is None else _ends(first)[0]
         stop = self.keys if last is None else _ends(last)[1]
+        if stop - start > WIDTHS:
+            start, stop = start // WIDTHS * WIDTHS, min(-(-stop // WIDTHS) * WIDTHS, self.keys)
         if self.keys == 1:
             # `take` keeps a dimension of size 1 whole, so a single key belongs to every tile.
             start, stop = 0, 1

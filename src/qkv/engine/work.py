@@ -2,8 +2,8 @@
 
 from qkv.engine.problem import Problem
 
-IN_CACHE = 1 << 21
-"""How many numbers of queries, keys and values stay in the cache from one operation to the next: 8 MiB in float32."""
+IN_CACHE = 1 << 22
+"""How many numbers of queries, keys and values stay in the cache from one operation to the next: 16 MiB in float32."""
 
 
 def pairs_of(problem: Problem) -> int:
@@ -14,6 +14,11 @@ def pairs_of(problem: Problem) -> int:
 def product_operations(problem: Problem) -> int:
     """Return the floating-point operations of scores and weighted values, forward."""
     return 2 * pairs_of(problem) * (problem.width + problem.value_width)
+
+
+def full_tensor(problem: Problem) -> int:
+    """Return how many numbers the equation holds at once: one per pair, or one per pair and hidden feature."""
+    return pairs_of(problem) * (problem.width if problem.core in ("tanh_sum", "distance") else 1)
 
 
 def passes(problem: Problem) -> float:

@@ -1,1 +1,20 @@
-"""Exporting models to other libraries."""
+"""Models of other libraries: running, reading and writing theirs, and exporting ours to other programs."""
+
+from typing import TYPE_CHECKING
+
+from qkv._lazy import lazy
+
+if TYPE_CHECKING:
+    from qkv.hub.attaching import attach, hypotheses
+    from qkv.hub.families.save import save
+
+__all__ = ["attach", "hypotheses", "save"]
+
+__getattr__ = lazy(
+    __name__,
+    {"attach": "qkv.hub.attaching", "hypotheses": "qkv.hub.attaching", "save": "qkv.hub.families.save"},
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,7 +19,15 @@ _SCALES = {"scaled_dot": None, "dot": 1.0}
 
 
 def to_ctranslate2(
-    model: TransformerTranslator, pieces: Sequence[str], out: Path, *, bos: int, eos: int, unk: int, positions: int
+    model: TransformerTranslator,
+    pieces: Sequence[str],
+    out: Path,
+    *,
+    bos: int,
+    eos: int,
+    unk: int,
+    positions: int,
+    source_pieces: Sequence[str] | None = None,
 ) -> None:
     """Write a Transformer in CTranslate2's format.
 
@@ -29,6 +37,7 @@ def to_ctranslate2(
         out: the output folder; created if missing; files of an earlier export are replaced.
         bos, eos, unk: the special tokens.
         positions: length of the table of sinusoids: the longest source or target that can be read.
+        source_pieces: the vocabulary of sources; None for the same one.
 
     Raises:
         ConfigError: the library is not installed.
@@ -43,20 +52,20 @@ def to_ctranslate2(
         pre_norm=model.config.norm_first,
     )
     table = sinusoidal(positions, model.config.width).numpy()
-    for side, blocks, norm in (
-        (spec.encoder, _blocks(model), model.encoder_norm),
-        (spec.decoder, model.decoder, model.decoder_norm),
+    for side, blocks, norm, embed in (
+        (spec.encoder, _blocks(model), model.encoder_norm, model.source_embedding),
+        (spec.decoder, model.decoder, model.decoder_norm, model.embed),
     ):
         side.scale_embeddings = np.dtype("float32").type(model.config.width**0.5)
         side.position_encodings.encodings = table
         embedding = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
-        embedding.weight = _array(model.embed.weight)
+        embedding.weight = _array(embed.weight)
         if isinstance(norm, nn.LayerNorm):
             _norm(side.layer_norm, norm)
         for layer, block in zip(side.layer, blocks, strict=True):
             _block(layer, block, _SCALES[score])
     _linear(spec.decoder.projection, model.output.weight, model.output.bias)
-    _marks(spec, pieces, bos, eos, unk)
+    _marks(spec, pieces, source_pieces or pieces, bos, eos, unk)
     out.mkdir(parents=True, exist_ok=True)
     spec.validate()
     spec.save(str(out))
@@ -74,7 +83,7 @@ def _check_parts(model: TransformerTranslator) -> None:
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
             got = mechanism.score if mechanism.score not in _SCALES else f"{mechanism}"
             raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", got, hint))
-    for name in ("encoder", "window", "positions"):
+    for name in ("encoder", "window", "positions", "features_mark"):
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
         if got != usual:
             hint = f"Train without --{name}."
@@ -85,13 +94,13 @@ def _library() -> Any:
     try:
         from ctranslate2.specs import transformer_spec
     except ImportError as error:
-        hint = "Install it: pip install qkv[export]."
+        hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(error_message("--to", "an installed library", f"ctranslate2: {error}", hint)) from None
     return transformer_spec
 
 
-def _marks(spec: Any, pieces: Sequence[str], bos: int, eos: int, unk: int) -> None:
-    spec.register_source_vocabulary(list(pieces))
+def _marks(spec: Any, pieces: Sequence[str], source: Sequence[str], bos: int, eos: int, unk: int) -> None:
+    spec.register_source_vocabulary(list(source))
     spec.register_target_vocabulary(list(pieces))
     spec.config.bos_token = spec.config.decoder_start_token = pieces[bos]
     spec.config.eos_token, spec.config.unk_token = pieces[eos], pieces[unk]

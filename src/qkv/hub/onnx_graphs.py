@@ -13,13 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, error_message
+from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.decoder import LanguageModel
 from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.attention import Attention
-from qkv.nn.blocks import DecoderBlock
+from qkv.nn.blocks import DecoderBlock, DecoderCache
+from qkv.nn.decoding.cache import Memory
 
-Exportable = TransformerTranslator | LanguageModel | TextClassifier | TextTagger
+Exportable = TransformerTranslator | RecurrentTranslator | LanguageModel | TextClassifier | TextTagger
+Inputs = dict[str, tuple[Tensor, tuple[str | None, ...]]]
 _BATCH, _LONG = 3, 6
 
 
@@ -30,14 +34,14 @@ class Graph:
 
     Args:
         module: the computation, called with positional inputs.
-        inputs: the name of each input, an example, and the names of its dynamic axes.
-        output: the name of the output.
+        inputs: the name of each input, an example, and the names of its dynamic axes (None for a fixed size).
+        outputs: the names of the outputs.
         longest: the maximum sizes of axes, by name.
     """
 
     module: nn.Module
-    inputs: Mapping[str, tuple[Tensor, tuple[str, ...]]]
-    output: str
+    inputs: Mapping[str, tuple[Tensor, tuple[str | None, ...]]]
+    outputs: tuple[str, ...]
     longest: Mapping[str, int]
 
 
@@ -47,9 +51,13 @@ def to_onnx(model: Exportable, out: Path) -> None:
     Attention is exported as its equation on the full matrix (backend "reference"), which every score and normalizer
     supports; memory grows with the square of the length.
 
-    A translator becomes `encoder.onnx`, from `source` (B, S) and `lengths` (B,) to `memory` (B, S, M), and
-    `decoder.onnx`, from `memory`, `lengths` and `target` (B, T), the begin token first, to `logits` (B, T, N). All
-    others become `model.onnx`, from the arguments of their `forward` to `logits`.
+    A Transformer translator becomes `encoder.onnx`, from `source` (B, S) and `lengths` (B,) to `memory` (B, S, M), and
+    `decoder.onnx`, from `memory`, `lengths` and `target` (B, T), the begin token first, to `logits` (B, T, N); and for
+    decoding with a cache `begin.onnx`, from `memory` to the keys and values of the source in each layer, and
+    `step.onnx`, from `tokens` (B,), these, `lengths` and the keys and values of the target so far, of length 0 at the
+    start, to `logits` (B, N) and the longer keys and values. A recurrent translator becomes `encoder.onnx`, to the
+    state before the first step, and `step.onnx`, from `tokens` and a state to `logits` and the next state. All others
+    become `model.onnx`, from the arguments of their `forward` to `logits`.
 
     Args:
         model: the model to export; it is not changed.
@@ -57,7 +65,7 @@ def to_onnx(model: Exportable, out: Path) -> None:
 
     Raises:
         ConfigError: a library is not installed.
-        UnsupportedError: a part cannot be exported: an RNN encoder, a wide part, or a sliding window.
+        UnsupportedError: a part cannot be exported: a wide part, or a sliding window.
     """
     _check_libraries()
     _check_parts(model)
@@ -81,22 +89,28 @@ def graphs(model: Exportable) -> dict[str, Graph]:
     lengths = torch.arange(_LONG, _LONG - _BATCH, -1)
     match copy:
         case TransformerTranslator():
+            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.config.width), lengths)
+            with_exported_layers(copy)
             memory = torch.zeros(_BATCH, _LONG, copy.config.width)
-            source = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
-            read = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
-            target = {"target": (fewer, ("batch", "target"))}
+            source: Inputs = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
+            read: Inputs = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
+            target: Inputs = {"target": (fewer, ("batch", "target"))}
             return {
-                "encoder": Graph(_Encoder(copy), source, "memory", {}),
-                "decoder": Graph(_Decoder(copy), read | target, "logits", {}),
+                "encoder": Graph(_Encoder(copy), source, ("memory",), {}),
+                "decoder": Graph(_Decoder(copy), read | target, ("logits",), {}),
+                **started,
             }
+        case RecurrentTranslator():
+            return _recurrent(copy, {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))})
         case LanguageModel():
-            tokens = {"tokens": (ids, ("batch", "tokens"))}
+            tokens: Inputs = {"tokens": (ids, ("batch", "tokens"))}
             longest = {"tokens": copy.config.context} if copy.config.positions == "learned" else {}
-            return {"model": Graph(copy, tokens, "logits", longest)}
+            return {"model": Graph(copy, tokens, ("logits",), longest)}
         case TextClassifier() | TextTagger():
-            inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
-            words = {"words": (fewer, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
-            return {"model": Graph(copy, inputs | words, "logits", {})}
+            with_exported_layers(copy)
+            inputs: Inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
+            words: Inputs = {"words": (fewer, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
+            return {"model": Graph(copy, inputs | words, ("logits",), {})}
 
 
 @final
@@ -122,6 +136,128 @@ class _Decoder(nn.Module):
         return logits
 
 
+def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> dict[str, Graph]:
+    """Return the graphs of decoding with a cache: the source's keys and values, and one step."""
+    with torch.no_grad():
+        source = _Begin(model)(memory)
+    sides = [f"{part}_{layer}" for layer in range(len(source) // 2) for part in ("key", "value")]
+    crossing: Inputs = {
+        f"source_{name}": (tensor, _by_position(tensor, "source")) for name, tensor in zip(sides, source, strict=True)
+    }
+    past: Inputs = {
+        f"past_{name}": (tensor[..., : _LONG - 2, :].clone(), _by_position(tensor, "past"))
+        for name, tensor in zip(sides, _past_like(model, _BATCH, _LONG), strict=True)
+    }
+    tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": (lengths, ("batch",))}
+    return {
+        "begin": Graph(_Begin(model), {"memory": (memory, ("batch", "source"))}, tuple(crossing), {}),
+        "step": Graph(_Step(model), tokens | crossing | past, ("logits", *(f"next_{name}" for name in sides)), {}),
+    }
+
+
+def _past_like(model: TransformerTranslator, batch: int, length: int) -> list[Tensor]:
+    """Return keys and values of a target, as the layers of a decoder keep them."""
+    with torch.no_grad():
+        state = model.start(torch.ones(batch, 1, dtype=torch.int64), torch.ones(batch, dtype=torch.int64))
+        _, after = model.advance(torch.ones(batch, length, dtype=torch.int64), state)
+    return [part for cache in after.caches if cache.past is not None for part in (cache.past.key, cache.past.value)]
+
+
+def _by_position(tensor: Tensor, length: str) -> tuple[str | None, ...]:
+    """Name the axes of keys or values (B, …, K, F)."""
+    return ("batch", *(None,) * (tensor.ndim - 3), length, None)
+
+
+@final
+class _Begin(nn.Module):
+    def __init__(self, model: TransformerTranslator) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, memory: Tensor) -> tuple[Tensor, ...]:
+        blocks = [block for block in self.model.decoder if isinstance(block, DecoderBlock)]
+        found = [block.begin(memory).memory for block in blocks]
+        return tuple(part for each in found for part in (each.key, each.value))
+
+
+@final
+class _Step(nn.Module):
+    def __init__(self, model: TransformerTranslator) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, lengths: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        half = len(kept) // 2
+        source, past = (
+            [Memory(key, value) for key, value in zip(part[::2], part[1::2], strict=True)]
+            for part in (kept[:half], kept[half:])
+        )
+        caches = tuple(DecoderCache(before, given) for before, given in zip(past, source, strict=True))
+        state = TransformerState(caches, lengths, past[0].key.shape[-2])
+        logits, after = self.model.step(tokens, state)
+        grown = [cache.past for cache in after.caches if cache.past is not None]
+        return logits, *(part for each in grown for part in (each.key, each.value))
+
+
+def _recurrent(
+    model: RecurrentTranslator, source: Mapping[str, tuple[Tensor, tuple[str | None, ...]]]
+) -> dict[str, Graph]:
+    """Return the graphs of a recurrent translator: the state before the first step, and one step."""
+    encoder = _RecurrentEncoder(model)
+    given = {name: tensor for name, (tensor, _) in source.items()}
+    with torch.no_grad():
+        state = model.start(given["source"], given["lengths"])
+    # The layers of a decoder start from one state: as one example, they would become one input.
+    parts = {name: tensor.clone() for name, tensor in _parts(state).items()}
+    axes = {name: _axes(name, tensor) for name, tensor in parts.items()}
+    tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": source["lengths"]}
+    kept: Inputs = {name: (tensor, axes[name]) for name, tensor in parts.items()}
+    with_exported_layers(encoder)
+    changing = tuple(f"next_{name}" for name in parts if name.startswith(("hidden", "alignment")))
+    return {
+        "encoder": Graph(encoder, source, tuple(parts), {}),
+        "step": Graph(_RecurrentStep(model, tuple(parts)), tokens | kept, ("logits", *changing), {}),
+    }
+
+
+def _axes(name: str, tensor: Tensor) -> tuple[str | None, ...]:
+    if name in ("keys", "values"):
+        return _by_position(tensor, "source")
+    return ("batch", "source") if name == "alignment" else ("batch", None)
+
+
+def _parts(state: RecurrentState) -> dict[str, Tensor]:
+    """Return the tensors of a state by name, without the lengths, which are the caller's."""
+    hidden = {f"hidden_{place}": part for place, part in enumerate(state.hidden)}
+    alignment = {} if state.alignment is None else {"alignment": state.alignment}
+    return {"keys": state.keys, "values": state.values, "summary": state.summary, **hidden, **alignment}
+
+
+@final
+class _RecurrentEncoder(nn.Module):
+    def __init__(self, model: RecurrentTranslator) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        # A tensor that is several outputs would lose their names.
+        return tuple(part.clone() for part in _parts(self.model.start(source, lengths)).values())
+
+
+@final
+class _RecurrentStep(nn.Module):
+    def __init__(self, model: RecurrentTranslator, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, tokens: Tensor, lengths: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(self.names, kept, strict=True))
+        hidden = tuple(part for name, part in given.items() if name.startswith("hidden"))
+        rest = given["keys"], given["values"], lengths, given["summary"]
+        logits, after = self.model.step(tokens, RecurrentState(hidden, *rest, alignment=given.get("alignment")))
+        return logits, *after.hidden, *(() if after.alignment is None else (after.alignment,))
+
+
 def _by_equation(model: Exportable) -> Exportable:
     """Copy a model with its attention replaced by plain PyTorch operations, the only ones that ONNX knows."""
     copy = deepcopy(model).eval().float().cpu()
@@ -132,14 +268,24 @@ def _by_equation(model: Exportable) -> Exportable:
 
 
 def _program(graph: Graph) -> Any:
-    axes = dict.fromkeys(axis for _, names in graph.inputs.values() for axis in names)
+    axes = dict.fromkeys(axis for _, names in graph.inputs.values() for axis in names if axis is not None)
     sizes = {axis: torch.export.Dim(axis, min=1, max=graph.longest.get(axis)) for axis in axes}
-    shapes = tuple({place: sizes[axis] for place, axis in enumerate(names)} for _, names in graph.inputs.values())
+    shapes: tuple[Any, ...] = tuple(
+        {place: sizes[axis] for place, axis in enumerate(names) if axis is not None}
+        for _, names in graph.inputs.values()
+    )
     examples = tuple(example for example, _ in graph.inputs.values())
+    if isinstance(graph.module, _Step | _RecurrentStep):
+        shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*kept`
     with torch.no_grad(), _quiet():
         program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)
         return torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(graph.inputs), output_names=[graph.output]
+            program,
+            dynamo=True,
+            verbose=False,
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            custom_translation_table=translations(),
         )
 
 
@@ -160,15 +306,9 @@ def _quiet() -> Iterator[None]:
 
 def _check_parts(model: Exportable) -> None:
     config: Any = model.config
-    if isinstance(model, TextClassifier | TextTagger) and model.reader.recurrent is not None:
-        hint = "Train with --model transformer or none."
-        raise UnsupportedError(error_message("--to", "an encoder that can be exported to ONNX", config.encoder, hint))
     if isinstance(model, TextClassifier) and model.wide is not None:
         hint = "Train without wide under [model]."
         raise UnsupportedError(error_message("--to", "a model that reads only tokens", "one with a wide part", hint))
-    if isinstance(model, TransformerTranslator) and config.encoder is not None:
-        hint = "Train with --model transformer."
-        raise UnsupportedError(error_message("--to", "an encoder that can be exported to ONNX", config.encoder, hint))
     if config.window is not None:
         hint = "Train without --window."
         raise UnsupportedError(error_message("--to", "attention to all earlier positions", "a sliding window", hint))
@@ -179,5 +319,5 @@ def _check_libraries() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        hint = "Install it: pip install qkv[export]."
+        hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(error_message("--to", "an installed library", f"{error}", hint)) from None

@@ -1,9 +1,10 @@
 """The lazy map: the weight matrix, of which only the requested parts are computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from math import prod
 from types import EllipsisType
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -43,8 +44,8 @@ class AttentionMap:
         shape: (..., Q, K).
     """
 
-    def __init__(self, bound: DescribedCall, state: Tensor) -> None:
-        self._call = bound.call
+    def __init__(self, bound: DescribedCall, state: Tensor, given: tuple[Tensor, Tensor, Arguments]) -> None:
+        self._call, self._given = bound.call, given
         self._kind = bound.problem.normalizer
         self._state = state
         self._inner = bound.problem.leading
@@ -52,6 +53,43 @@ class AttentionMap:
 
     def __repr__(self) -> str:
         return f"AttentionMap{show(self.shape)}"
+
+    def show(
+        self,
+        row: int = 0,
+        tokens: Mapping[str, Sequence[str]] | None = None,
+        *,
+        port: int = 0,
+        browser: bool = True,
+    ) -> Any:
+        """Open one row of the batch in the viewer: in a notebook inside the page, elsewhere in a browser.
+
+        Its address is printed. Keys stand for the values, which a map does not have.
+
+        Args:
+            row: index of the row, if there is a batch.
+            tokens: the tokens, by the name of their sequence: "text" if there are as many queries as keys, else
+                "target" and "source"; None to number positions.
+            port: port on 127.0.0.1; 0 for any free port.
+            browser: whether to open a browser.
+
+        Returns:
+            The running viewer: its `url`, `wait()` and `close()`.
+
+        Raises:
+            UnsupportedError: the viewer's libraries are not installed.
+            ConfigError: the port is in use.
+            ShapeError: there is no such row.
+        """
+        # The viewer lies above this package, and is found by its name.
+        found = import_module("qkv.recording.showing").scene_of_map(*self._given, row, tokens)
+        return import_module("qkv.recording.showing").show(found, port, browser)
+
+    def _repr_html_(self) -> str:
+        """Display the first row in a notebook if it is small; otherwise say how to open it."""
+        showing = import_module("qkv.recording.showing")
+        notebook: str = showing.notebook(showing.scene_of_map(*self._given, 0, None))
+        return notebook
 
     @property
     def state(self) -> RowState:
@@ -327,14 +365,16 @@ def attention_map(
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
         wide = torch.promote_types(query.dtype, torch.float32)
-        return AttentionMap(bound, query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=wide))
+        zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=wide)
+        return AttentionMap(bound, zeros, (query, key, given))
     if state is None or hard:
         result = plan_for(bound.problem).run(bound.call)
         assert result.state is not None
-        return AttentionMap(bound, winners(result.output) if hard else result.state)
+        return AttentionMap(bound, winners(result.output) if hard else result.state, (query, key, given))
     whole = (*bound.leading, bound.problem.queries)
     if state.kind != bound.problem.normalizer or tuple(state.value.shape) != whole:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
         raise ShapeError(error_message("state", f"{bound.problem.normalizer} {show(whole)}", got, hint))
-    return AttentionMap(bound, state.value.reshape(*bound.problem.leading, bound.problem.queries))
+    own = state.value.reshape(*bound.problem.leading, bound.problem.queries)
+    return AttentionMap(bound, own, (query, key, given))

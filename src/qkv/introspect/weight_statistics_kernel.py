@@ -61,7 +61,8 @@ def _insert(t, key, best, keys):
 
 
 @kernel(
-    "void(i8, i8, i8, i8, f4, f4[:,::1], f4[::1], i4[::1], i4[::1], f8[:,::1], f8[::1], f8[::1], f4[:,::1], i8[:,::1])"
+    "void(i8, i8, i8, i8, f4, f4[:,::1], f4[::1], i4[::1], i4[::1], f8[:,::1], f8[::1], f8[::1], f4[:,::1], i8[:,::1])",
+    single=True,
 )
 def tally(chunk, start, stop, column, scale, products, lse, first, last, received, total, entropy, best, keys):
     """Process the rows start to stop of a tile.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qkv.errors import out_of_memory_text
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import Session
 from qkv.shapes import Shape, broadcast
@@ -267,6 +268,8 @@ def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     `torch.backends.mkldnn.set_flags(False)` leaves all products to PyTorch. So do shapes that do not fit, because the
     private operator checks nothing, and PyTorch's error names them.
     """
+    if torch.compiler.is_compiling():  # before a look at sizes, to which it would tie a traced program
+        return False
     large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _LEAST
     return large and x.shape[-1] == weight.shape[1] and _rows_are_disjoint(weight) and _is_eager_float32(x, weight)
 
@@ -304,7 +307,9 @@ def _favored() -> bool:
     try:
         with torch.no_grad():
             answers = bool(_product(one, one, None) == 1)
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
+        if out_of_memory_text(error) is not None:
+            raise
         # Another version of PyTorch may lack the private operator, or have it with other arguments.
         return False
     return answers and bool(_vendors()) and not mkl_favored()
@@ -331,6 +336,9 @@ def _vendors() -> frozenset[str]:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x if x.ndim == 2 else x.flatten(0, -2)
+    if not (weight.is_contiguous() or weight.mT.is_contiguous()):
+        # oneDNN multiplies by rows that lie apart with its reference loops, a hundred times as slow as a copy.
+        weight = weight.contiguous()
     output: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
     # Not a view, so that autograd lets later operators overwrite it, as with PyTorch's own product.
     return output if x.ndim == 2 else torch.ops.aten._unsafe_view.default(output, (*x.shape[:-1], weight.shape[0]))

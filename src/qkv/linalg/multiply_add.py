@@ -1,7 +1,7 @@
 """Add the product of two matrices to a third, four rows or one row at a time, with sums in registers.
 
 Each element is one sum over the terms, by the same operations for four rows as for one, so that no bit depends on how
-rows are grouped: in chains of 64, term by term or, `in_fours`, with four terms summed before they are added to the
+rows are grouped: in chains of 64, term by term or, in fours, with four terms summed before they are added to the
 chain, which halves the error of a short sum and takes 1.5 times as long.
 """
 
@@ -12,38 +12,18 @@ from functools import partial
 
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 from qkv.compiled import registers
-from qkv.compiled.kernels import WIDE
+from qkv.compiled.kernels import WIDE, compiles
 
 _BYTES = 64 if WIDE else 32
 """Bytes per register."""
 _REGISTERS = 4 if WIDE else 2
 """Registers of columns per row, except at the last columns."""
 _FLAGS = ("contract",)
-TERM_BY_TERM, IN_FOURS = False, True
 CHAIN = 64
 """Terms summed before they are added to the result: the error of a chain of additions grows with its length."""
-
-
-def add_four(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    """c += a·b for four rows of c.
-
-    Args:
-        in_fours: TERM_BY_TERM or IN_FOURS.
-        c, a, b: arrays without gaps, of one float type.
-        to, of_c: row i of c begins at index `to + i·of_c`.
-        x, of_a, by: the factor of its term t is at index `x + i·of_a + t·by` of a.
-        y, of_b: row t of b begins at index `y + t·of_b`.
-        terms, width: the number of terms, and of columns.
-    """
-    _add_python(4, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-
-
-def add_one(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-    """c += a·b for one row of c; arguments as for `add_four`."""
-    _add_python(1, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
 
 
 def _add_python(rows, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
@@ -54,7 +34,15 @@ def _add_python(rows, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
 
 
 def _add_rows(rows, in_fours):
-    """Return the intrinsic for a number of rows."""
+    """Return a function that adds the product for a number of rows.
+
+    Its arguments are:
+        c, a, b: arrays without gaps, of one float type.
+        to, of_c: row i of c begins at index `to + i·of_c`.
+        x, of_a, by: the factor of its term t is at index `x + i·of_a + t·by` of a.
+        y, of_b: row t of b begins at index `y + t·of_b`.
+        terms, width: the number of terms, and of columns.
+    """
 
     @intrinsic
     def add(_, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
@@ -69,26 +57,13 @@ def _add_rows(rows, in_fours):
 
         return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width), make
 
-    return add
+    return add if compiles() else partial(_add_python, rows)
 
 
-def _overload(plain, grouped):
-    """Return Numba's overload of a function: `in_fours` is a constant, so that only one branch is compiled."""
-
-    def typed(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-        def add(in_fours, c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width):
-            if in_fours:
-                grouped(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-            else:
-                plain(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width)
-
-        return add
-
-    return typed
-
-
-overload(add_four, inline="always")(_overload(_add_rows(4, False), _add_rows(4, True)))
-overload(add_one, inline="always")(_overload(_add_rows(1, False), _add_rows(1, True)))
+add_four, add_one = _add_rows(4, False), _add_rows(1, False)
+"""c += a·b, term by term, for four rows of c and for one."""
+add_four_in_fours, add_one_in_fours = _add_rows(4, True), _add_rows(1, True)
+"""The same, with four terms summed before they are added."""
 
 
 def _all_columns(builder, to, operands, terms, width, in_fours):

@@ -127,6 +127,8 @@ product = helper(_product)
 product_alone = Kernel(
     _product,
     "void(u8, u8, u8, u8, u8, F[::1], F[::1], u8, F[::1], u8, b1, F[::1], F[::1], F[::1])",
+    scratch=1,
+    single=True,
 )
 
 

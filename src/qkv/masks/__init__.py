@@ -7,9 +7,9 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.masks.base import Mask
     from qkv.masks.lower import matrix
-    from qkv.masks.patterns import causal, dense, documents, lengths, window
+    from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 
-__all__ = ["Mask", "causal", "dense", "documents", "lengths", "matrix", "window"]
+__all__ = ["Mask", "causal", "dense", "documents", "lengths", "matrix", "span", "window"]
 
 __getattr__ = lazy(
     __name__,
@@ -20,6 +20,7 @@ __getattr__ = lazy(
         "documents": "qkv.masks.patterns",
         "lengths": "qkv.masks.patterns",
         "matrix": "qkv.masks.lower",
+        "span": "qkv.masks.patterns",
         "window": "qkv.masks.patterns",
     },
 )

@@ -5,7 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -55,6 +55,10 @@ class Mask(ABC):
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the mask as an interval of keys per query, or None if it is not one."""
         return None
+
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the masks that it consists of, each with the sizes of the matrix that it applies to."""
+        return [(part, grid) for part in vars(self).values() if isinstance(part, Mask)]
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
         return Both(self, as_mask(other))

@@ -245,9 +245,9 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
         return Visibility("all", grid)
     if bounds is not None:
         return Visibility("keys" if _same_for_all_rows(bounds) else "bounds", grid, bounds)
-    factors = _factors(mask)
-    tables = [_fitting(part.tensor, grid) for part in map(_savable, factors) if isinstance(part, Dense)]
-    others = [factor.bounds(grid) for factor in factors if not isinstance(factor, Dense)]
+    parts = factors(mask)
+    tables = [_fitting(part.tensor, grid) for part in map(_savable, parts) if isinstance(part, Dense)]
+    others = [part.bounds(grid) for part in parts if not isinstance(part, Dense)]
     if tables and all(other is not None for other in others):
         return Visibility("dense", grid, _intersection(others), reduce(torch.logical_and, tables))
     for table in _tensors(mask):
@@ -269,8 +269,9 @@ def _same_for_all_rows(bounds: Bounds) -> bool:
     return all(bound is None or bound.shape[-1] == 1 for bound in bounds)
 
 
-def _factors(mask: Mask) -> list[Mask]:
-    return [*_factors(mask.left), *_factors(mask.right)] if isinstance(mask, Both) else [mask]
+def factors(mask: Mask) -> list[Mask]:
+    """Return the masks whose intersection a mask is."""
+    return [*factors(mask.left), *factors(mask.right)] if isinstance(mask, Both) else [mask]
 
 
 def _tensors(mask: Mask) -> list[Tensor]:

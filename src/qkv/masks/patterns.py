@@ -1,4 +1,4 @@
-"""The masks computed from positions: causal, lengths, window, documents."""
+"""The masks computed from positions: causal, lengths, span, window, documents."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -63,6 +63,28 @@ class Lengths(Mask):
         if self.queries is not None:
             last = torch.where(_rows(grid) < _row(_length(self.queries), grid, "queries"), last, 0)
         return Bounds(None, _clamp(last, grid))
+
+
+@final
+@value
+@dataclass(frozen=True, eq=False)
+class Span(Mask):
+    """Every query sees the keys first ≤ j < last."""
+
+    first: int | Tensor
+    last: int | Tensor | None = None
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Return whether the key is within the span."""
+        inside = columns_K >= _column(_length(self.first), grid, "first")
+        if self.last is None:
+            return inside
+        return inside & (columns_K < _column(_length(self.last), grid, "last"))
+
+    def bounds(self, grid: Grid) -> Bounds:
+        """Return the same interval for every query."""
+        last = None if self.last is None else _clamp(_row(_length(self.last), grid, "last"), grid)
+        return Bounds(_clamp(_row(_length(self.first), grid, "first"), grid), last)
 
 
 @final
@@ -245,7 +267,9 @@ def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> L
         The mask.
 
     Raises:
-        MaskError: a length is not an integer.
+        MaskError: a length is not an integer. Attention raises it for a length that is negative, or greater than the
+            number of keys or queries; not under tracing or for tensors on a GPU, where no number is read: there such
+            lengths are clamped.
 
     Source: the masked softmax of Zhang et al., "Dive into Deep Learning", section 11.3.2.
 
@@ -259,6 +283,67 @@ def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> L
     return Lengths(
         None if keys is None else _integer(keys, "keys"), None if queries is None else _integer(queries, "queries")
     )
+
+
+def span(first: int | Tensor, last: int | Tensor | None = None) -> Span:
+    """Mask padding on both sides: every query sees the keys first ≤ j < last.
+
+    Args:
+        first: the first real key; an int, or an integer tensor per item: shape (B,), aligned from the left. With
+            padding on the left: the number of padding keys.
+        last: one past the last real key, likewise; None for all keys that follow. Nothing is visible where it is not
+            after `first`.
+
+    Returns:
+        The mask.
+
+    Raises:
+        MaskError: a position is not an integer.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> matrix(span(torch.tensor([0, 2]), 3), 1, 4, leading=(2,)).int()
+        tensor([[[1, 1, 1, 0]],
+        <BLANKLINE>
+                [[0, 0, 1, 0]]], dtype=torch.int32)
+    """
+    return Span(_integer(first, "first"), None if last is None else _integer(last, "last"))
+
+
+def expect_lengths(mask: Mask | None, grid: Grid) -> None:
+    """Check that every length in a mask, or in a combination of masks, is that of a prefix; outside of tracing only.
+
+    Args:
+        mask: any mask.
+        grid: the sizes of the problem.
+
+    Raises:
+        MaskError: a length is negative, or greater than the number of keys or queries.
+
+    Example:
+        >>> expect_lengths(lengths(9), Grid((), 4, 5, torch.device("cpu")))
+        Traceback (most recent call last):
+        qkv.errors.MaskError: lengths(keys): expected lengths from 0 to 5, the number of keys; got 9. ...
+    """
+    for part, its in () if mask is None else mask.inside(grid):
+        expect_lengths(part, its)
+    if isinstance(mask, Lengths):
+        _expect_prefix(mask.keys, grid.keys, "keys")
+        _expect_prefix(mask.queries, grid.queries, "queries")
+
+
+def _expect_prefix(given: int | Tensor | None, most: int, what: str) -> None:
+    numbers = given
+    if isinstance(given, Tensor):
+        if not given.is_cpu or not given.numel():
+            return
+        least, numbers = (int(x) for x in _length(given).aminmax())  # type: ignore[union-attr]
+        numbers = least if least < 0 else numbers
+    if isinstance(numbers, int) and not 0 <= numbers <= most:
+        hint = "A length counts the real positions of this call's tensors; omit the mask if all are real."
+        raise MaskError(
+            error_message(f"lengths({what})", f"lengths from 0 to {most:,}, the number of {what}", f"{numbers:,}", hint)
+        )
 
 
 def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> Window:

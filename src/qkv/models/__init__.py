@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
     from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
     from qkv.models.regression import NadarayaWatson
+    from qkv.models.stack import StackConfig
+    from qkv.models.stack_decoder import StackLanguageModel
+    from qkv.models.stack_encoder import StackReader
+    from qkv.models.stack_translator import StackTranslator
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 __all__ = [
@@ -29,6 +33,10 @@ __all__ = [
     "RecurrentDecoderConfig",
     "RecurrentLanguageModel",
     "RecurrentTranslator",
+    "StackConfig",
+    "StackLanguageModel",
+    "StackReader",
+    "StackTranslator",
     "TextClassifier",
     "TextTagger",
     "TransformerConfig",
@@ -51,6 +59,10 @@ __getattr__ = lazy(
         "RecurrentDecoderConfig": "qkv.models.recurrent_decoder",
         "RecurrentLanguageModel": "qkv.models.recurrent_decoder",
         "RecurrentTranslator": "qkv.models.recurrent",
+        "StackConfig": "qkv.models.stack",
+        "StackLanguageModel": "qkv.models.stack_decoder",
+        "StackReader": "qkv.models.stack_encoder",
+        "StackTranslator": "qkv.models.stack_translator",
         "TextClassifier": "qkv.models.reader",
         "TextTagger": "qkv.models.reader",
         "TransformerConfig": "qkv.models.transformer",

@@ -1,6 +1,6 @@
 """One step of a recurrent cell, given precomputed gate inputs; and of several layers of cells."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import final
 
@@ -114,8 +114,64 @@ def top(cell: str, hidden: Hidden) -> Tensor:
     return hidden[-2 if cell == "lstm" else -1]
 
 
+def first_hidden(cell: str, bridge: Linear, summary: Tensor) -> Hidden:
+    """Return the state tanh(W x + b) that a decoder starts with after a source with summary x (B, V).
+
+    It keeps the parameters' precision under autocast: it is added to at every step.
+    """
+    return hidden_of(cell, torch.tanh(bridge(summary)).to(bridge.weight.dtype))
+
+
+def run_cells(
+    cell: str, inputs_BTG: Tensor, from_hidden: Linear, hidden: Hidden, above: Sequence[LayerAbove] = ()
+) -> tuple[Tensor, Hidden]:
+    """Run layers of cells over given inputs.
+
+    Args:
+        cell: the kind of cell.
+        inputs_BTG: W x + b of the lowest layer for each step, (B, T, gates · M).
+        from_hidden: U and its bias of the lowest layer.
+        hidden: the states of all layers before the first step.
+        above: the layers above it, in order.
+
+    Returns:
+        The visible states of the last layer (B, T, M), and the states of all layers after the last step.
+
+    Example:
+        >>> states, last = run_cells("lstm", torch.zeros(2, 3, 16), Linear(4, 16), 2 * (torch.zeros(2, 4),))
+        >>> states.shape, len(last)
+        (torch.Size([2, 3, 4]), 2)
+    """
+    inputs = inputs_BTG.unbind(1)
+    again = Repeated(from_hidden.weight, from_hidden.bias, len(inputs))
+    states, hidden = unrolled(cell, inputs, stacked(cell, again, above, len(inputs)), hidden)
+    return torch.stack(states, 1), hidden
+
+
+def unrolled(
+    cell: str, inputs: Iterable[Tensor], step: Callable[[Tensor, Hidden], Hidden], hidden: Hidden
+) -> tuple[list[Tensor], Hidden]:
+    """Return the visible state of the last layer after each step (B, M), and the states of all layers after the last.
+
+    Args:
+        cell: the kind of cell.
+        inputs: W x + b of the lowest layer for each step.
+        step: of all layers, see `stacked`.
+        hidden: the states of all layers before the first step.
+    """
+    states = []
+    for given in inputs:
+        hidden = step(given, hidden)
+        states.append(top(cell, hidden))
+    return states, hidden
+
+
 def stacked(
-    cell: str, lowest: Callable[[Tensor], Tensor], above: Sequence[LayerAbove], steps: int, session: Session | None
+    cell: str,
+    lowest: Callable[[Tensor], Tensor],
+    above: Sequence[LayerAbove] = (),
+    steps: int = 0,
+    session: Session | None = None,
 ) -> Callable[[Tensor, Hidden], Hidden]:
     """Return one step of several layers of cells.
 
@@ -123,7 +179,7 @@ def stacked(
         cell: the kind of cell.
         lowest: U h + b of the lowest layer.
         above: the layers above it, in order.
-        steps: the largest number of steps.
+        steps: the largest number of steps, for the layers above.
         session: keeps packed weights; None to keep nothing.
 
     Returns:

@@ -76,6 +76,34 @@ def expect_attention(score: str) -> None:
         raise ConfigError(error_message("model.score", "a score, because a Transformer is attention", '"none"', hint))
 
 
+def attention_of_its_own(usual: Mechanism, part: str, score: str | None, normalizer: str | None) -> Mechanism:
+    """Return the mechanism of one attention of a model, which differs from the usual one by settings of its own.
+
+    Args:
+        usual: the mechanism that it has otherwise.
+        part: the prefix of its settings.
+        score, normalizer: the settings; None for the usual ones.
+
+    Raises:
+        ConfigError: they have no meaning; the message names the setting with its prefix.
+
+    Example:
+        >>> attention_of_its_own(Mechanism(), "cross", "none", None)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.cross_score: expected a score, because a Transformer is attention; got "none". ...
+    """
+    try:
+        found = usual.replaced(score, normalizer)
+        expect_attention(found.score)
+    except ConfigError as error:
+        named = str(error).removeprefix("model.")
+        given = {"score": score, "normalizer": normalizer}
+        if given.get(named.partition(":")[0]) is None:
+            raise
+        raise ConfigError(f"model.{part}_{named}") from None
+    return found
+
+
 def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> None:
     """Check that heads divide a width.
 
@@ -100,13 +128,14 @@ def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> No
         )
 
 
-def check_positions(positions: str, mechanism: Mechanism, width: int) -> None:
+def check_positions(positions: str, mechanism: Mechanism, width: int, *, bounded: bool = False) -> None:
     """Check that positions suit an attention.
 
     Args:
         positions: their name.
         mechanism: score and normalizer.
         width: the width of a head.
+        bounded: whether texts have a largest length, so that positions can be learned.
 
     Raises:
         ConfigError: rotary positions meet a score of something else than products or distances, or an odd width; or a
@@ -115,19 +144,39 @@ def check_positions(positions: str, mechanism: Mechanism, width: int) -> None:
     Example:
         >>> check_positions("rotary", Mechanism(score="additive"), 8)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.positions: expected sinusoidal, learned, alibi, relative or none with ...
+        qkv.errors.ConfigError: model.positions: expected sinusoidal, alibi, relative or none with additive ...
     """
-    if positions == "rotary" and not mechanism.rotates:
-        hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
-        expected = f"sinusoidal, learned, alibi, relative or none with {mechanism.score}"
-        raise ConfigError(error_message("model.positions", expected, '"rotary"', hint))
-    if positions == "rotary" and width % 2:
+    biases = ("alibi", "relative")
+    if positions == "rotary" and mechanism.rotates and width % 2:
         hint = "Rotary positions rotate pairs: choose another number of heads."
         raise ConfigError(error_message("model.heads", "an even width per head", f"{width}", hint))
-    if positions in ("alibi", "relative") and mechanism.normalizer == "sum":
-        hint = "They add to the scores, which a sum needs above 0: use --normalizer softmax, or squared_distance."
-        expected = f"sinusoidal, learned, rotary or none with {mechanism.score} under sum"
+    misfits: tuple[str, ...] = () if mechanism.rotates else ("rotary",)
+    misfits += biases if mechanism.normalizer == "sum" else ()
+    if positions in misfits:
+        names = ("sinusoidal", "learned", "rotary", *biases) if bounded else ("sinusoidal", "rotary", *biases)
+        fitting = ", ".join(name for name in names if name not in misfits)
+        expected = f"{fitting} or none with {mechanism.score} under {mechanism.normalizer}"
+        hint = (
+            "They add to the scores, which a sum needs above 0: use --normalizer softmax, or squared_distance."
+            if positions in biases
+            else "Of rotated vectors, only dot products and distances depend just on the difference of positions."
+        )
         raise ConfigError(error_message("model.positions", expected, f'"{positions}"', hint))
+
+
+def expect_unbounded(positions: str | None) -> None:
+    """Refuse learned positions for a model of texts of any length.
+
+    Raises:
+        ConfigError: the positions are "learned".
+
+    Example:
+        >>> expect_unbounded("relative")
+    """
+    if positions == "learned":
+        hint = "A text can be longer than any in training: use relative, whose distances are learned too."
+        expected = "sinusoidal, rotary, alibi, relative or none"
+        raise ConfigError(error_message("model.positions", expected, '"learned"', hint))
 
 
 def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
-import torch
 from torch import Tensor, nn
 
 from qkv.linalg.matmul import Linear
-from qkv.models.checks import check_config, check_heads, check_positions, check_target, expect_attention
+from qkv.models.checks import check_config, check_heads, check_positions, expect_attention
+from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
 from qkv.nn.causal import CausalBlock
@@ -70,7 +70,7 @@ class DecoderConfig(Mechanism):
         check_heads("width", self.width, self.heads)
         if self.positions is None:
             object.__setattr__(self, "positions", "rotary" if self.rotates else "sinusoidal")
-        check_positions(f"{self.positions}", self, self.width // self.heads)
+        check_positions(f"{self.positions}", self, self.width // self.heads, bounded=True)
 
 
 class DecoderState(NamedTuple):
@@ -86,7 +86,7 @@ class DecoderState(NamedTuple):
 
 
 @final
-class LanguageModel(nn.Module):
+class LanguageModel(TokenPredictor[DecoderState]):
     """A stack of blocks of masked self-attention over one sequence.
 
     Args:
@@ -95,6 +95,7 @@ class LanguageModel(nn.Module):
     Source: Vaswani et al. 2017, section 3, the decoder alone; Radford et al. 2019.
 
     Example:
+        >>> import torch
         >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32)).eval()
         >>> tokens = torch.randint(4, 20, (2, 6))
         >>> logits = model(tokens)
@@ -137,64 +138,21 @@ class LanguageModel(nn.Module):
         else:
             nn.init.normal_(self.output.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Predict the token after each one.
+    def begin(self, tokens: Tensor) -> DecoderState:
+        """Return the initial state for a batch of tokens (B, T)."""
+        self.rows.begin(tokens)
+        return DecoderState((), 0)
 
-        Args:
-            tokens: ids (B, T), int64; T at most `context` if positions are learned.
-
-        Returns:
-            Logits, (B, T, N).
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        return self.read(tokens)[0]
-
-    def read(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
-        """Read tokens that follow those of a state, and predict the one after each of them.
-
-        Args:
-            tokens: ids (B, T), int64.
-            state: state after the previous tokens; None initially.
-
-        Returns:
-            Scores (B, T, N), and the state that includes `tokens`.
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        states, after = self.advance(tokens, state)
-        logits: Tensor = self.output(states)
-        return logits, after
-
-    def advance(self, tokens: Tensor, state: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
-        """Like `read`, but return the inputs of the output layer, (B, T, M)."""
-        check_target(tokens, tokens.shape[0], self.config.size)
-        if state is None:
-            self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
-        start = 0 if state is None else state.position
+    def continued(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
         x_BTM = self.embed(tokens)
-        x_BTM = self.dropout(x_BTM if self.positions is None else self.positions(x_BTM, start))
+        x_BTM = self.dropout(x_BTM if self.positions is None else self.positions(x_BTM, state.position))
         caches = []
         for index, block in enumerate(self._blocks()):
-            x_BTM, cache = block.step(x_BTM, None if state is None else state.caches[index])
+            x_BTM, cache = block.step(x_BTM, state.caches[index] if state.caches else None)
             caches.append(cache)
         h_BTM: Tensor = self.norm(x_BTM)
-        return h_BTM, DecoderState(tuple(caches), start + tokens.shape[1])
-
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Read the newest token of each row and predict the next one.
-
-        Args:
-            tokens: ids (B,), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            Scores (B, N), and the state that includes `tokens`.
-        """
-        logits, after = self.read(tokens[:, None], state)
-        return logits[:, 0], after
+        return h_BTM, DecoderState(tuple(caches), state.position + tokens.shape[1])
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """Select rows of a state: fewer, repeated or reordered."""

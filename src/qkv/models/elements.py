@@ -11,12 +11,11 @@ from qkv.linalg.matmul import Linear
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import clean_source, padding_of
+from qkv.models.encoders import CELLS
+from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.dropout import Dropout
 from qkv.nn.positions import sinusoidal
-from qkv.nn.scores import xavier_uniform
-
-_CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class ElementSizes(Protocol):
@@ -61,7 +60,7 @@ class ElementEncoder(nn.Module):
     def __init__(self, sizes: ElementSizes) -> None:
         super().__init__()
         self.sizes = sizes
-        words, width, cell = sizes.elements == "words", sizes.hidden, _CELLS.get(sizes.encoder)
+        words, width, cell = sizes.elements == "words", sizes.hidden, CELLS.get(sizes.encoder)
         self.embed: nn.Module = nn.Embedding(sizes.features, width) if words else nn.Linear(sizes.features, width)
         if not words:
             self.register_buffer("mean", torch.zeros(sizes.features))
@@ -85,18 +84,12 @@ class ElementEncoder(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialize all parameters but those of blocks: recurrent matrices orthogonal, the others by Glorot's rule."""
-        for name, parameter in self.named_parameters():
-            if name.startswith(("blocks", "norm")):
-                continue
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-            elif name == "embed.weight" and self.sizes.elements == "words":
-                nn.init.normal_(parameter, std=self.sizes.hidden**-0.5)
-            elif "_hh_" in name:
-                for block in parameter.data.split(self.sizes.hidden):  # type: ignore[no-untyped-call]
-                    nn.init.orthogonal_(block)
-            else:
-                xavier_uniform(parameter)
+        others: tuple[str, ...] = ("blocks", "norm")
+        if isinstance(self.embed, nn.Embedding):
+            initialize_embeddings(self.sizes.hidden**-0.5, self.embed)
+            others += ("embed",)
+        own = (each for each in self.named_parameters() if not each[0].startswith(others))
+        initialize_cells(own, self.sizes.hidden)
 
     def standardize(self, mean: Tensor, scale: Tensor) -> None:
         """Set the mean and the scale of each feature, (F,) each; a scale of 0 counts as 1.

@@ -9,11 +9,12 @@ from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, window
 from qkv.models import recurrence
+from qkv.models.decoder import attended_positions
+from qkv.models.first_weights import initialize_cells
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import Mechanism
 from qkv.nn.positions import sinusoidal
-from qkv.nn.scores import xavier_uniform
 
 Cell = Literal["gru", "lstm", "rnn"]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -28,6 +29,8 @@ class SelfAttentionEncoder(nn.Module):
         heads: heads of every attention, a divisor of the width.
         layers: number of blocks.
         mechanism: score and normalizer of every attention.
+        positions: how positions are encoded, see `qkv.models.decoder.attended_positions`; "sinusoidal" adds them to the
+            embeddings.
         reach: how many positions to either side an attention sees; None for all.
         dropout: on the embeddings and on the output of each sublayer.
 
@@ -47,13 +50,20 @@ class SelfAttentionEncoder(nn.Module):
         layers: int,
         mechanism: Mechanism,
         *,
+        positions: str = "sinusoidal",
         reach: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.width, self.reach = width, reach
+        self.reach, self.positions = reach, positions
         self.blocks = nn.ModuleList(
-            EncoderBlock(width, heads, 4 * width, dropout=dropout, score=mechanism) for _ in range(layers)
+            EncoderBlock(
+                *(width, heads, 4 * width),
+                dropout=dropout,
+                score=mechanism,
+                positions=attended_positions(positions, heads),
+            )
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
@@ -72,8 +82,7 @@ class SelfAttentionEncoder(nn.Module):
         Returns:
             States (B, S, E), arbitrary in the padding; and the mean of the real ones (B, E), 0 for an empty row.
         """
-        position = sinusoidal(x_BSE.shape[1], self.width, device=x_BSE.device, dtype=x_BSE.dtype)
-        x_BSE = self.dropout(x_BSE * self.width**0.5 + position)
+        x_BSE = self.dropout(placed(x_BSE, self.positions))
         mask = near(padded, self.reach)
         for block in self.blocks:
             x_BSE = block(x_BSE, mask, session)
@@ -102,16 +111,27 @@ class RecurrentEncoder(nn.Module):
     def __init__(self, cell: Cell, width: int, layers: int) -> None:
         super().__init__()
         self.layer = CELLS[cell](width, width // 2, layers, batch_first=True, bidirectional=True)
-        for name, parameter in self.layer.named_parameters():
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                continue
-            for block in parameter.data.split(width // 2):
-                nn.init.orthogonal_(block) if "_hh_" in name else xavier_uniform(block)
+        initialize_cells(self.layer.named_parameters(), width // 2, by_gate=True)
 
     def forward(self, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> Tensor:
         """Encode embeddings (B, S, M) of rows of some lengths (B,): states (B, S, M), arbitrary in the padding."""
         return recurrence.run(self.layer, x_BSM, lengths, session)[0]
+
+
+def placed(x_BSM: Tensor, positions: str, start: int = 0) -> Tensor:
+    """Scale embeddings (B, S, M) by √M, and add the positions from `start` on if these are "sinusoidal".
+
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
+
+    Example:
+        >>> placed(torch.ones(1, 2, 4), "rotary")[0, 0].tolist()
+        [2.0, 2.0, 2.0, 2.0]
+    """
+    count, width = x_BSM.shape[1:]
+    x_BSM = x_BSM * width**0.5
+    if positions != "sinusoidal":
+        return x_BSM
+    return x_BSM + sinusoidal(count, width, start=start, device=x_BSM.device, dtype=x_BSM.dtype)
 
 
 def near(lengths: Tensor | None, reach: int | None) -> Mask | None:

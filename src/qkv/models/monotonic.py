@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, error_message
 from qkv.linalg.matmul import Linear
 from qkv.models import recurrence
-from qkv.models.cells import STEPS, Hidden, gates, hidden_of
+from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config, check_target, clean_source
+from qkv.models.encoders import CELLS
+from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
@@ -24,7 +26,6 @@ from qkv.nn.monotonic import (
     predicted_alignment,
     wide,
 )
-from qkv.nn.recurrent.repeated import Repeated
 from qkv.nn.recurrent.repeated_attention import watched
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
@@ -39,7 +40,7 @@ class MonotonicConfig:
     """The sizes of a translator with hard monotonic attention.
 
     Args:
-        size: size of the shared vocabulary.
+        size: size of the vocabulary.
         alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not lie
             before the last one; or "monotonic-1": it is predicted as a jump from the last one.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
@@ -52,6 +53,7 @@ class MonotonicConfig:
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
         copy: "none": copying words is not offered.
+        source_size: size of the vocabulary of sources, if it is another one.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, a dropout is outside [0, 1), or a setting belongs to the
@@ -69,6 +71,7 @@ class MonotonicConfig:
     dropout: float = 0.3
     tied: bool = True
     copy: Literal["none"] = "none"
+    source_size: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", score_name(self.score))
@@ -143,8 +146,8 @@ class MonotonicTranslator(nn.Module):
         self.config, self.padding = config, padding
         width, hidden = config.embedding, config.hidden
         self.embed = nn.Embedding(config.size, width)
-        module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.cell]
-        self.encoder = module(width, hidden, batch_first=True, bidirectional=True)
+        self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
+        self.encoder = CELLS[config.cell](width, hidden, batch_first=True, bidirectional=True)
         self.end = nn.Parameter(torch.empty(2 * hidden))
         self.bridge = Linear(2 * hidden, hidden)
         self.from_embedding = Linear(width, gates(config.cell) * hidden)
@@ -163,24 +166,22 @@ class MonotonicTranslator(nn.Module):
         self.reset_parameters()
 
     @property
+    def source_embedding(self) -> nn.Embedding:
+        """The embedding of source tokens."""
+        return self.embed if self.embed_source is None else self.embed_source
+
+    @property
     def alignment_layer(self) -> str:
         """The name of the attention that shows the alignment."""
         return "attention"
 
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
-        for name, parameter in self.named_parameters():
-            if name.startswith("moves."):
-                continue
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-            elif "_hh_" in name or name.startswith("from_hidden"):
-                for block in parameter.data.split(self.config.hidden):  # type: ignore[no-untyped-call]
-                    nn.init.orthogonal_(block)
-            else:
-                nn.init.xavier_uniform_(parameter)
+        initialize_cells(
+            (each for each in self.named_parameters() if not each[0].startswith("moves.")), self.config.hidden
+        )
         nn.init.normal_(self.end, std=0.1)
-        nn.init.normal_(self.embed.weight, std=self.config.embedding**-0.5)
+        initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
         if self.config.tied:
             self.output.weight = self.embed.weight
 
@@ -218,16 +219,14 @@ class MonotonicTranslator(nn.Module):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        ids, real = clean_source(source, lengths, self.config.size)
-        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
-        states, last = recurrence.run(self.encoder, self.dropout(self.embed(ids)), lengths)
+        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        self.rows.begin(ids)
+        states, last = recurrence.run(self.encoder, self.dropout(self.source_embedding(ids)), lengths)
         inside = nn.functional.pad(torch.where(real[..., None], states, 0), (0, 0, 0, 1))
         at_end = torch.arange(inside.shape[1], device=ids.device) == lengths[:, None]
         values = self.dropout(torch.where(at_end[..., None], self.end.to(inside.dtype), inside))
         summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
-        # The state keeps the parameters' precision under autocast: it is added to at every step.
-        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
-        hidden = hidden_of(self.config.cell, first)
+        hidden = first_hidden(self.config.cell, self.bridge, summary)
         return MonotonicState(hidden, self.moves.project_key(values), self.read_memory(values), lengths + 1)
 
     def step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
@@ -265,7 +264,7 @@ class MonotonicTranslator(nn.Module):
     def _advance(self, target: Tensor, state: MonotonicState) -> tuple[Transitions, Tensor, Tensor, MonotonicState]:
         """Return transitions, log p(y_t | a_t) (B, T, S + 1, N), log P(a_t | tokens before) and the state after."""
         y_BTE = self.dropout(self.embed(target))
-        s_BTM, hidden = self._run(y_BTE, state.hidden)
+        s_BTM, hidden = run_cells(self.config.cell, self.from_embedding(y_BTE), self.from_hidden, state.hidden)
         moves = self.moves(s_BTM, state.keys, state.lengths)
         together = self.read_state(torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
         emitted = wide(self.output(self.dropout(torch.tanh(together)))).log_softmax(-1)
@@ -277,14 +276,6 @@ class MonotonicTranslator(nn.Module):
         observed = _of_tokens(emitted[:, :-1], target[:, 1:])
         ahead = predicted_alignment(moves, before, observed)
         return moves, emitted, ahead, state._replace(hidden=hidden)
-
-    def _run(self, y_BTE: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        inputs = self.from_embedding(y_BTE).unbind(1)
-        from_hidden, states = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs)), []
-        for given in inputs:
-            hidden = STEPS[self.config.cell](given, from_hidden(hidden[0]), hidden)
-            states.append(hidden[0])
-        return torch.stack(states, 1), hidden
 
     def _observed(self, target: Tensor, emitted: Tensor) -> Tensor:
         """Return log p(y_t | a_t) of the given tokens, 0 where none is known: after the last one, and for padding."""

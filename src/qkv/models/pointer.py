@@ -1,21 +1,21 @@
 """The pointer network: predicts a sequence of positions of its own input."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.linalg.matmul import Linear
-from qkv.models.cells import STEPS, Hidden, gates, hidden_of
+from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
 from qkv.models.elements import ElementEncoder
+from qkv.models.first_weights import initialize_cells
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
+from qkv.nn.mechanism import score_name
 from qkv.nn.pointer import Pointer, PointerScore
-from qkv.nn.recurrent.repeated import Repeated
-from qkv.nn.scores import xavier_uniform
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
@@ -29,7 +29,7 @@ class PointerConfig:
     Args:
         features: F, how many numbers describe an element: 2 for points in the plane; for words, how many there are.
         cell: the decoder's cell.
-        score: the score of decoder state and element, see `qkv.nn.Pointer`.
+        score: the score of decoder state and element, see `qkv.nn.Pointer`; also by its other names, and "gaussian".
         hidden: M, the width of states.
         attention: A, the hidden width of an additive score.
         once: whether each element can be pointed at only once.
@@ -46,7 +46,7 @@ class PointerConfig:
 
     features: int
     cell: Literal["gru", "lstm", "rnn"] = "lstm"
-    score: PointerScore = "additive"
+    score: str = "additive"
     hidden: int = 128
     attention: int = 128
     once: bool = True
@@ -57,6 +57,12 @@ class PointerConfig:
     heads: int = 4
 
     def __post_init__(self) -> None:
+        score = score_name(self.score)
+        # A normalized Gaussian kernel is the softmax of a squared distance.
+        object.__setattr__(self, "score", "squared_distance" if score == "gaussian" else score)
+        if self.score not in get_args(PointerScore):
+            expected, hint = "a score whose softmax can point", f"Valid: {', '.join(get_args(PointerScore))}, gaussian."
+            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
         check_config(self)
         if self.encoder == "transformer" and self.hidden % self.heads:
             got = f"{self.heads} heads for width {self.hidden}"
@@ -119,13 +125,8 @@ class PointerNetwork(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         self.encoder.reset_parameters()
-        for name, layer in (("bridge", self.bridge), ("element", self.from_element), ("hidden", self.from_hidden)):
-            nn.init.zeros_(layer.bias)
-            if name != "hidden":
-                xavier_uniform(layer.weight)
-                continue
-            for block in layer.weight.data.split(self.config.hidden):  # type: ignore[no-untyped-call]
-                nn.init.orthogonal_(block)
+        own = (each for each in self.named_parameters() if each[0].startswith(("bridge.", "from_")))
+        initialize_cells(own, self.config.hidden)
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -145,15 +146,12 @@ class PointerNetwork(nn.Module):
         """
         state = self.start(elements, lengths)
         self._check_target(target, state)
-        hidden, states = state.hidden, []
-        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, target.shape[1])
-        for inputs in self.from_element(_taken(state.values, target)).unbind(1):
-            hidden = STEPS[self.config.cell](inputs, from_hidden(hidden[0]), hidden)
-            states.append(hidden[0])
+        inputs = self.from_element(_taken(state.values, target))
+        states, _ = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
         free = state.free[:, None].expand(-1, target.shape[1], -1)
         if self.config.once:
             free = free & ~_taken_before(target, state.free.shape[1])
-        return self._point(torch.stack(states, 1), state, free)
+        return self._point(states, state, free)
 
     def start(self, source: Tensor, lengths: Tensor) -> PointerState:
         """Encode the elements.
@@ -169,12 +167,12 @@ class PointerNetwork(nn.Module):
             ShapeError: a shape or dtype is wrong.
         """
         e_BSM, summary = self.encoder(source, lengths)
-        self.rows(torch.arange(e_BSM.shape[0], device=e_BSM.device), start=True)
+        self.rows.begin(e_BSM)
         real = torch.arange(e_BSM.shape[1], device=e_BSM.device) < lengths[:, None]
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
-        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)
-        return PointerState(hidden_of(self.config.cell, first), self.pointer.project(values), values, free)
+        hidden = first_hidden(self.config.cell, self.bridge, summary)
+        return PointerState(hidden, self.pointer.project(values), values, free)
 
     def step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         """Read the newest position of each row and predict the next one.

@@ -9,15 +9,23 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError, error_message
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
-from qkv.models.checks import check_config, check_heads, check_positions, clean_source, expect_attention, padding_of
+from qkv.models.checks import (
+    check_config,
+    check_heads,
+    check_positions,
+    clean_source,
+    expect_attention,
+    expect_unbounded,
+    padding_of,
+)
 from qkv.models.decoder import attended_positions
-from qkv.models.encoders import CELLS, near
+from qkv.models.encoders import CELLS, near, placed
+from qkv.models.first_weights import initialize_cells
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import Mechanism
 from qkv.nn.pooling import Pool
-from qkv.nn.positions import sinusoidal
 from qkv.nn.scores import xavier_uniform
 
 _EACH = "default"
@@ -76,6 +84,7 @@ class ReaderConfig(Mechanism):
         else:
             numbers = {name: getattr(self, name) for name in _DEFAULTS if name != "score"}
             Mechanism(score="additive", **numbers)
+        expect_unbounded(self.positions)
         check_config(self)
         for attention in (self.blocks, self.pooling):
             expect_attention(attention.score)
@@ -87,10 +96,12 @@ class ReaderConfig(Mechanism):
             raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
         if self.encoder != "transformer":
             self._expect_no_blocks()
-            if self.pool == "mean" and any(getattr(self, name) != usual for name, usual in _DEFAULTS.items()):
+            changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
+            if self.pool == "mean" and changed:
+                name = "score" if "score" in changed else changed[0]
                 hint = "Nothing attends: omit it, or choose --model transformer or, to classify, --pool attention."
                 expected = "the default beside a mean and no Transformer"
-                raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+                raise ConfigError(error_message(f"model.{name}", expected, f'"{getattr(self, name)}"', hint))
 
     @property
     def blocks(self) -> Mechanism:
@@ -152,12 +163,8 @@ class Reader(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize embeddings and recurrent parameters; blocks initialize their own."""
         nn.init.normal_(self.embed.weight, std=0.1 if self.recurrent is not None else self.config.width**-0.5)
-        for name, parameter in [] if self.recurrent is None else self.recurrent.named_parameters():
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                continue
-            for block in parameter.data.split(self.config.width // 2):
-                nn.init.orthogonal_(block) if "_hh_" in name else xavier_uniform(block)
+        if self.recurrent is not None:
+            initialize_cells(self.recurrent.named_parameters(), self.config.width // 2, by_gate=True)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths | None]:
         """Encode texts.
@@ -173,7 +180,7 @@ class Reader(nn.Module):
             ShapeError: a shape, dtype or id is wrong.
         """
         clean, real = clean_source(ids, lengths, self.config.size)
-        self.rows(torch.arange(clean.shape[0], device=clean.device), start=True)
+        self.rows.begin(clean)
         padded = padding_of(lengths, real)
         mask = None if padded is None else Lengths(padded)
         x_BSM = self.dropout(self._embed(self._blur(clean)))
@@ -194,14 +201,7 @@ class Reader(nn.Module):
 
     def _embed(self, ids: Tensor) -> Tensor:
         x: Tensor = self.embed(ids)
-        if not len(self.blocks):
-            return x
-        width = self.config.width
-        x = x * width**0.5
-        if self.config.positions != "sinusoidal":
-            return x
-        placed: Tensor = x + sinusoidal(ids.shape[1], width, device=x.device, dtype=x.dtype)
-        return placed
+        return placed(x, self.config.positions) if len(self.blocks) else x
 
 
 @final

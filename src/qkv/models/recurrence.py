@@ -12,16 +12,25 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.linalg.matmul import kept_weight, linear
 from qkv.linalg.session import Session
-from qkv.models.cells import STEPS, hidden_of
+from qkv.models.cells import hidden_of, stacked, unrolled
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
 
 
-def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
+class RunsWholeRows(nn.Module):
+    """A recurrent layer that runs over rows by itself, as one that is exported does: takes (B, S, M) and lengths, and
+    returns what `run` returns.
+    """
+
+
+def run(
+    layer: nn.RNNBase | RunsWholeRows, x_BSM: Tensor, lengths: Tensor, session: Session | None = None
+) -> tuple[Tensor, Tensor]:
     """Run a recurrent layer over rows of unequal length.
 
     Args:
-        layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers.
+        layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers; or a
+            layer that runs over rows by itself.
         x_BSM: what it reads; what stands at or after a row's length changes nothing before it.
         lengths: (B,), int64; a row of none counts as one of one.
         session: keeps packed weights for a decoding.
@@ -37,6 +46,9 @@ def run(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor, session: Session | No
         (torch.Size([4, 5, 6]), torch.Size([2, 4, 3]))
     """
     lengths = lengths.clamp(min=1)
+    if isinstance(layer, RunsWholeRows):
+        found: tuple[Tensor, Tensor] = layer(x_BSM, lengths)
+        return found
     if x_BSM.device.type != "cpu":
         return _packed(layer, x_BSM, lengths)
     ways = [_ahead, _back] if layer.bidirectional else [_ahead]
@@ -79,11 +91,8 @@ def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: Session | None)
     first, kept = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), kept_weight(session, (layer, f"hh{name}"))
     if cell == "gru" and served(inputs, recurrent, other, first):
         return gated_steps(inputs, recurrent, other, first, kept)
-    again, hidden, states = Repeated(recurrent, other, len(inputs), kept), hidden_of(cell, first), []
-    for given in inputs.unbind():
-        hidden = STEPS[cell](given, again(hidden[0]), hidden)
-        states.append(hidden[0])
-    return torch.stack(states)
+    step = stacked(cell, Repeated(recurrent, other, len(inputs), kept))
+    return torch.stack(unrolled(cell, inputs.unbind(), step, hidden_of(cell, first))[0])
 
 
 def _weights(layer: nn.RNNBase, name: str) -> tuple[Tensor, Tensor | None]:

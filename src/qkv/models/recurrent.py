@@ -13,11 +13,22 @@ from qkv.linalg.matmul import Linear, apply_layer, kept_weight
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
-from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, stacked, top
-from qkv.models.checks import check_config, check_heads, check_target, clean_source, padding_of
+from qkv.models.cells import Hidden, LayerAbove, first_hidden, gates, stacked, top
+from qkv.models.checks import (
+    attention_of_its_own,
+    check_config,
+    check_heads,
+    check_positions,
+    clean_source,
+    expect_unbounded,
+    padding_of,
+)
+from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
+from qkv.models.first_weights import initialize_cells, initialize_embeddings
+from qkv.models.second_source import expect_attention_for_features, split_source
 from qkv.nn.attention import Also, Attention
-from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.decoding.cache import Memory, Rows, SomeMemory
 from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, Mechanism
@@ -36,7 +47,7 @@ class RecurrentConfig(Mechanism):
     """The sizes of an encoder-decoder with a recurrent decoder; the mechanism is that of its attention to the source.
 
     Args:
-        size: size of the shared vocabulary.
+        size: size of the vocabulary.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
         score: score of decoder state and source position; "location" reads the weights of the step before too; "none"
             for a fixed summary of the source.
@@ -55,7 +66,12 @@ class RecurrentConfig(Mechanism):
             decoder's cell.
         encoder_layers, decoder_layers: number of layers.
         encoder_heads: heads of a Transformer encoder.
+        encoder_score, encoder_normalizer: of its attentions; None for the scaled dot product and the score's default.
+        positions: how it encodes positions, as in `TransformerConfig`; None for "sinusoidal".
         window: how many positions to either side the attentions of a Transformer encoder see; None for all.
+        source_size: size of the vocabulary of sources, if it is another one.
+        features_mark: the id behind which a source has features, a second source with an attention of its own; None if
+            there is none.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
@@ -78,36 +94,52 @@ class RecurrentConfig(Mechanism):
     encoder_layers: int = 1
     decoder_layers: int = 1
     encoder_heads: int = 4
+    encoder_score: str | None = None
+    encoder_normalizer: str | None = None
+    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] | None = None
     window: int | None = None
+    source_size: int | None = None
+    features_mark: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        expect_unbounded(self.positions)
         check_config(self)
         if self.encoder == self.cell:
             object.__setattr__(self, "encoder", None)
         check_heads("hidden", self.hidden, self.heads)
         self._check_encoder()
-        if self.score in ("none", LOCATION) and self.heads > 1:
-            expected = "1 without attention" if self.score == "none" else f'1 with the score "{LOCATION}"'
+        if self.features_mark is not None:
+            expect_attention_for_features(self.score)
+        if self.score == "none" and self.heads > 1:
             hint = "Omit it, or choose another score."
-            raise ConfigError(error_message("model.heads", expected, f"{self.heads}", hint))
+            raise ConfigError(error_message("model.heads", "1 without attention", f"{self.heads}", hint))
         if self.memory == "split" and self.hidden % 2:
             hint = "Choose an even width."
             raise ConfigError(
                 error_message("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
             )
 
+    @property
+    def encoding(self) -> Mechanism:
+        """The mechanism of a Transformer encoder's attentions."""
+        return attention_of_its_own(Mechanism(), "encoder", self.encoder_score, self.encoder_normalizer)
+
     def _check_encoder(self) -> None:
         if self.encoder == "transformer":
             check_heads("embedding", self.embedding, self.encoder_heads, "encoder_heads")
+            check_positions(self.positions or "sinusoidal", self.encoding, self.embedding // self.encoder_heads)
             if self.memory == "split" and self.embedding % 2:
                 expected = "an even width, to split into keys and values"
                 raise ConfigError(
                     error_message("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
                 )
-        elif self.window is not None:
-            hint = "A window narrows self-attention, which is in a Transformer: add --encoder transformer, or omit it."
-            raise ConfigError(error_message("model.window", "none for recurrent models", f"{self.window}", hint))
+            return
+        for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
+            if (given := getattr(self, name)) is not None:
+                hint = "It belongs to self-attention: add --encoder transformer, use --model transformer, or omit it."
+                expected = "no such setting of a recurrent encoder"
+                raise ConfigError(error_message(f"model.{name}", expected, f'"{given}"', hint))
 
 
 class RecurrentState(NamedTuple):
@@ -120,7 +152,8 @@ class RecurrentState(NamedTuple):
         lengths: real source positions, (B,); None where there is no padding.
         summary: the encoder's last states, (B, V): the context where there is no attention.
         session: keeps packed weights and the loop over the keys; None to keep nothing.
-        alignment: the weights of the last step, (B, S), if the score reads them.
+        alignment: the weights of the last step, (B, S) or (B, H, S), if the score reads them.
+        features: the source's features, if they are a second source; as many rows as `keys`.
     """
 
     hidden: Hidden
@@ -130,10 +163,11 @@ class RecurrentState(NamedTuple):
     summary: Tensor
     session: Session | None = None
     alignment: Tensor | None = None
+    features: SomeMemory | None = None
 
 
 @final
-class RecurrentTranslator(nn.Module):
+class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     """An encoder, bidirectional or a Transformer's, and a recurrent decoder that attends to it in every step.
 
     With s the state of the decoder's last layer, h_j the encoder's at j and y the last token, Bahdanau's wiring is
@@ -144,13 +178,15 @@ class RecurrentTranslator(nn.Module):
 
         s_t = cell(s_{t−1}, y_{t−1}),      c_t = Σ_j softmax_j(score(s_t, h_j)) h_j;
 
-    both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])). Softmax stands for any normalizer.
+    both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])). Softmax stands for any normalizer. With
+    separate features, c_t is the context of the source and that of the features, one behind the other.
 
     Args:
         config: its sizes.
 
     Source: Bahdanau et al. 2015, section 3 and appendix A; Luong et al. 2015, section 3, eq. 5; split states Daniluk
-        et al. 2017, "Frustratingly Short Attention Spans", eq. 6 to 9; without attention Cho et al. 2014, section 2.
+        et al. 2017, "Frustratingly Short Attention Spans", eq. 6 to 9; without attention Cho et al. 2014, section 2;
+        two sources Zoph and Knight 2016, "Multi-Source Neural Translation", section 4.
 
     Example:
         >>> model = RecurrentTranslator(RecurrentConfig(size=20, embedding=8, hidden=8, attention=8))
@@ -164,26 +200,32 @@ class RecurrentTranslator(nn.Module):
         self.config = config
         width, hidden = config.embedding, config.hidden
         self.embed = nn.Embedding(config.size, width)
+        self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
         self.encoder = _encoder(config)
         states = width if config.encoder == "transformer" else 2 * hidden
         self.bridge = Linear(states, hidden)
         memory = states // 2 if config.memory == "split" else states
-        one = config.attends and config.heads == 1
+        located = config.score == LOCATION and config.heads > 1
+        one = located or (config.attends and config.heads == 1)
         # Dot products and distances need equal widths: the memory is then projected to the state's width.
         self.narrow = Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
         key_width = memory if self.narrow is None else hidden
         self.score = _score(config, key_width) if one else None
-        normalizer = config.normalizer_part() if one else None
+        normalizer = config.normalizer_part(config.heads if located else None) if one else None
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
+        self.features_attention = _features_attention(config)
         also: Also | None = "weights" if config.score == LOCATION else None
         self.attention = Attention(normalizer=fixed, also=also) if one else None
-        several = config.attends and config.heads > 1
+        self.head_values = Linear(memory, hidden) if located else None
+        self.head_output = Linear(hidden, hidden) if located else None
+        several = config.attends and config.heads > 1 and not located
         self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
         parts = gates(config.cell)
         self.from_embedding = Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
-        value = memory if one else hidden if several else states
+        value = hidden if several or located else memory if one else states
+        value += 0 if self.features_attention is None else hidden
         self.from_context = Linear(value, parts * hidden, bias=False) if early else None
         self.from_hidden = Linear(hidden, parts * hidden)
         self.above = nn.ModuleList(
@@ -202,6 +244,11 @@ class RecurrentTranslator(nn.Module):
         return self.config.embedding, states // 2 if self.config.memory == "split" else states
 
     @property
+    def source_embedding(self) -> nn.Embedding:
+        """The embedding of source tokens."""
+        return self.embed if self.embed_source is None else self.embed_source
+
+    @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source, or None."""
         if self.multihead is not None:
@@ -213,75 +260,30 @@ class RecurrentTranslator(nn.Module):
 
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1.
         """
-        hidden = self.config.hidden
-        for name, parameter in self.named_parameters():
-            recurrent = "_hh_" in name or "from_hidden" in name
-            if name.startswith(("score.", "normalizer.", "multihead.", "encoder.blocks.", "encoder.norm.")):
-                continue
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                if recurrent and self.config.cell == "lstm":
-                    nn.init.ones_(parameter.data[hidden : 2 * hidden])
-            elif recurrent:
-                for block in parameter.data.split(hidden):  # type: ignore[no-untyped-call]
-                    nn.init.orthogonal_(block)
-            else:
-                nn.init.xavier_uniform_(parameter)
-        nn.init.normal_(self.embed.weight, std=self.config.embedding**-0.5)
+        others = ("score.", "normalizer.", "multihead.", "features_attention.", "encoder.blocks.", "encoder.norm.")
+        own = ((name, parameter) for name, parameter in self.named_parameters() if not name.startswith(others))
+        initialize_cells(own, self.config.hidden, open_forget_gate=self.config.cell == "lstm")
+        initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
         if self.config.tied:
             self.output.weight = self.embed.weight
 
-    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """Predict each next target token, given the ones before it.
-
-        Args:
-            source: token ids (B, S), int64; entries at or after a row's length are never read.
-            source_lengths: (B,), int64.
-            target: token ids (B, T): the begin token first.
-
-        Returns:
-            Logits, (B, T, N).
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        logits: Tensor = self.output(self.states(source, source_lengths, target))
-        return logits
-
-    def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """Return the inputs of the output layer for each next target token: arguments as for `forward`, (B, T, E)."""
-        state = self.start(source, source_lengths)
-        check_target(target, source.shape[0], self.config.size)
-        return self.advance(target, state)[0]
-
-    def start(self, source: Tensor, lengths: Tensor) -> RecurrentState:
-        """Encode the source.
-
-        Args:
-            source: token ids (B, S), int64.
-            lengths: (B,), int64, from 0 to S.
-
-        Returns:
-            The state before the first step.
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        return self.read(source, lengths)[0]
-
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> RecurrentState:
-        """As `start`; the session keeps packed weights and the loop over the keys, here and in later steps."""
-        return self.read(source, lengths, session)[0]
-
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[RecurrentState, Tensor]:
-        """As `start` or `start_in`, and the encoder's states (B, S, V)."""
-        ids, real = clean_source(source, lengths, self.config.size)
-        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
+        """Like `start` or `start_in`, but also return the encoder's states (B, S, V)."""
+        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        self.rows.begin(ids)
+        embedded, features = self.source_embedding(ids), None
+        if self.features_attention is not None:
+            assert self.config.features_mark is not None
+            lengths, seen = split_source(ids, lengths, self.config.features_mark)
+            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+            # Features are a set: they have no positions, and no encoder beyond their embedding.
+            found = self.features_attention.project_memory(self.dropout(embedded), session=session)
+            features = SomeMemory(found, seen)
         padded = padding_of(lengths, real)
         if isinstance(self.encoder, SelfAttentionEncoder):
-            states, summary = self.encoder(self.embed(ids), lengths, padded, session)
+            states, summary = self.encoder(embedded, lengths, padded, session)
         else:
-            states, last = recurrence.run(self.encoder, self.dropout(self.embed(ids)), lengths, session)
+            states, last = recurrence.run(self.encoder, self.dropout(embedded), lengths, session)
             summary = torch.where(lengths[:, None] > 0, torch.cat([last[-2], last[-1]], -1), 0)
         values = self.dropout(torch.where(real[..., None], states, 0))
         keys, values = self._split(values) if self.config.memory == "split" else (values, values)
@@ -291,11 +293,12 @@ class RecurrentTranslator(nn.Module):
             keys, values = memory.key, memory.value
         keys = keys if self.narrow is None else apply_layer(self.narrow, keys, session)
         keys = keys if self.score is None else self.score.project_key(keys, session)
-        # The state keeps the parameters' precision under autocast: it is added to at every step.
-        first = torch.tanh(self.bridge(summary)).to(self.bridge.weight.dtype)
-        hidden = hidden_of(self.config.cell, first) * self.config.decoder_layers
+        if self.head_values is not None:
+            by_head = apply_layer(self.head_values, values, session)
+            values = by_head.view(*by_head.shape[:2], self.config.heads, -1).transpose(1, 2)
+        hidden = first_hidden(self.config.cell, self.bridge, summary) * self.config.decoder_layers
         alignment = self.score.first_alignment(keys) if isinstance(self.score, LocationScore) else None
-        return RecurrentState(hidden, keys, values, padded, summary, session, alignment), read
+        return RecurrentState(hidden, keys, values, padded, summary, session, alignment, features), read
 
     def _split(self, states_BSV: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, S, V/2): half of the states, of each direction's where there are two."""
@@ -305,29 +308,8 @@ class RecurrentTranslator(nn.Module):
         ahead_key, ahead_value, back_key, back_value = states_BSV.chunk(4, -1)
         return torch.cat([ahead_key, back_key], -1), torch.cat([ahead_value, back_value], -1)
 
-    def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Read the newest token of each row and predict the next one.
-
-        Args:
-            tokens: ids (B,), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            Scores (B, N), and the state that includes `tokens`.
-        """
-        h_B1E, state = self.advance(tokens[:, None], state)
-        return apply_layer(self.output, h_B1E, state.session)[:, 0], state
-
     def advance(self, target: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Return the inputs of the output layer after each of some target tokens.
-
-        Args:
-            target: ids (B, T), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            (B, T, embedding), and the state that includes the tokens.
-        """
+        """Return the output layer's input for each target token (B, T, E), and the state after the last."""
         y_BTE = self.dropout(self.embed(target))
         s_BTM, c_BTV, after = self._run(y_BTE, state)
         deep = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
@@ -364,13 +346,15 @@ class RecurrentTranslator(nn.Module):
         lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
         keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
         alignment = None if state.alignment is None else state.alignment.index_select(0, rows)
-        return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment)
+        features = None if state.features is None else state.features.select(sources)
+        return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment, features)
 
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """States (B, T, M), contexts (B, T, V) and the state after. What needs no loop over time stays outside it."""
         inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
         looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
-        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), looks)
+        read = self._reads(looks, state)
+        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), read)
         kept = kept_weight(state.session, self.from_hidden)
         from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
@@ -384,7 +368,7 @@ class RecurrentTranslator(nn.Module):
             hidden = step(given, hidden)
             states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
-        c_BTV = torch.cat(contexts, 1) if contexts else looks(s_BTM)
+        c_BTV = torch.cat(contexts, 1) if contexts else read(s_BTM)
         alignment = looks.alignment if isinstance(looks, LocationSteps) else None
         return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
@@ -408,13 +392,20 @@ class RecurrentTranslator(nn.Module):
         if attend is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
 
-        def look(s_BTM: Tensor) -> Tensor:
-            # Rows that share a source are queries of one attention: its memory need not be repeated.
-            sources = state.keys.shape[0]
-            together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
-            return attend(together).reshape(*s_BTM.shape[:2], -1)
+        return lambda s_BTM: _by_source(attend, s_BTM, state.keys.shape[0])
 
-        return look
+    def _reads(self, looks: Callable[[Tensor], Tensor], state: RecurrentState) -> Callable[[Tensor], Tensor]:
+        """Return the contexts (B, T, V) of states (B, T, M), those of features behind those of the source."""
+        layer, features, session = self.features_attention, state.features, state.session
+        if (output := self.head_output) is not None:
+            looks = _joined(looks, output, session)
+        if layer is None or features is None:
+            return looks
+
+        def attend(s: Tensor) -> Tensor:
+            return layer.attend(layer.project_query(s, session), features.memory, mask=features.mask, session=session)
+
+        return lambda s_BTM: torch.cat([looks(s_BTM), _by_source(attend, s_BTM, len(features.seen))], -1)
 
     def _located(self, score: LocationScore, state: RecurrentState) -> LocationSteps:
         assert self.attention is not None
@@ -443,7 +434,28 @@ class RecurrentTranslator(nn.Module):
         return [layer for layer in self.above if isinstance(layer, LayerAbove)]
 
 
+def _joined(looks: Callable[[Tensor], Tensor], output: Linear, session: Session | None) -> Callable[[Tensor], Tensor]:
+    """Mix the contexts of all heads, (B, H, T, V/H) to (B, T, V)."""
+    return lambda s_BTM: apply_layer(output, looks(s_BTM).transpose(1, 2).flatten(2), session)
+
+
+def _by_source(attend: Callable[[Tensor], Tensor], s_BTM: Tensor, sources: int) -> Tensor:
+    """Attend once for all rows that share a source: their states are its queries, and its memory is not repeated."""
+    together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
+    return attend(together).reshape(*s_BTM.shape[:2], -1)
+
+
+def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
+    if config.features_mark is None:
+        return None
+    # A location is a place in the source: features have none.
+    mechanism = Mechanism(score="additive") if config.score == LOCATION else config
+    return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
+
+
 def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationScore:
+    if config.score == LOCATION and config.heads > 1:
+        return LocationScore(config.hidden, key_width, config.hidden // config.heads, heads=config.heads)
     if config.score == LOCATION:
         return LocationScore(config.hidden, key_width, config.attention)
     return config.score_module(config.hidden, key_width, hidden=config.attention)
@@ -452,8 +464,15 @@ def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationSco
 def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
     width, layers = config.embedding, config.encoder_layers
     if config.encoder == "transformer":
-        mechanism, reach = Mechanism(), config.window
-        return SelfAttentionEncoder(width, config.encoder_heads, layers, mechanism, reach=reach, dropout=config.dropout)
+        return SelfAttentionEncoder(
+            width,
+            config.encoder_heads,
+            layers,
+            config.encoding,
+            positions=config.positions or "sinusoidal",
+            reach=config.window,
+            dropout=config.dropout,
+        )
     layer: nn.RNNBase = CELLS[config.encoder or config.cell](
         width, config.hidden, layers, batch_first=True, bidirectional=True
     )

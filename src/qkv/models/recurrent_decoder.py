@@ -3,20 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, final
 
-import torch
 from torch import Tensor, nn
 
 from qkv.linalg.matmul import Linear
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
-from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, stacked, top
-from qkv.models.checks import check_config, check_heads, check_target
+from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
+from qkv.models.checks import check_config, check_heads
+from qkv.models.first_weights import initialize_cells
+from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.recurrent.repeated import Repeated
-from qkv.nn.scores import xavier_uniform
 
 
 @final
@@ -75,7 +74,7 @@ class RecurrentDecoderState(NamedTuple):
 
 
 @final
-class RecurrentLanguageModel(nn.Module):
+class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
     """s_t = cell(s_{t−1}, y_t), c_t = attention(s_t; s_1, …, s_t), p(y_{t+1}) = softmax(W_o norm(s_t + c_t)).
 
     Args:
@@ -84,6 +83,7 @@ class RecurrentLanguageModel(nn.Module):
     Source: Daniluk et al. 2017, "Frustratingly Short Attention Spans in Neural Language Modeling", section 2.1.
 
     Example:
+        >>> import torch
         >>> model = RecurrentLanguageModel(RecurrentDecoderConfig(size=20, width=16, heads=2)).eval()
         >>> tokens = torch.randint(4, 20, (2, 6))
         >>> first, state = model.read(tokens[:, :4])
@@ -115,64 +115,25 @@ class RecurrentLanguageModel(nn.Module):
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1. The attention initializes its own.
         """
         width = self.config.width
-        for name, parameter in self.named_parameters():
-            if not name.startswith(("from_", "above.")):
-                continue
-            recurrent = "from_hidden" in name
-            if parameter.ndim < 2:
-                nn.init.zeros_(parameter)
-                if recurrent and self.config.cell == "lstm":
-                    nn.init.ones_(parameter.data[width : 2 * width])
-                continue
-            for block in parameter.data.split(width):  # type: ignore[no-untyped-call]
-                nn.init.orthogonal_(block) if recurrent else xavier_uniform(block)
+        own = (each for each in self.named_parameters() if each[0].startswith(("from_", "above.")))
+        initialize_cells(own, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
         nn.init.normal_(self.embed.weight, std=width**-0.5)
         if self.config.tied:
             self.output.weight = self.embed.weight
         else:
             nn.init.normal_(self.output.weight, std=width**-0.5)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Predict the token after each one.
+    def begin(self, tokens: Tensor) -> RecurrentDecoderState:
+        """Return the initial state for a batch of tokens (B, T)."""
+        self.rows.begin(tokens)
+        zero = self.embed.weight.new_zeros(tokens.shape[0], self.config.width)
+        return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0)
 
-        Args:
-            tokens: ids (B, T), int64.
-
-        Returns:
-            Logits, (B, T, N).
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        return self.read(tokens)[0]
-
-    def read(self, tokens: Tensor, state: RecurrentDecoderState | None = None) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read tokens that follow those of a state, and predict the one after each of them.
-
-        Args:
-            tokens: ids (B, T), int64.
-            state: state after the previous tokens; None initially.
-
-        Returns:
-            Scores (B, T, N), and the state that includes `tokens`.
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        states, after = self.advance(tokens, state)
-        logits: Tensor = self.output(states)
-        return logits, after
-
-    def advance(
-        self, tokens: Tensor, state: RecurrentDecoderState | None = None
-    ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Like `read`, but return the inputs of the output layer, (B, T, M)."""
-        check_target(tokens, tokens.shape[0], self.config.size)
-        if state is None:
-            self.rows(torch.arange(tokens.shape[0], device=tokens.device), start=True)
-            zero = self.embed.weight.new_zeros(tokens.shape[0], self.config.width)
-            state = RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0)
-        s_BTM, hidden = self._run(self.dropout(self.embed(tokens)), state.hidden)
+    def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
+        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
+        inputs = self.from_embedding(self.dropout(self.embed(tokens)))
+        above = [layer for layer in self.above if isinstance(layer, LayerAbove)]
+        s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden, above)
         s_BTM, past = self.dropout(s_BTM), state.past
         update: Tensor | None = None
         if self.self_attention is not None:
@@ -183,36 +144,11 @@ class RecurrentLanguageModel(nn.Module):
         h_BTM: Tensor = self.norm(s_BTM if update is None else s_BTM + self.dropout(update))
         return self.dropout(h_BTM), RecurrentDecoderState(hidden, past, state.position + tokens.shape[1])
 
-    def step(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read the newest token of each row and predict the next one.
-
-        Args:
-            tokens: ids (B,), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            Scores (B, N), and the state that includes `tokens`.
-        """
-        logits, after = self.read(tokens[:, None], state)
-        return logits[:, 0], after
-
     def select(self, state: RecurrentDecoderState, rows: Tensor) -> RecurrentDecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         hidden = tuple(part.index_select(0, rows) for part in state.hidden)
         return RecurrentDecoderState(hidden, None if state.past is None else state.past.select(rows), state.position)
-
-    def _run(self, x_BTM: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """The states (B, T, M) of the last layer, and the last states of all layers."""
-        inputs = self.from_embedding(x_BTM).unbind(1)
-        again = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), None)
-        above = [layer for layer in self.above if isinstance(layer, LayerAbove)]
-        step = stacked(self.config.cell, again, above, len(inputs), None)
-        states = []
-        for given in inputs:
-            hidden = step(given, hidden)
-            states.append(top(self.config.cell, hidden))
-        return torch.stack(states, 1), hidden
 
     def _mask(self, new: int, known: int) -> Mask | None:
         """Return the mask of the new positions, which are the last of all cached ones."""

@@ -6,9 +6,13 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError("kernel regression needs scikit-learn; in the checkout: pip install '.[regression]'") from error
 
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import attention

@@ -7,16 +7,28 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.matmul import Linear
 from qkv.linalg.session import Session
-from qkv.models.checks import check_config, check_heads, check_target, clean_source, expect_attention, padding_of
-from qkv.models.encoders import RecurrentEncoder, near
+from qkv.models.checks import (
+    attention_of_its_own,
+    check_config,
+    check_heads,
+    check_positions,
+    clean_source,
+    expect_attention,
+    expect_unbounded,
+    padding_of,
+)
+from qkv.models.decoder import attended_positions
+from qkv.models.encoder_decoder import EncoderDecoder
+from qkv.models.encoders import RecurrentEncoder, near, placed
+from qkv.models.first_weights import initialize_embeddings
+from qkv.models.second_source import split_source
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import Mechanism
-from qkv.nn.positions import sinusoidal
 
 
 @final
@@ -25,7 +37,7 @@ class TransformerConfig(Mechanism):
     """The sizes of an encoder-decoder with a Transformer decoder; the mechanism is that of every attention.
 
     Args:
-        size: size of the shared vocabulary.
+        size: size of the vocabulary.
         width: M.
         heads: heads of every attention.
         feed_forward: the hidden width of feed-forward layers.
@@ -37,9 +49,13 @@ class TransformerConfig(Mechanism):
         copy: whether and how words are copied from the source: see `qkv.nn.CopyHead`.
         encoder: "transformer", or a bidirectional "gru", "lstm" or "rnn"; None for "transformer".
         cross_score, cross_normalizer: of the attention to the source, where it differs from the self-attentions.
-        positions: how positions are encoded; "none" leaves only the causal mask.
+        positions: how positions are encoded: added to the embeddings ("sinusoidal"), or in every self-attention; "none"
+            leaves only the causal mask.
         window: how many positions self-attention sees: earlier ones in the decoder, in the encoder to either side; None
             for all.
+        source_size: size of the vocabulary of sources, if it is another one.
+        features_mark: the id behind which a source has features, a second source with an attention of its own in each
+            decoder block; None if there is none.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, heads do not divide the width, or a dropout is outside
@@ -60,25 +76,29 @@ class TransformerConfig(Mechanism):
     encoder: Literal["transformer", "gru", "lstm", "rnn"] | None = None
     cross_score: str | None = None
     cross_normalizer: str | None = None
-    positions: Literal["sinusoidal", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     window: int | None = None
+    source_size: int | None = None
+    features_mark: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        expect_unbounded(self.positions)
         check_config(self)
         expect_attention(self.score)
         check_heads("width", self.width, self.heads)
+        check_positions(self.positions, self, self.width // self.heads)
         if self.encoder == "transformer":
             object.__setattr__(self, "encoder", None)
         if self.encoder is not None and self.width % 2:
             hint = "Each direction has half of it."
             raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
-        expect_attention(self.cross.score)
+        assert self.cross.attends
 
     @property
     def cross(self) -> Mechanism:
         """The mechanism of the attention to the source."""
-        return self.replaced(self.cross_score, self.cross_normalizer)
+        return attention_of_its_own(self, "cross", self.cross_score, self.cross_normalizer)
 
 
 class TransformerState(NamedTuple):
@@ -91,6 +111,7 @@ class TransformerState(NamedTuple):
         seen: after `fork`, which of the keys kept for a source each of its W futures continues: bool (B/W, W, K). All
             of a source's futures keep their keys side by side, so that a beam copies none when it drops one of them.
         session: keeps packed weights and memory for the steps; None to keep nothing.
+        parted: the position of `fork`, from which on each source has W keys of every position.
     """
 
     caches: tuple[DecoderCache, ...]
@@ -98,10 +119,11 @@ class TransformerState(NamedTuple):
     position: int
     seen: Tensor | None = None
     session: Session | None = None
+    parted: int = 0
 
 
 @final
-class TransformerTranslator(nn.Module):
+class TransformerTranslator(EncoderDecoder[TransformerState]):
     """A stack of encoder blocks over the source, and a stack of decoder blocks over the target that attend to it.
 
     Args:
@@ -120,6 +142,7 @@ class TransformerTranslator(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.size, config.width)
+        self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, config.width)
         self.rows = Rows()
         self.encoder = _encoder(config)
         self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_layers))
@@ -136,95 +159,48 @@ class TransformerTranslator(nn.Module):
         return self.config.width, self.config.width
 
     @property
+    def source_embedding(self) -> nn.Embedding:
+        """The embedding of source tokens."""
+        return self.embed if self.embed_source is None else self.embed_source
+
+    @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source: that of the last block."""
         return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
 
     def reset_parameters(self) -> None:
         """Initialize embedding and output; blocks initialize their own parameters."""
-        nn.init.normal_(self.embed.weight, std=self.config.width**-0.5)
+        initialize_embeddings(self.config.width**-0.5, self.embed, self.embed_source)
         nn.init.zeros_(self.output.bias)
         if self.config.tied:
             self.output.weight = self.embed.weight
         else:
             nn.init.xavier_uniform_(self.output.weight)
 
-    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """Predict each next target token, given the ones before it.
-
-        Args:
-            source: token ids (B, S), int64; entries at or after a row's length are never read.
-            source_lengths: (B,), int64.
-            target: token ids (B, T): the begin token first.
-
-        Returns:
-            Logits, (B, T, N).
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        logits: Tensor = self.output(self.states(source, source_lengths, target))
-        return logits
-
-    def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """Return the inputs of the output layer for each next target token: arguments as for `forward`, (B, T, M)."""
-        state = self.start(source, source_lengths)
-        check_target(target, source.shape[0], self.config.size)
-        return self.advance(target, state)[0]
-
-    def start(self, source: Tensor, lengths: Tensor) -> TransformerState:
-        """Encode the source.
-
-        Args:
-            source: token ids (B, S), int64.
-            lengths: (B,), int64, from 0 to S.
-
-        Returns:
-            The state before the first step.
-
-        Raises:
-            ShapeError: a shape, dtype or id is wrong.
-        """
-        return self.read(source, lengths)[0]
-
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> TransformerState:
-        """As `start`; the session keeps packed weights and memory, here and in later steps."""
-        return self.read(source, lengths, session)[0]
-
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[TransformerState, Tensor]:
-        """As `start` or `start_in`, and the encoder's states (B, S, M)."""
-        memory, padded = self._encode(source, lengths, session)
-        caches = tuple(block.begin(memory, session) for block in self._decoder_blocks())
+        """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
+        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        self.rows.begin(ids)
+        second = None
+        if self.config.features_mark is not None:
+            lengths, seen = split_source(ids, lengths, self.config.features_mark)
+            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+            # Features are a set: they have no positions.
+            second = self.dropout(self.source_embedding(ids) * self.config.width**0.5), seen
+        padded = padding_of(lengths, real)
+        memory = self._encode(ids, lengths, padded, session)
+        caches = tuple(block.begin(memory, session, second) for block in self._decoder_blocks())
         return TransformerState(caches, padded, 0, session=session), memory
 
-    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """Read the newest token of each row and predict the next one.
-
-        Args:
-            tokens: ids (B,), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            Scores (B, N), and the state that includes `tokens`.
-        """
-        h_B1M, state = self.advance(tokens[:, None], state)
-        return apply_layer(self.output, h_B1M, state.session)[:, 0], state
-
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
-        """Return the inputs of the output layer after each of some target tokens.
-
-        Args:
-            target: ids (B, T), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            (B, T, M), and the state that includes the tokens.
-        """
-        x_BTM, seen = self._embed(target, state.position), state.seen
+        """Return the output layer's input for each target token (B, T, M), and the state after the last."""
+        x_BTM, seen = self._embed(self.embed, target, state.position), state.seen
         if seen is not None:
             seen = _with_themselves(seen)
             x_BTM = x_BTM.view(*seen.shape[:2], -1)
-        x_BTM, caches = steps(self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen, state.session)
+        x_BTM, caches = steps(
+            self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen, state.session, state.parted
+        )
         h_BTM: Tensor = self.decoder_norm(x_BTM)
         after = state._replace(caches=caches, position=state.position + target.shape[1], seen=seen)
         return h_BTM.view(*target.shape, -1), after
@@ -237,7 +213,7 @@ class TransformerTranslator(nn.Module):
         """Select rows, and repeat each `width` times; the adjacent copies share their source and their past."""
         self.rows(rows.repeat_interleave(width))
         seen = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
-        return _of_sources(state, rows)._replace(seen=seen)
+        return _of_sources(state, rows)._replace(seen=seen, parted=state.position)
 
     def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Select rows of a forked state, in groups that share a source."""
@@ -248,27 +224,19 @@ class TransformerTranslator(nn.Module):
             state = _of_sources(state, rows[::width] // width)
         return state._replace(seen=seen)
 
-    def _encode(self, source: Tensor, lengths: Tensor, session: Session | None) -> tuple[Tensor, Tensor | None]:
-        ids, real = clean_source(source, lengths, self.config.size)
-        self.rows(torch.arange(ids.shape[0], device=ids.device), start=True)
-        padded = padding_of(lengths, real)
+    def _encode(self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: Session | None = None) -> Tensor:
+        """Return the encoder\'s states (B, S, M) of ids (B, S); `padded` is `lengths`, or None without padding."""
         if isinstance(self.encoder, RecurrentEncoder):
-            x_BSM = self.dropout(self.encoder(self.dropout(self.embed(ids)), lengths, session))
+            x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
         else:
-            x_BSM, mask = self._embed(ids, 0), near(padded, self.config.window)
+            x_BSM, mask = self._embed(self.source_embedding, ids, 0), near(padded, self.config.window)
             for block in self.encoder:
                 x_BSM = block(x_BSM, mask, session)
         memory: Tensor = self.encoder_norm(x_BSM)
-        return memory, padded
+        return memory
 
-    def _embed(self, tokens: Tensor, start: int) -> Tensor:
-        width = self.config.width
-        x = self.embed(tokens) * width**0.5
-        if self.config.positions == "none":
-            placed: Tensor = self.dropout(x)
-            return placed
-        position = sinusoidal(tokens.shape[1], width, start=start, device=x.device, dtype=x.dtype)
-        embedded: Tensor = self.dropout(x + position)
+    def _embed(self, embed: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
+        embedded: Tensor = self.dropout(placed(embed(tokens), self.config.positions, start))
         return embedded
 
     def _decoder_blocks(self) -> list[DecoderBlock]:
@@ -304,6 +272,7 @@ def _encoder_block(config: TransformerConfig) -> EncoderBlock:
         attention_dropout=config.attention_dropout,
         score=config,
         norm_first=config.norm_first,
+        positions=attended_positions(config.positions, config.heads),
     )
 
 
@@ -318,4 +287,6 @@ def _decoder_block(config: TransformerConfig) -> DecoderBlock:
         norm_first=config.norm_first,
         cross=config.cross,
         reach=config.window,
+        positions=attended_positions(config.positions, config.heads),
+        second=config.features_mark is not None,
     )

@@ -6,22 +6,25 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.nn.attention import Attention
-    from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias, build_bias
+    from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias, build_bias
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.causal import CausalBlock
     from qkv.nn.copy import Copyable, CopyHead
     from qkv.nn.decoding.cache import Memory, Rows
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
+    from qkv.nn.gated import GatedFeedForward
     from qkv.nn.location import LocationScore, LocationSteps
     from qkv.nn.mechanism import Mechanism
     from qkv.nn.monotonic import FirstOrder, MonotonicJumps, MonotonicScores, Transitions, ZerothOrder
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
+    from qkv.nn.norms import RMSNorm
     from qkv.nn.pointer import Pointer
     from qkv.nn.pooling import Pool
-    from qkv.nn.positions import PositionEmbedding, Rotary, rotary, sinusoidal
+    from qkv.nn.positions import PositionEmbedding, RopeScaling, Rotary, rotary, sinusoidal
+    from qkv.nn.pytorch import TorchMultiheadAttention
     from qkv.nn.recurrent.lower import RecurrentSelfAttention
     from qkv.nn.scores import (
         AdditiveScore,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
         ScoreModule,
         build_score,
     )
+    from qkv.nn.stack_block import NormParts, StackBlock
 
 __all__ = [
     "AdditiveScore",
@@ -41,6 +45,7 @@ __all__ = [
     "Attention",
     "BiasModule",
     "BilinearScore",
+    "BucketedBias",
     "CausalBlock",
     "ConcatScore",
     "CopyHead",
@@ -54,6 +59,7 @@ __all__ = [
     "FeedForward",
     "FirstOrder",
     "FixedScore",
+    "GatedFeedForward",
     "KernelScore",
     "LearnedEntmax",
     "LearnedScore",
@@ -66,18 +72,23 @@ __all__ = [
     "MonotonicScores",
     "MultiHeadAttention",
     "NonLocalBlock",
+    "NormParts",
     "NormalizerModule",
     "Pointer",
     "Pool",
     "PositionEmbedding",
+    "RMSNorm",
     "RecurrentSelfAttention",
     "RelativeBias",
     "Residual",
+    "RopeScaling",
     "Rotary",
     "Rows",
     "ScaledDotScore",
     "ScoreModule",
     "SinkSoftmax",
+    "StackBlock",
+    "TorchMultiheadAttention",
     "Transitions",
     "ZerothOrder",
     "build_bias",
@@ -94,6 +105,7 @@ __getattr__ = lazy(
         "Attention": "qkv.nn.attention",
         "BiasModule": "qkv.nn.biases",
         "BilinearScore": "qkv.nn.scores",
+        "BucketedBias": "qkv.nn.biases",
         "CausalBlock": "qkv.nn.causal",
         "ConcatScore": "qkv.nn.distance_scores",
         "CopyHead": "qkv.nn.copy",
@@ -107,6 +119,7 @@ __getattr__ = lazy(
         "FeedForward": "qkv.nn.blocks",
         "FirstOrder": "qkv.nn.monotonic",
         "FixedScore": "qkv.nn.scores",
+        "GatedFeedForward": "qkv.nn.gated",
         "KernelScore": "qkv.nn.distance_scores",
         "LearnedEntmax": "qkv.nn.normalizers",
         "LearnedScore": "qkv.nn.scores",
@@ -119,18 +132,23 @@ __getattr__ = lazy(
         "MonotonicScores": "qkv.nn.monotonic",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
+        "NormParts": "qkv.nn.stack_block",
         "NormalizerModule": "qkv.nn.normalizers",
         "Pointer": "qkv.nn.pointer",
         "Pool": "qkv.nn.pooling",
         "PositionEmbedding": "qkv.nn.positions",
+        "RMSNorm": "qkv.nn.norms",
         "RecurrentSelfAttention": "qkv.nn.recurrent.lower",
         "RelativeBias": "qkv.nn.biases",
         "Residual": "qkv.nn.blocks",
+        "RopeScaling": "qkv.nn.positions",
         "Rotary": "qkv.nn.positions",
         "Rows": "qkv.nn.decoding.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "SinkSoftmax": "qkv.nn.normalizers",
+        "StackBlock": "qkv.nn.stack_block",
+        "TorchMultiheadAttention": "qkv.nn.pytorch",
         "Transitions": "qkv.nn.monotonic",
         "ZerothOrder": "qkv.nn.monotonic",
         "build_bias": "qkv.nn.biases",

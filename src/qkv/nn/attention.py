@@ -16,6 +16,8 @@ from qkv.normalizers.kinds import as_normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 
+SEAM = "qkv_attention"
+"""The name of the `Attention` that another library's module has as a child."""
 _SCALED_DOT = ScaledDot()
 Also = Literal["weights", "state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(

@@ -1,5 +1,6 @@
-"""Position biases as modules that own the parameters: ALiBi, and learned relative biases."""
+"""Position biases as modules that own the parameters: ALiBi, and learned relative biases, plain and in buckets."""
 
+import math
 from abc import abstractmethod
 from typing import final
 
@@ -98,6 +99,57 @@ class RelativeBias(BiasModule):
     def value(self, offset: int = 0) -> Bias:
         """Build the relative bias with the current table."""
         return relative(self.table, offset=offset)
+
+
+_FARTHEST = 1 << 20
+"""Largest distance with a bucket of its own: the table of distances is twice as long."""
+
+
+@final
+class BucketedBias(BiasModule):
+    """A learned number for each bucket of distances: the near ones each their own, farther ones by their logarithm.
+
+    Args:
+        buckets: the number of buckets, of both directions together.
+        farthest: distances from this on share the last bucket.
+        heads: H.
+        causal: whether all buckets are for earlier keys; else half of them for each side.
+
+    Raises:
+        ConfigError: there are too few buckets, or the farthest distance is not beyond the near ones.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        section 2.1.
+
+    Example:
+        >>> BucketedBias(8, 16, heads=2).bucket_of(torch.tensor([-20, -2, -1, 0, 1, 2, 20]))
+        tensor([3, 2, 1, 0, 5, 6, 7])
+    """
+
+    def __init__(self, buckets: int, farthest: int, heads: int, *, causal: bool = False) -> None:
+        super().__init__()
+        side = buckets if causal else buckets // 2
+        if side < 2 or not side // 2 < farthest <= _FARTHEST:
+            expected = (
+                f"at least {2 if causal else 4} buckets, and a distance beyond half of a side's, to {_FARTHEST:,}"
+            )
+            hint = "T5 has 32 buckets to distance 128."
+            raise ConfigError(error_message("buckets", expected, f"{buckets} and {farthest}", hint))
+        self.side, self.farthest, self.causal = side, farthest, causal
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def bucket_of(self, distance: Tensor) -> Tensor:
+        """Return the bucket of each distance j − i, int64."""
+        near, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
+        # In float32, as in the source: the bucket of a distance on an edge depends on the rounding.
+        grown = torch.log(length.clamp(min=1).float() / near) / math.log(self.farthest / near) * (self.side - near)
+        bucket = torch.where(length < near, length, (near + grown.long()).clamp(max=self.side - 1))
+        return bucket if self.causal else bucket + (distance > 0) * self.side
+
+    def value(self, offset: int = 0) -> Bias:
+        """Build the relative bias with the current numbers."""
+        distance = torch.arange(-self.farthest, self.farthest + 1, device=self.weight.device)
+        return relative(self.weight[self.bucket_of(distance)].T, offset=offset)
 
 
 def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:

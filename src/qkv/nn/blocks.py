@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,20 +14,39 @@ from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.nn.biases import BiasModule
-from qkv.nn.decoding.cache import Memory
+from qkv.nn.decoding.cache import Memory, SomeMemory
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import Rotary
 from qkv.nn.scores import xavier_uniform
 
-Activation = Literal["relu", "gelu", "squared_relu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     # In place: nothing else reads the previous layer's output.
     "relu": F.relu_,
     "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
     "squared_relu": lambda x: F.relu_(x).square(),
 }
+
+
+def activation_of(name: str) -> Callable[[Tensor], Tensor]:
+    """Return an activation by name; it may write into its argument.
+
+    Raises:
+        ConfigError: the name is unknown.
+
+    Example:
+        >>> import torch
+        >>> activation_of("squared_relu")(torch.tensor([-1.0, 2.0]))
+        tensor([0., 4.])
+    """
+    if name not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise ConfigError(error_message("activation", f"one of {known}", repr(name), nearest(name, _ACTIVATIONS)))
+    return _ACTIVATIONS[name]
 
 
 @final
@@ -37,23 +57,21 @@ class FeedForward(nn.Module):
         width: M.
         hidden: width of the hidden layer.
         dropout: on the hidden layer, in training.
-        activation: f, "relu", "gelu" or "squared_relu".
+        activation: f, "relu", "gelu", "gelu_tanh" (its approximation), "silu" or "squared_relu".
         bias: whether both layers have a bias.
 
     Raises:
         ConfigError: the activation is unknown.
 
     Source: Vaswani et al. 2017, eq. 2 (relu); Hendrycks and Gimpel 2016 (gelu); So et al. 2021, "Primer", section 3.1
-        (squared relu).
+        (squared relu); Elfwing et al. 2018 (silu).
     """
 
     def __init__(
         self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "relu", bias: bool = True
     ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            hint = nearest(activation, _ACTIVATIONS)
-            raise ConfigError(error_message("activation", "relu, gelu or squared_relu", repr(activation), hint))
+        activation_of(activation)
         self.expand = Linear(width, hidden, bias=bias)
         self.contract = Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
@@ -160,14 +178,17 @@ class DecoderCache:
     Args:
         past: keys and values of the target so far; None initially.
         memory: keys and values of the source.
+        second: those of a second source, if the block reads one.
     """
 
     past: Memory | None
     memory: Memory
+    second: SomeMemory | None = None
 
     def select(self, rows: Tensor) -> "DecoderCache":
         """Select rows of the batch."""
-        return DecoderCache(None if self.past is None else self.past.select(rows), self.memory.select(rows))
+        past = None if self.past is None else self.past.select(rows)
+        return DecoderCache(past, self.memory.select(rows), None if self.second is None else self.second.select(rows))
 
 
 @final
@@ -184,8 +205,11 @@ class DecoderBlock(nn.Module):
         norm_first: whether norms come before the sublayers.
         cross: the mechanism of the attention over the encoder, if it is another one.
         reach: how many earlier positions a position sees; None for all.
+        positions: positions of the self-attention; None if the inputs contain them.
+        second: whether there is a second source, with an attention of its own; what both read is added up.
 
-    Source: Vaswani et al. 2017, section 3.1.
+    Source: Vaswani et al. 2017, section 3.1; two sources: Libovický et al. 2018, "Input Combination Strategies for
+        Multi-Source Transformer Decoder", section 3, "parallel".
 
     Example:
         >>> import torch
@@ -206,10 +230,17 @@ class DecoderBlock(nn.Module):
         norm_first: bool = True,
         cross: Mechanism | None = None,
         reach: int | None = None,
+        positions: Rotary | BiasModule | None = None,
+        second: bool = False,
     ) -> None:
         super().__init__()
         self.reach = reach
-        self.self_attention = MultiHeadAttention(width, heads, score=score, dropout=attention_dropout)
+        self.self_attention = MultiHeadAttention(
+            width, heads, score=score, dropout=attention_dropout, positions=positions
+        )
+        self.second_attention = (
+            MultiHeadAttention(width, heads, score=cross or score, dropout=attention_dropout) if second else None
+        )
         self.cross_attention = MultiHeadAttention(width, heads, score=cross or score, dropout=attention_dropout)
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_self = Residual(width, dropout, norm_first=norm_first)
@@ -220,9 +251,21 @@ class DecoderBlock(nn.Module):
         """Compute all positions at once: (B, T, M) and (B, S, M) to (B, T, M); `memory_mask` masks source padding."""
         return self.step(x, self.begin(memory), memory_mask)[0]
 
-    def begin(self, memory: Tensor, session: Session | None = None) -> DecoderCache:
-        """Project the source once, for all steps."""
-        return DecoderCache(None, self.cross_attention.project_memory(memory, session=session))
+    def begin(
+        self, memory: Tensor, session: Session | None = None, second: tuple[Tensor, Tensor] | None = None
+    ) -> DecoderCache:
+        """Project the source once, for all steps.
+
+        Args:
+            memory: the source, (B, S, M).
+            session: keeps packed weights.
+            second: the second source (B, R, M), and which of its positions may be seen, bool (B, R).
+        """
+        source = self.cross_attention.project_memory(memory, session=session)
+        if self.second_attention is None or second is None:
+            return DecoderCache(None, source)
+        other = self.second_attention.project_memory(second[0], session=session)
+        return DecoderCache(None, source, SomeMemory(other, second[1]))
 
     def step(
         self,
@@ -231,6 +274,7 @@ class DecoderBlock(nn.Module):
         memory_mask: Mask | None = None,
         seen: Tensor | None = None,
         session: Session | None = None,
+        parted: int = 0,
     ) -> tuple[Tensor, DecoderCache]:
         """Compute the newest positions, each of which sees itself and earlier ones.
 
@@ -240,17 +284,35 @@ class DecoderBlock(nn.Module):
             memory_mask: hides source padding.
             seen: which positions each sees, bool (B, N, K) with K those kept and N more, where they are no sequence.
             session: keeps packed weights, and memory for keys and values.
+            parted: with `seen`, the position from which on N keys, one of each alternative, are kept of every position.
 
         Returns:
             (B, N, M), and the updated cache.
         """
-        query, past = self.self_attention.extend(self.around_self.before(x), cache.past, session)
-        visible = _past(seen, past, x.shape[1], self.reach)
-        x = self.around_self.after(x, self.self_attention.attend(query, past, mask=visible, session=session))
-        query = self.cross_attention.project_query(self.around_cross.before(x), session)
+        attention, count = self.self_attention, x.shape[1]
+        places = at = None
+        if seen is not None and attention.positions is not None:
+            places, at = _places(seen, parted)
+        query, past = attention.extend(self.around_self.before(x), cache.past, session, at)
+        visible = _past(seen, past, count, self.reach)
+        x = self.around_self.after(x, attention.attend(query, past, mask=visible, session=session, places=places))
+        given = self.around_cross.before(x)
+        query = self.cross_attention.project_query(given, session)
         update = self.cross_attention.attend(query, cache.memory, mask=memory_mask, session=session)
+        other, second = self.second_attention, cache.second
+        if other is not None and second is not None:
+            query = other.project_query(given, session)
+            update = update + other.attend(query, second.memory, mask=second.mask, session=session)
         x = self.around_cross.after(x, update)
-        return self.around_feed(x, self.feed_forward, session), DecoderCache(past, cache.memory)
+        return self.around_feed(x, self.feed_forward, session), DecoderCache(past, cache.memory, second)
+
+
+def _places(seen_BNK: Tensor, parted: int) -> tuple[Tensor, int]:
+    """Return the position of each key (K,) where N of every position are kept from `parted` on, and the newest one."""
+    _, count, keys = seen_BNK.shape
+    place = torch.arange(keys, device=seen_BNK.device)
+    after = parted + torch.div(place - parted, count, rounding_mode="floor")
+    return torch.where(place < parted, place, after), parted + (keys - 1 - parted) // count
 
 
 def _past(seen: Tensor | None, past: Memory, count: int, reach: int | None) -> Mask | Tensor | None:

@@ -31,12 +31,13 @@ class LocationScore(nn.Module):
         hidden: A, the width of the hidden layer.
         filters: number of filters; 10 as in the paper.
         reach: r, positions that a filter sees on each side.
+        heads: H, for heads with parameters and an alignment each, (B, H, ...) in all shapes below; None for no heads.
 
     Raises:
         ConfigError: no filters, or a negative reach.
 
     Source: Chorowski et al. 2015, "Attention-Based Models for Speech Recognition", eq. 8 and 9; the first alignment:
-        `initial_glimpses` in rizar/attention-lvcsr.
+        `initial_glimpses` in rizar/attention-lvcsr; several heads: `AttMultiHeadLoc` in espnet.
 
     Example:
         >>> score = LocationScore(query_width=3, key_width=4, hidden=5)
@@ -45,38 +46,50 @@ class LocationScore(nn.Module):
         torch.Size([2, 6])
     """
 
-    def __init__(self, query_width: int, key_width: int, hidden: int, filters: int = 10, reach: int = 5) -> None:
+    def __init__(
+        self,
+        query_width: int,
+        key_width: int,
+        hidden: int,
+        filters: int = 10,
+        reach: int = 5,
+        heads: int | None = None,
+    ) -> None:
         super().__init__()
         if filters < 1 or reach < 0:
             got = f"{filters} filters, reach {reach}"
             raise ConfigError(error_message("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5."))
-        self.vector = nn.Parameter(torch.empty(hidden))
-        self.query_weight = nn.Parameter(torch.empty(hidden, query_width))
-        self.key_weight = nn.Parameter(torch.empty(hidden, key_width))
-        self.bias = nn.Parameter(torch.empty(hidden))
-        self.filters = nn.Parameter(torch.empty(filters, 1, 2 * reach + 1))
-        self.location_weight = nn.Parameter(torch.empty(hidden, filters))
+        self.heads = heads
+        own = () if heads is None else (heads,)
+        self.vector = nn.Parameter(torch.empty(*own, hidden))
+        self.query_weight = nn.Parameter(torch.empty(*own, hidden, query_width))
+        self.key_weight = nn.Parameter(torch.empty(*own, hidden, key_width))
+        self.bias = nn.Parameter(torch.empty(*own, hidden))
+        self.filters = nn.Parameter(torch.empty(filters * (heads or 1), 1, 2 * reach + 1))
+        self.location_weight = nn.Parameter(torch.empty(*own, hidden, filters))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialize all matrices by Glorot's rule, the bias with zeros."""
         for weight in (self.query_weight, self.key_weight, self.filters, self.location_weight):
             xavier_uniform(weight)
-        xavier_uniform(self.vector.data[None, :])
+        xavier_uniform(self.vector.data[..., None, :])
         nn.init.zeros_(self.bias)
 
     def project_query(self, query: Tensor) -> Tensor:
-        """Compute W s."""
-        return project(query, self.query_weight)
+        """Compute W s: (B, T, M) to (B, T, A)."""
+        return project(query if self.heads is None else query[:, None], self.query_weight)
 
     def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
-        """Compute V h + b, once per source."""
-        return project(key, self.key_weight) + self.bias
+        """Compute V h + b, once per source: (B, S, E) to (B, S, A)."""
+        return project(key if self.heads is None else key[:, None], self.key_weight) + self.bias[..., None, :]
 
     def features(self, alignment: Tensor) -> Tensor:
         """Compute f: (B, S) to (B, S, filters)."""
-        reach = self.filters.shape[-1] // 2
-        return F.conv1d(alignment[:, None].to(self.filters.dtype), self.filters, padding=reach).mT
+        reach, groups = self.filters.shape[-1] // 2, self.heads or 1
+        by_head = (alignment[:, None] if self.heads is None else alignment).to(self.filters.dtype)
+        found = F.conv1d(by_head, self.filters, padding=reach, groups=groups)
+        return found.mT if self.heads is None else found.view(len(found), groups, -1, found.shape[-1]).mT
 
     def forward(self, query: Tensor, keys: Tensor, alignment: Tensor) -> Tensor:
         """Compute the scores of one step.
@@ -90,12 +103,12 @@ class LocationScore(nn.Module):
             e (B, S).
         """
         shifted = keys + project(self.features(alignment), self.location_weight)
-        return Additive(self.vector)(query[:, None], shifted)[:, 0]
+        return Additive(self.vector)(query[..., None, :], shifted)[..., 0, :]
 
     def first_alignment(self, keys: Tensor) -> Tensor:
         """Return α before the first step, (B, S), for keys (B, S, A)."""
-        found = keys.new_zeros(keys.shape[:2])
-        found[:, 0] = 1.0
+        found = keys.new_zeros(keys.shape[:-1])
+        found[..., 0] = 1.0
         return found
 
 
@@ -140,18 +153,18 @@ class LocationSteps:
             query: s (B, T, M).
 
         Returns:
-            The contexts (B, T, V).
+            The contexts (B, T, V), or (B, H, T, V) by head.
         """
-        contexts = [self._step(each) for each in self._score.project_query(query).unbind(1)]
-        return torch.cat(contexts, 1)
+        contexts = [self._step(each) for each in self._score.project_query(query).unbind(-2)]
+        return torch.cat(contexts, -2)
 
     def _step(self, query: Tensor) -> Tensor:
         scores = self._score(query, self._keys, self.alignment)
-        rows, size = scores.shape
-        positions = torch.eye(size, dtype=scores.dtype, device=scores.device).expand(rows, -1, -1)
+        *rows, size = scores.shape
+        positions = torch.eye(size, dtype=scores.dtype, device=scores.device).expand(*rows, -1, -1)
         values = self._values.to(scores.dtype)
         how = {"score": _POSITIONS, "normalizer": self._normalizer, "mask": self._mask}
-        context, weights = self._attention(scores[:, None], positions, values, **how)
-        self.alignment = weights[:, 0]
+        context, weights = self._attention(scores[..., None, :], positions, values, **how)
+        self.alignment = weights[..., 0, :]
         found: Tensor = context
         return found

@@ -218,7 +218,8 @@ class Mechanism:
             raise ConfigError(error_message("model.score", expected, f'"{LOCATION}"', hint))
         if not self.attends and (self.normalizer != "softmax" or self.sinks):
             hint = "Choose a score, or omit what normalizes it."
-            raise ConfigError(error_message("model.normalizer", "a score to normalize", f'"{_NONE}"', hint))
+            name = "sinks" if self.normalizer == "softmax" else "normalizer"
+            raise ConfigError(error_message(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint))
         if self.normalizer == "sum" and self.score not in _NON_NEGATIVE:
             others = _listed([name for name in NORMALIZERS if name != "sum"])
             hint = f"Sums normalize scores that are never negative: {_listed(sorted(_NON_NEGATIVE), 'and')}."
@@ -264,7 +265,8 @@ def score_name(name: str) -> str:
             "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
         )
         raise ConfigError(error_message("model.score", "additive or nonlocal-concat", '"concat"', hint))
-    hint = nearest(known, [*SCORES, *ALIASES, LOCATION])
+    other = known in NORMALIZERS
+    hint = f"It is a normalizer: --normalizer {name}." if other else nearest(known, [*SCORES, *ALIASES, LOCATION])
     raise ConfigError(error_message("model.score", "the name of a score", repr(name), hint))
 
 
@@ -275,7 +277,7 @@ def _own_normalizer(score: str) -> str:
 def _normalizer(name: str) -> str:
     known = _spelled(name)
     if known not in NORMALIZERS:
-        hint = nearest(known, NORMALIZERS)
+        hint = f"It is a score: --score {name}." if known in SCORES else nearest(known, NORMALIZERS)
         raise ConfigError(error_message("model.normalizer", "the name of a normalizer", repr(name), hint))
     return known
 

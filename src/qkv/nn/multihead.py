@@ -5,6 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from qkv.argument_names import LAYER, explain_arguments
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.linalg.matmul import Linear, kept_weight, linear
@@ -17,7 +18,7 @@ from qkv.nn.mechanism import Mechanism
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import FixedScore, ScoreModule, xavier_uniform
+from qkv.nn.scores import BilinearScore, DotScore, FixedScore, ScoreModule, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
@@ -41,11 +42,13 @@ class MultiHeadAttention(nn.Module):
             `qkv.scores`; or a module of `qkv.nn` for heads of width M/H; or a `Mechanism`, which has a normalizer too.
         normalizer: a value of `qkv.normalizers` or a learned module of `qkv.nn`; None for the score's default.
         dropout: the fraction of weights dropped in training.
-        bias: whether projections have a bias.
+        bias: whether projections have a bias; "inputs" gives one to those of query, key and value alone.
         leave_out: "value" for no value projection; "output" for no output projection: heads are concatenated but not
             mixed.
         positions: positions for self-attention: `nn.Rotary()`, `nn.AlibiBias(heads)` or `nn.RelativeBias(reach,
             heads)`; None if the inputs contain them.
+        head_width: D; None for M/H.
+        norms: norms of each head's queries and keys, before rotary positions; None for none.
 
     Raises:
         ConfigError: heads do not divide the width or each other, a name is unknown, or the score does not support
@@ -60,6 +63,7 @@ class MultiHeadAttention(nn.Module):
         (torch.Size([2, 5, 32]), torch.Size([2, 5, 32]))
     """
 
+    @explain_arguments(LAYER)
     def __init__(
         self,
         width: int,
@@ -71,20 +75,24 @@ class MultiHeadAttention(nn.Module):
         score: str | Score | ScoreModule | Mechanism = "scaled_dot",
         normalizer: Normalizer | NormalizerModule | None = None,
         dropout: float = 0.0,
-        bias: bool = True,
+        bias: bool | Literal["inputs"] = True,
         leave_out: tuple[Part, ...] = (),
         positions: Rotary | BiasModule | None = None,
+        head_width: int | None = None,
+        norms: tuple[nn.Module, nn.Module] | None = None,
     ) -> None:
         super().__init__()
         groups = heads if key_heads is None else key_heads
-        _check(width, heads, groups, leave_out)
-        head = width // heads
+        _check(width, heads, groups, leave_out, divides=head_width is None)
+        head = width // heads if head_width is None else head_width
         key_width = width if key_width is None else key_width
         value_width = key_width if value_width is None else value_width
         self.width, self.heads, self.key_heads = width, heads, groups
         self.input_widths = (width, key_width, value_width)
-        sizes = (width, groups * head, 0 if "value" in leave_out else groups * head)
-        self.projections = Projections(self.input_widths, sizes, bias=bias)
+        sizes = (heads * head, groups * head, 0 if "value" in leave_out else groups * head)
+        self.projections = Projections(self.input_widths, sizes, bias=bool(bias))
+        self.query_norm = None if norms is None else norms[0]
+        self.key_norm = None if norms is None else norms[1]
         self.score = _score(score, head, heads, groups)
         self.positions = positions
         _check_positions(positions, self.score, head)
@@ -93,13 +101,20 @@ class MultiHeadAttention(nn.Module):
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
         self.attention = Attention(normalizer=fixed, dropout=dropout)
-        joined = width if sizes[2] else heads * value_width
-        self.output = None if "output" in leave_out else Linear(joined, width, bias=bias)
+        joined = sizes[0] if sizes[2] else heads * value_width
+        self.output = None if "output" in leave_out else Linear(joined, width, bias=bias is True)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters: each projection by Glorot's rule, biases zero."""
+        """Initialize all parameters: each projection by Glorot's rule, biases zero.
+
+        Queries of a dot product that is not scaled start 1/√D as large (Raffel et al. 2020, T5): scores then start as
+        wide as scaled ones, where the softmax has a gradient.
+        """
         self.projections.reset_parameters()
+        weight, _ = self.projections.part(0)
+        if isinstance(self.score, DotScore) and weight is not None:
+            weight.data.mul_((self.projections.sizes[0] // self.heads) ** -0.5)
         if self.output is not None:
             xavier_uniform(self.output.weight)
             if self.output.bias is not None:
@@ -146,7 +161,7 @@ class MultiHeadAttention(nn.Module):
             raise ConfigError(
                 error_message("positions", "none between two sequences", type(self.positions).__name__, hint)
             )
-        return self.score.project_query(_by_head(self.projections.query(query, session), self.heads))
+        return self._query(self.projections.query(query, session))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None, session: Session | None = None) -> Memory:
         """Keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
@@ -155,13 +170,16 @@ class MultiHeadAttention(nn.Module):
         self._expect("value", value, 2)
         return self._remember(*self.projections.memory(key, value, session))
 
-    def extend(self, x: Tensor, past: Memory | None, session: Session | None = None) -> tuple[Tensor, Memory]:
+    def extend(
+        self, x: Tensor, past: Memory | None, session: Session | None = None, at: int | None = None
+    ) -> tuple[Tensor, Memory]:
         """Project new positions for self-attention, and put their keys and values behind those kept.
 
         Args:
             x: (B, N, M), the new positions.
             past: what was kept; None at the start.
             session: gives memory for keys and values too.
+            at: the position of each of them, where they are alternatives; None if they follow one another.
 
         Returns:
             The new queries by head, and all keys and values.
@@ -170,10 +188,10 @@ class MultiHeadAttention(nn.Module):
             self._expect(name, x, index)
         q, k, v = self.projections.together(x, session)
         memory = self._remember(k, v)
-        query = self.score.project_query(_by_head(q, self.heads))
+        query = self._query(q)
         if isinstance(self.positions, Rotary):
             start = 0 if past is None else past.end
-            query, key = self.positions(query, start), self.positions(memory.key, start)
+            query, key = (_rotated(self.positions, side, start, at) for side in (query, memory.key))
             memory = Memory(key, memory.value)
         return query, memory if past is None else past.append(memory, session)
 
@@ -185,6 +203,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         session: Session | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """Compute attention with projected queries, keys and values.
 
@@ -193,6 +212,8 @@ class MultiHeadAttention(nn.Module):
             memory: from `project_memory` or `extend`.
             mask: True where a query may attend.
             bias: added to the scores.
+            places: the position of each key (K,), where those of the queries, the last ones, are alternatives; None if
+                the keys follow one another.
 
         Returns:
             (B, Q, M).
@@ -203,7 +224,10 @@ class MultiHeadAttention(nn.Module):
                 raise ConfigError(
                     error_message("bias", "no bias, because the layer's positions already are one", "both", hint)
                 )
-            bias = self.positions.value(offset=memory.length - query.shape[-2])
+            if places is None:
+                bias = self.positions.value(offset=memory.length - query.shape[-2])
+            else:
+                bias = self.positions.value().tile(places[-query.shape[-2] :, None], places)
         heads: Tensor = self.attention(
             query,
             memory.key,
@@ -219,11 +243,15 @@ class MultiHeadAttention(nn.Module):
             return joined
         return linear(joined, self.output.weight, self.output.bias, kept_weight(session, self.output))
 
+    def _query(self, q: Tensor) -> Tensor:
+        heads = _by_head(q, self.heads)
+        return self.score.project_query(heads if self.query_norm is None else self.query_norm(heads))
+
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
-        whole = not self.projections.sizes[2]
+        whole, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
         values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if whole else None
         return Memory(
-            self.score.project_key(_by_head(k, self.key_heads)),
+            self.score.project_key(keys if self.key_norm is None else self.key_norm(keys)),
             _by_head(v, self.key_heads) if values is None else values,
         )
 
@@ -284,9 +312,9 @@ class MultiHeadAttention(nn.Module):
         score, norm = self.score.value(), self.attention.normalizer
         scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
         softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and norm.sink is None))
-        if self.output is None or not (
-            scaled and softmax and self.key_heads == self.heads and self.projections.sizes[2]
-        ):
+        usual = set(self.projections.sizes) == {self.width} and self.query_norm is None
+        both = self.output is not None and (self.output.bias is None) == (self.projections.part(0)[1] is None)
+        if self.output is None or not (both and usual and scaled and softmax and self.key_heads == self.heads):
             hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
             raise UnsupportedError(
                 error_message("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
@@ -319,6 +347,14 @@ class MultiHeadAttention(nn.Module):
         return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
 
 
+def _rotated(positions: Rotary, x: Tensor, start: int, at: int | None) -> Tensor:
+    """Rotate queries or keys (..., N, D) that follow one another from `start` on, or are all at one position."""
+    if at is None:
+        return positions(x, start)  # type: ignore[no-any-return]
+    rotated: Tensor = positions(x.unsqueeze(-2), at).squeeze(-2)
+    return rotated
+
+
 def _by_head(x: Tensor, heads: int) -> Tensor:
     """Split heads: (B, N, H·D) to (B, H, N, D)."""
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
@@ -328,7 +364,10 @@ def _score(score: str | Score | ScoreModule | Mechanism, head: int, heads: int, 
     if isinstance(score, str):
         score = Mechanism(score=score)
     if isinstance(score, Mechanism):
-        return score.score_module(head, head, heads=heads, key_heads=groups)
+        made = score.score_module(head, head, heads=heads, key_heads=groups)
+        if isinstance(made, BilinearScore):  # as for dot products: their start is as wide as that of scaled ones
+            made.weight.data.mul_(head**-0.5)
+        return made
     return score if isinstance(score, ScoreModule) else FixedScore(score)
 
 
@@ -344,8 +383,8 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
         raise ConfigError(error_message("heads", "an even width per head", f"{head}", hint))
 
 
-def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...]) -> None:
-    if heads < 1 or width % heads:
+def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, divides: bool) -> None:
+    if heads < 1 or (divides and width % heads):
         hint = nearest_divisors(width, heads)
         raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), hint))
     if groups < 1 or heads % groups:

@@ -93,8 +93,8 @@ class LearnedEntmax(NormalizerModule):
     Source: Correia, Niculae and Martins 2019, "Adaptively Sparse Transformers", section 3.2.
 
     Example:
-        >>> LearnedEntmax()(torch.tensor([[0.0, 0.0, -10.0]]))
-        tensor([[0.5000, 0.5000, 0.0000]], grad_fn=<WhereBackward0>)
+        >>> LearnedEntmax()(torch.tensor([[0.0, 0.0, -10.0]])).detach()
+        tensor([[0.5000, 0.5000, 0.0000]])
     """
 
     def __init__(self, heads: int | None = None, alpha: float = 1.5) -> None:

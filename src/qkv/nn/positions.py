@@ -4,6 +4,7 @@ Positions that only affect the scores (ALiBi, learned relative biases) are in `q
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, final
 
@@ -82,11 +83,86 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
 
 
 @final
+@dataclass(frozen=True)
+class RopeScaling:
+    """How the rates of rotary positions are stretched for a context longer than that of the training.
+
+    Args:
+        kind: "linear" divides all rates by the factor; "llama3" and "yarn" only those of wavelengths that do not fit
+            often enough into the original context, with a transition between.
+        factor: how much longer the context is.
+        original: the context of the training, in tokens; unused by "linear".
+        low, high: where the transition begins and ends, in wavelengths per original context: 1 and 4 for "llama3", 1
+            and 32 for "yarn".
+        magnitude: queries and keys are multiplied by it; None for 1, and for "yarn" 0.1·ln(factor) + 1.
+        whole: whether "yarn" rounds the ends of the transition to whole pairs of features.
+
+    Raises:
+        ConfigError: the kind is unknown, or a number is outside its range.
+
+    Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Position Interpolation" (linear);
+        Peng et al. 2023, "YaRN", section 3.2; Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.2.
+
+    Example:
+        >>> RopeScaling("linear", 4.0).rates(4, base=10_000.0)
+        tensor([0.2500, 0.0025], dtype=torch.float64)
+    """
+
+    kind: Literal["linear", "llama3", "yarn"]
+    factor: float
+    original: int = 8192
+    low: float = 1.0
+    high: float = 4.0
+    magnitude: float | None = None
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("linear", "llama3", "yarn"):
+            raise ConfigError(error_message("kind", "linear, llama3 or yarn", repr(self.kind), "Others are unknown."))
+        if not (self.factor > 0 and self.original >= 1 and 0 < self.low < self.high < math.inf):
+            raise ConfigError(
+                error_message("RopeScaling", "a factor above 0 and 0 < low < high", f"{self}", "See its docstring.")
+            )
+
+    @property
+    def gain(self) -> float:
+        """What queries and keys are multiplied by."""
+        if self.magnitude is not None:
+            return self.magnitude
+        return 0.1 * math.log(self.factor) + 1.0 if self.kind == "yarn" and self.factor > 1 else 1.0
+
+    def rates(self, width: int, base: float) -> Tensor:
+        """Return the angle per position of each pair of features, (width/2,), float64."""
+        plain = _rates(width, base, None)
+        if self.kind == "linear":
+            return plain / self.factor
+        if self.kind == "llama3":
+            kept = (self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low)
+        else:
+            # The pair of features that turns so many times in the original context.
+            ends = [
+                width * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))
+                for turns in (self.high, self.low)
+            ]
+            first, last = (math.floor(ends[0]), math.ceil(ends[1])) if self.whole else ends
+            first, last = max(first, 0), min(last, width - 1)
+            last = last + 0.001 if first == last else last
+            kept = 1 - (torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)
+        kept = kept.clamp(0, 1)
+        return plain / self.factor * (1 - kept) + plain * kept
+
+
+@final
 class Rotary(nn.Module):
     """`rotary` as a module for `MultiHeadAttention(positions=...)`.
 
     Args:
         base: base of the wavelengths.
+        share: the fraction of a head's features that is rotated, the first ones.
+        scaling: how the rates are stretched for long contexts; None for not at all.
+
+    Raises:
+        ConfigError: a number is outside its range.
 
     Source: Su et al. 2021, "RoFormer", section 3.2.
 
@@ -95,19 +171,34 @@ class Rotary(nn.Module):
         torch.Size([1, 2, 3, 4])
     """
 
-    def __init__(self, base: float = 10_000.0) -> None:
+    def __init__(self, base: float = 10_000.0, *, share: float = 1.0, scaling: RopeScaling | None = None) -> None:
         super().__init__()
         if not base > 1:
             raise ConfigError(error_message("base", "a number above 1", f"{base}", "10000 suits most texts."))
-        self.base = base
+        if not 0 < share <= 1:
+            raise ConfigError(error_message("share", "a fraction in (0, 1]", f"{share}", "1 rotates all features."))
+        self.base, self.share, self.scaling = base, share, scaling
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Rotate queries or keys (..., N, D) whose first position is `start`."""
-        return rotary(x, start=start, base=self.base)
+        if self.share == 1 and self.scaling is None:
+            return rotary(x, start=start, base=self.base)
+        turned = int(x.shape[-1] * self.share)
+        wide, rest = x[..., :turned], x[..., turned:]
+        wide = wide if x.dtype == torch.float64 else wide.float()
+        end = start + x.shape[-2]
+        if torch.compiler.is_compiling():
+            angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
+            found = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
+        else:
+            table = _turns(_table_rows(end), turned, self.base, x.device, wide.dtype, self.scaling)
+            found = torch.view_as_real(_as_complex(wide) * table[start:end]).flatten(-2)
+        return torch.cat([found.to(x.dtype), rest], -1)
 
     def extra_repr(self) -> str:
-        """Show the base."""
-        return f"{self.base:g}"
+        """Show the base, and what differs from the defaults."""
+        shown = f"{self.base:g}" + (f", share={self.share:g}" if self.share != 1 else "")
+        return shown if self.scaling is None else f"{shown}, {self.scaling}"
 
 
 @final
@@ -153,17 +244,37 @@ class PositionEmbedding(nn.Module):
         end = start + x.shape[-2]
         if self.weight is None:
             return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
-        if end > self.length:
-            hint = "Learned positions end there: process fewer at once, or use other positions, such as rotary."
-            raise ShapeError(error_message("x", f"at most {self.length} positions", f"{end}", hint))
+        self.expect(end)
         return x + self.weight[start:end]
 
+    def expect(self, end: int) -> None:
+        """Check that there are learned positions up to `end`.
 
-def _angles(start: int, length: int, width: int, base: float, device: torch.device | str | None) -> Tensor:
-    """Compute i·base^(−2j/width), (length, ⌈width/2⌉), float64."""
+        Raises:
+            ShapeError: a position exceeds them.
+        """
+        if self.weight is not None and end > self.length:
+            hint = "Learned positions end there: process fewer at once, or use other positions, such as rotary."
+            raise ShapeError(error_message("x", f"at most {self.length} positions", f"{end}", hint))
+
+
+def _angles(
+    start: int,
+    length: int,
+    width: int,
+    base: float,
+    device: torch.device | str | None,
+    scaling: RopeScaling | None = None,
+) -> Tensor:
+    """Compute i·base^(−2j/width), or with scaled rates, (length, ⌈width/2⌉), float64."""
     position = torch.arange(start, start + length, device=device, dtype=torch.float64)
-    rate = torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
+    rate = _rates(width, base, device) if scaling is None else scaling.rates(width, base).to(position.device)
     return position[:, None] * rate
+
+
+def _rates(width: int, base: float, device: torch.device | str | None) -> Tensor:
+    """Compute base^(−2j/width), (⌈width/2⌉,), float64."""
+    return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
 
 
 def _table_rows(end: int) -> int:
@@ -185,12 +296,19 @@ def _wave_table(rows: int, width: int, device: torch.device, dtype: torch.dtype)
 
 
 @lru_cache(maxsize=32)
-def _turns(rows: int, width: int, base: float, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the cached e^(i·angle) of the first positions, complex (rows, width/2)."""
+def _turns(
+    rows: int,
+    width: int,
+    base: float,
+    device: torch.device,
+    dtype: torch.dtype,
+    scaling: RopeScaling | None = None,
+) -> Tensor:
+    """Return the cached e^(i·angle) of the first positions, times a scaling's gain, complex (rows, width/2)."""
     # Built outside of inference mode, because training must be able to use the cached table too.
     with torch.inference_mode(False):
-        angle = _angles(0, rows, width, base, device)
-        turn = torch.polar(torch.ones_like(angle), angle)
+        angle = _angles(0, rows, width, base, device, scaling)
+        turn = torch.polar(torch.full_like(angle, 1.0 if scaling is None else scaling.gain), angle)
         return turn if dtype == torch.float64 else turn.to(torch.complex64)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class Sparsemax(Normalizer):
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute max(0, s − τ)."""
-        return _with_empty_rows(scores, visible, lambda z: torch.relu(z - sparsemax_threshold(z)))
+        return _with_empty_rows(scores, visible, lambda z: entmax_weights(z, 2.0))
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the threshold τ; +inf for a fully masked row."""
@@ -84,6 +84,8 @@ def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callabl
     s = hide(scores if scores.dtype == torch.float64 else scores.float(), visible, -torch.inf)
     top = s.detach().amax(-1, keepdim=True)
     empty = top == -torch.inf
+    if readable(empty) and not bool(empty.any()):
+        return hide(weights_of(s - top), visible, 0).to(scores.dtype)
     z = s - torch.where(empty, torch.zeros_like(top), top)
     # The support of the row lies within 1/(α−1) of the maximum: a masked score of -inf can stay out of the sums.
     z = torch.where(empty, torch.zeros_like(z), z)
@@ -91,20 +93,26 @@ def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callabl
     return hide(weights, visible, 0).to(scores.dtype)
 
 
-def sparsemax_threshold(z: Tensor) -> Tensor:
-    """Find τ with Σ max(0, z − τ) = 1 for each row, (..., 1), by sorting and one Newton step, which rounds once.
+def _sorted_root(x: Tensor, alpha: float) -> Tensor:
+    """Find τ for α = 1.5 or 2 by sorting; in float64, as running sums of many near ties lose digits.
 
-    Example:
-        >>> sparsemax_threshold(torch.tensor([[0.0, -0.5]]))
-        tensor([[-0.7500]])
+    If the k largest scores are the support, τ is a root of k(τ² − 2mτ + q) = 1 for α = 1.5, with m and q the means of
+    these scores and of their squares, and m − 1/k for α = 2.
+
+    Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", algorithm 2; Martins and Astudillo
+        2016, "From Softmax to Sparsemax", algorithm 1.
     """
-    with torch.no_grad():
-        ordered = z.clamp(min=-2).sort(-1, descending=True).values
-        rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
-        total = ordered.cumsum(-1) - 1
-        support = (rank * ordered > total).sum(-1, keepdim=True).clamp(min=1)
-        start = total.gather(-1, support - 1) / support.to(z.dtype)
-    return _newton(z, start, 2.0)
+    ordered = x.double().sort(-1, descending=True).values
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=ordered.dtype)
+    mean = ordered.cumsum(-1) / rank
+    if alpha == 2:
+        candidates = mean - 1 / rank
+    else:
+        squares = ordered.square().cumsum(-1) / rank
+        candidates = mean - (mean.square() - squares + 1 / rank).clamp(min=0).sqrt()
+    # Not in place: `vmap` has no batching rule for `clamp_`, and warns.
+    support = (candidates < ordered).sum(-1, keepdim=True).clamp(min=1)
+    return candidates.gather(-1, support - 1).to(x.dtype)
 
 
 def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
@@ -114,8 +122,23 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
         >>> entmax_weights(torch.tensor([[0.0, -0.5]]), 2.0)
         tensor([[0.7500, 0.2500]])
     """
-    if steep.served(z) and steep.is_steep(alpha):
-        return steep.weights(z, alpha)
+    if steep.served(z):
+        if steep.is_steep(alpha):
+            return steep.weights(z, alpha)
+        if not isinstance(alpha, Tensor) and alpha in _QUADRATIC:
+            if not (torch.is_grad_enabled() and z.requires_grad):
+                return projection(z, alpha)[0]
+            weights: Tensor = _Projection.apply(z, alpha)  # type: ignore[no-untyped-call]
+            return weights
+    return _literal(z, alpha)
+
+
+_QUADRATIC = 1.5, 2.0
+"""The α whose τ is a root of a polynomial of degree one or two."""
+
+
+def _literal(z: Tensor, alpha: float | Tensor) -> Tensor:
+    """Compute the weights by PyTorch's operators, differentiable twice."""
     if isinstance(alpha, Tensor):
         alpha = alpha.to(torch.promote_types(alpha.dtype, z.dtype))
     # Replace a masked -inf by a score that also has weight 0: alpha's gradient would be -inf times 0.
@@ -125,6 +148,86 @@ def entmax_weights(z: Tensor, alpha: float | Tensor) -> Tensor:
     return t * _slopes(t, alpha)
 
 
+@final
+class _Projection(torch.autograd.Function):
+    """With q = w^(2−α), the gradient of the scores is q(g − Σqg/Σq).
+
+    Source: Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, alpha: float) -> Tensor:
+        weights, q = projection(z, alpha)
+        ctx.alpha = alpha
+        ctx.save_for_backward(z, q)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        z, q = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Create a graph, for second derivatives.
+            return torch.autograd.grad(_literal(z, ctx.alpha), z, g, create_graph=True)[0], None
+        level = (q * g).sum(-1, keepdim=True) / q.sum(-1, keepdim=True)
+        return (g - level).mul_(q), None
+
+
+def projection(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Compute sparsemax or entmax for α = 2 or 1.5, without recording a graph.
+
+    Args:
+        z: rows shifted to a maximum of 0, (..., K).
+        alpha: 2 for sparsemax, or 1.5.
+
+    Returns:
+        The weights w, (..., K), and w^(2−α).
+
+    Example:
+        >>> projection(torch.tensor([[0.0, -0.5]]), 2.0)
+        (tensor([[0.7500, 0.2500]]), tensor([[1., 1.]]))
+    """
+    # A score 1/(α−1) below the largest has weight 0, and so has a masked one of -inf.
+    x = (z if alpha == 2 else z * (alpha - 1)).clamp(min=-2)
+    t = torch.relu(x - (_few_root(x, alpha) if x.numel() <= _FEW else _many_root(x, alpha)))
+    return (t, (t > 0).to(t.dtype)) if alpha == 2 else (t * t, t)
+
+
+_FEW = 1 << 13
+"""Up to so many numbers a sort, of few operators, is faster than Newton's method from afar; then it is slower."""
+_STEPS = 64
+"""Far more than a row needs: each step at least halves the error, and near the root squares it."""
+
+
+def _few_root(x: Tensor, alpha: float) -> Tensor:
+    """Find τ by sorting, and by Newton steps that round once; the first finds the last bit of float32."""
+    tau = _newton(x, _sorted_root(x, alpha), alpha)
+    return _newton(x, tau, alpha) if x.dtype == torch.float64 else tau
+
+
+def _many_root(x: Tensor, alpha: float) -> Tensor:
+    """Find τ by Newton's method, in few passes over memory.
+
+    Σ max(0, x − τ)^p − 1, with p = 1 or 2, is convex and decreases with τ. From τ = −1, where it is not negative, no
+    step overshoots the root, and about ten steps reach the last bit.
+
+    Source: Michelot 1986, "A finite algorithm for finding the projection of a point onto the canonical simplex";
+        Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", section 3.
+    """
+    tau, t = torch.full_like(x[..., :1], -1.0), torch.empty_like(x)
+    tolerance = 2 * torch.finfo(x.dtype).eps
+    for _ in range(_STEPS):
+        torch.sub(x, tau, out=t).relu_()
+        if alpha == 2:
+            step = (t.sum(-1, keepdim=True) - 1) / (t > 0).sum(-1, keepdim=True).clamp_(min=1)
+        else:
+            slope = 2 * t.sum(-1, keepdim=True)
+            step = (t.square().sum(-1, keepdim=True) - 1) / slope.masked_fill_(slope == 0, 1)
+        tau += step
+        if not bool((step > tolerance).any()):
+            break
+    return tau
+
+
 def _threshold(x: Tensor, alpha: float | Tensor) -> Tensor:
     """Find the root τ of Σ max(0, x − τ)^p = 1, p = 1/(α−1), for rows whose maximum is 0; differentiable twice.
 
@@ -132,7 +235,7 @@ def _threshold(x: Tensor, alpha: float | Tensor) -> Tensor:
     and doubles the order to which its derivatives in x and α are correct.
     """
     with torch.no_grad():
-        tau = _root(x, alpha)
+        tau = _sorted_root(x, 2.0) if not isinstance(alpha, Tensor) and alpha == 2 else _root(x, alpha)
     return _newton(x, _newton(x, tau, alpha), alpha)
 
 

@@ -54,18 +54,17 @@ class Table(NamedTuple):
     coefficients: Coefficients
 
 
-def times(problem: Problem, algorithm: Algorithm, everywhere: bool = False) -> tuple[float, ...]:
+def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
     """Return the predicted microseconds of an algorithm, one number per table that applies here.
 
     Args:
         problem: one that the algorithm does not refuse.
         algorithm: which one.
-        everywhere: whether to return one number per table of the package instead.
     """
     counts = counts_of(problem, algorithm)
     # Sizes may be symbols under tracing, and then PyTorch's number of threads is not known either.
     parallel = 1 if problem.threads == 1 else max(1, min(problem.threads, problem.rows * problem.queries))
-    return tuple(_time(own, counts, parallel) for own in _coefficients(algorithm.name, problem.gradient, everywhere))
+    return tuple(_time(own, counts, parallel) for own in _coefficients(algorithm.name, problem.gradient))
 
 
 def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
@@ -84,13 +83,10 @@ def _time(own: tuple[tuple[str, float], ...], counts: Mapping[str, float], paral
     return start + work / parallel
 
 
-def _coefficients(name: str, gradient: bool, everywhere: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
+def _coefficients(name: str, gradient: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
     """Return an algorithm's coefficients, by table. One that was never measured on a processor is the last choice."""
     key = "with backward" if gradient else "forward"
-    found = (
-        table.coefficients.get(name, {}).get(key, {START: _NEVER})
-        for table in (all_tables() if everywhere else tables())
-    )
+    found = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
     return tuple(tuple(own.items()) for own in found)
 
 

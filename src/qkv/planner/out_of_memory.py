@@ -1,4 +1,4 @@
-"""The error for attention that runs out of memory, with advice on what needs less."""
+"""The errors for attention that runs out of memory or is given unknown arguments, with advice."""
 
 import functools
 import inspect
@@ -7,8 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from qkv.argument_names import ATTENTION, unknown_argument
 from qkv.engine.describe import Arguments, describe
-from qkv.errors import OutOfMemoryError, QkvError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, error_message, out_of_memory_text
 from qkv.planner.plan import Plan, plan_for
 
 P = ParamSpec("P")
@@ -27,8 +28,11 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
         attend: takes query, key and value, and the other arguments of `qkv.attention` by name.
 
     Returns:
-        The function, which raises an `OutOfMemoryError` if memory is exhausted; other errors pass unchanged.
+        The function, which raises an `OutOfMemoryError` if memory is exhausted, and an `ArgumentError` for an argument
+        that it does not have; other errors pass unchanged.
     """
+
+    valid = inspect.signature(attend).parameters
 
     @functools.wraps(attend)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -36,7 +40,12 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
             return attend(*args, **kwargs)
         try:
             return attend(*args, **kwargs)
-        except (MemoryError, RuntimeError) as error:
+        except TypeError as error:
+            unknown = None if isinstance(error, QkvError) else unknown_argument(kwargs, valid, ATTENTION)
+            if unknown is None:
+                raise
+            raise unknown from None
+        except MEMORY_ERRORS as error:
             text = None if isinstance(error, QkvError) else out_of_memory_text(error)
             if text is None:
                 raise
@@ -55,7 +64,7 @@ def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:
         plan = _plan(arguments)
     except QkvError:
         hint = f"No backend serves it in linear memory: {_FEWER}"
-    except (MemoryError, RuntimeError) as error:
+    except MEMORY_ERRORS as error:
         if out_of_memory_text(error) is None:
             raise
         hint = f"Not even its masks find room: {_FEWER}"

@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from html import escape
 from textwrap import fill
 from typing import Any, final
 
 import torch
 
+from qkv import forks
 from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Problem
+from qkv.engine.work import full_tensor, product_operations
 from qkv.errors import UnsupportedError, error_message, nearest
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
@@ -25,21 +28,34 @@ Measured on two cores with 8 heads: from there on tiles are as fast, so a higher
 QUADRATIC_BYTES = 1 << 28
 """The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
 
+SMALL = 1 << 20
+"""The most floating-point operations, forward, for which `auto` compiles no kernel.
+
+The first call of a kernel compiles it, which takes seconds. PyTorch's operators compute so small a problem in less than
+a millisecond, most of it their own overhead. The limits are fixed, so that bits do not depend on what is compiled.
+"""
+
+SMALL_TENSOR = 1 << 17
+"""The largest tensor, in numbers, that such a call may hold: beyond 512 KiB kernels are several times as fast."""
+
 CLEARLY = 1.2
-"""How many times as fast an algorithm must be predicted, on every processor measured, to replace a preferred one."""
+"""How many times as fast an algorithm must be predicted, by every table that applies, to replace a preferred one."""
 
 AUTO = "auto"
+_PARALLEL = 1 << 15
+"""PyTorch computes fewer elements in one thread (its `GRAIN_SIZE`)."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The algorithm that computes a problem, and why it was chosen.
 
     Attributes:
         problem: the problem.
         asked: the value of `backend=`.
-        candidates: the algorithms that may compute it, best first; the tensor values of a call decide which one does.
+        candidates: the algorithms that may compute it, best first, up to one that can whatever the tensors hold; their
+            values decide which one does.
         declined: candidates that the tensor values of a call ruled out, each with its reason; from `explain` only.
         facts: what the chosen algorithm found in the tensor values of a call; from `explain` only.
     """
@@ -55,8 +71,11 @@ class Plan:
 
         Raises:
             UnsupportedError: the tensor values rule out every candidate of the backend requested by name.
+            ForkError: this process was forked from one with threads that PyTorch would wait for.
         """
         algorithm, call, facts = self._select(call, [])
+        if forks.lost and algorithm.backend != "fused" and call.query.numel() + call.key.numel() >= _PARALLEL:
+            forks.expect_threads("attention")
         return algorithm.run(self.problem, call, facts)
 
     def inspected(self, call: Call) -> "Plan":
@@ -102,11 +121,13 @@ class Plan:
     @property
     def why(self) -> str:
         """The reason in one sentence."""
-        others = [algorithm.name for algorithm in self.candidates[1:]]
+        declined, chosen = dict(self.declined), self.candidates[0]
+        serving = _best_first(_serving(self.problem, self.asked), self.problem)
+        others = [each.name for each in serving if each is not chosen and each.name not in declined]
         reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
         if self.asked != AUTO:
             reason = "asked for by name" + (f", and {reason}" if others else "")
-        return "; ".join(part for part in (f"{reason}: {self.candidates[0].summary}", self.facts) if part)
+        return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts) if part)
 
     @property
     def operations(self) -> int:
@@ -136,9 +157,9 @@ class Plan:
                 ratio = 0.0 if reason else max(times(self.problem, other)) / self.microseconds
                 yield other.name, reason or f"serves too, in {ratio:.1f} times the predicted time"
 
-    def __str__(self) -> str:
-        """Return a small table."""
-        rows = [
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the plan as names and texts, the rows of its table."""
+        return [
             ("problem", str(self.problem)),
             ("leading shape", show(self.problem.leading)),
             ("backend", self.backend),
@@ -148,8 +169,24 @@ class Plan:
             ("memory", f"{_readable(self.bytes)} beyond inputs and output"),
             *((f"not {name}", reason) for name, reason in self.refusals),
         ]
+
+    def __str__(self) -> str:
+        """Return a small table."""
+        rows = self.rows()
         width = max(len(name) for name, _ in rows) + 2
         return "\n".join(fill(f"{name:<{width}}{text}", 80, subsequent_indent=" " * width) for name, text in rows)
+
+    def __repr__(self) -> str:
+        """Return the table, so that a prompt shows it without `print`."""
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        cell = '<td style="text-align:left;vertical-align:top">'
+        body = "".join(
+            f"<tr>{cell}<b>{escape(name)}</b></td>{cell}{escape(text)}</td></tr>" for name, text in self.rows()
+        )
+        return f"<table>{body}</table>"
 
 
 def _readable(count: float) -> str:
@@ -160,37 +197,63 @@ def _readable(count: float) -> str:
     return f"{count:.4g} TiB"
 
 
-def plan_for(problem: Problem, backend: str = AUTO) -> Plan:
+def plan_for(problem: Problem, backend: str = AUTO, repeated: bool = False) -> Plan:
     """Return the algorithms that compute a problem, best first.
 
     Args:
         problem: the problem.
         backend: the name of a family or of an algorithm, or "auto" for every one that serves in linear memory.
+        repeated: whether the call is one of a loop, as in decoding, so that even a small one is worth a kernel.
 
     Raises:
         UnsupportedError: an unknown backend, or one that cannot serve; its reason is in the message.
     """
-    return _planned(problem, backend) if torch.compiler.is_compiling() else _remembered(problem, backend)
+    plan = _planned if torch.compiler.is_compiling() else _remembered
+    return plan(problem, backend, repeated)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(problem: Problem, backend: str) -> Plan:
-    return _planned(problem, backend)
+def _remembered(problem: Problem, backend: str, repeated: bool) -> Plan:
+    return _planned(problem, backend, repeated)
 
 
-def _planned(problem: Problem, backend: str) -> Plan:
-    candidates = ALGORITHMS if backend == AUTO else algorithms_of(backend)
+def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
+    candidates = _named(backend)
     if not candidates:
         names = [AUTO, *BACKENDS]
         raise UnsupportedError(
             error_message("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
         )
-    serving = [algorithm for algorithm in candidates if refusal(algorithm, problem, backend) is None]
-    if not serving:
+    serving = _fitting(problem, backend, repeated)
+    ordered = _best_first(serving, problem)
+    certain = next((place for place, each in enumerate(ordered) if each.inspect is None), len(ordered))
+    reached = ordered[: certain + 1]
+    # Whether kernels run here is asked of no other algorithm: asking imports Numba.
+    if any(_lacks_kernels(each) for each in reached):
+        reached = _best_first([each for each in serving if not _lacks_kernels(each)], problem)
+    if not reached:
         raise _unsupported(problem, backend, _reasons(candidates, problem, backend))
+    return Plan(problem, backend, tuple(reached))
+
+
+def _named(backend: str) -> tuple[Algorithm, ...]:
+    return ALGORITHMS if backend == AUTO else algorithms_of(backend)
+
+
+def _fitting(problem: Problem, backend: str, repeated: bool = False) -> list[Algorithm]:
+    """Return the algorithms that compute a problem if their kernels run here."""
+    fitting = [each for each in _named(backend) if _refusal_of_problem(each, problem, backend, repeated) is None]
     if backend == AUTO and problem.mode != "compiled":
-        serving = [each for each in serving if not (each.quadratic and _needs_much_memory(each, problem))] or serving
-    return Plan(problem, backend, tuple(_best_first(serving, problem)))
+        return [each for each in fitting if not (each.quadratic and _needs_much_memory(each, problem))] or fitting
+    return fitting
+
+
+def _serving(problem: Problem, backend: str) -> list[Algorithm]:
+    return [each for each in _fitting(problem, backend) if not _lacks_kernels(each)]
+
+
+def _lacks_kernels(algorithm: Algorithm) -> bool:
+    return algorithm.kernels is not None and algorithm.kernels() is not None
 
 
 def _needs_much_memory(algorithm: Algorithm, problem: Problem) -> bool:
@@ -200,7 +263,7 @@ def _needs_much_memory(algorithm: Algorithm, problem: Problem) -> bool:
 
 def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
     """Order algorithms by their largest regret over the processors whose coefficients may apply."""
-    if len(serving) == 1:
+    if len(serving) < 2:
         return list(serving)
     if problem.mode == "compiled":
         return _best_of_symbols(serving, problem)
@@ -217,11 +280,11 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
 
 
 def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
-    """Move an algorithm ahead of those that are not clearly faster on every processor measured."""
-    preferred_times = times(problem, preferred, everywhere=True)
+    """Move an algorithm ahead of those that are not clearly faster by every table that applies."""
+    preferred_times = times(problem, preferred)
     faster = []
     for other in ordered:
-        pairs = zip(times(problem, other, everywhere=True), preferred_times, strict=True)
+        pairs = zip(times(problem, other), preferred_times, strict=True)
         if other is not preferred and all(time * CLEARLY < reference for time, reference in pairs):
             faster.append(other)
     return [*faster, preferred, *(other for other in ordered if other is not preferred and other not in faster)]
@@ -245,10 +308,21 @@ def refusal(algorithm: Algorithm, problem: Problem, backend: str = AUTO) -> str 
         problem: the problem.
         backend: the value of `backend=`; "auto" takes quadratic memory for small problems only.
     """
+    reason = _refusal_of_problem(algorithm, problem, backend)
+    return algorithm.kernels() if reason is None and algorithm.kernels else reason
+
+
+def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, repeated: bool = False) -> str | None:
     reason = algorithm.refuses(problem)
-    if reason is None and backend == AUTO and algorithm.quadratic and problem.queries * problem.keys > QUADRATIC_LIMIT:
+    if reason is not None or backend != AUTO:
+        return reason
+    if algorithm.quadratic and problem.queries * problem.keys > QUADRATIC_LIMIT:
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
-    return reason
+    if algorithm.kernels and not repeated and problem.mode == "eager":
+        operations = product_operations(problem)
+        if operations <= SMALL and full_tensor(problem) <= SMALL_TENSOR:
+            return f"a first call compiles it, and {operations:,} operations are too few to wait for that"
+    return None
 
 
 def why_not(backend: str, problem: Problem) -> str | None:

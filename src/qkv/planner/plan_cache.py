@@ -19,7 +19,7 @@ from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import Visibility, lower
-from qkv.masks.patterns import Causal
+from qkv.masks.patterns import Causal, expect_lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KINDS
 from qkv.planner.plan import Plan, plan_for
@@ -28,6 +28,7 @@ from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 from qkv.shapes import Shape
+from qkv.values.parameters import transformed
 from qkv.values.pytree import tensors_in
 
 MOST = 512
@@ -158,7 +159,7 @@ def cache_key(
         or type(value) not in _PLAIN
         or not (query.is_cpu and key.is_cpu and value.is_cpu)
         or torch._C._len_torch_dispatch_stack()
-        or mode_of(query) != "eager"
+        or transformed()
         or torch.is_autocast_enabled("cpu")
         or (gradients and (query.is_inference() or key.is_inference() or value.is_inference()))
         or (mask is not None and visibility is None and not _plain_causal(mask))
@@ -167,11 +168,10 @@ def cache_key(
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
         return None
-    parts = [
-        *(backend, mask is None, None if visibility is None else visibility.kind, gradients, torch.get_num_threads()),
-        *(shape, other, value.shape, query.dtype, key.dtype, value.dtype),
-        *(query.requires_grad, key.requires_grad, value.requires_grad, type(dropout), dropout != 0),
-    ]
+    kind = None if visibility is None else visibility.kind
+    needs = query.requires_grad, key.requires_grad, value.requires_grad
+    parts = [backend, mask is None, kind, gradients, torch.get_num_threads(), shape, other, value.shape]
+    parts += query.dtype, key.dtype, value.dtype, needs, type(dropout), dropout != 0
     complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
     return tuple(parts) if complete else None
 
@@ -238,7 +238,9 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Visibil
     if torch.is_inference_mode_enabled():
         # An inference tensor created here could not be used outside of inference mode.
         return None
-    visibility = lower(mask, Grid(leading, queries, keys, query.device))
+    grid = Grid(leading, queries, keys, query.device)
+    expect_lengths(mask, grid)
+    visibility = lower(mask, grid)
     # Other kinds refer to the mask itself, which would then never be freed.
     if visibility.kind in ("all", "keys", "bounds"):
         visibility = visibility.shared()

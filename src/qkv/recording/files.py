@@ -1,59 +1,27 @@
-"""Trace files: tensors as safetensors, the rest as JSON in their metadata; nothing is ever unpickled."""
+"""Reading trace files; nothing is ever unpickled, and nothing in them is believed."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkv.checkpoint.disk import replace_file
+from qkv.checkpoint.tensors import read_header, read_tensors
 from qkv.engine.describe import Arguments, describe
-from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, error_message
+from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError, error_message
+from qkv.files import FREE, open_file, room_for
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage, Moment
+from qkv.recording.storing import KEY, VERSION
 from qkv.recording.trace import Trace
-from qkv.recording.values import Reader, Writer, brief
+from qkv.recording.values import Reader, brief
 from qkv.scores.products import ScaledDot
 from qkv.view.scene import OPTIONS
-
-KEY = "qkv.trace"
-VERSION = 1
-
-
-def write(trace: Trace, path: str | Path) -> None:
-    """Save a trace atomically.
-
-    Args:
-        trace: the trace.
-        path: output file.
-
-    Raises:
-        UnsupportedError: a score is a user-defined function, or a tensor was changed since.
-        ConfigError: the file cannot be written.
-    """
-    writer = Writer()
-    for calls in trace.calls.values():
-        for call in calls:
-            call.check()
-    plain = {
-        "version": VERSION,
-        "title": trace.title,
-        "tokens": writer.plain(trace.tokens),
-        "heads": writer.plain(trace.heads),
-        "moments": [[writer.plain(moment.rows), moment.start] for moment in trace.lineage.moments],
-        "around": writer.plain(trace.surroundings),
-        "calls": {layer: [_plain(call, writer) for call in calls] for layer, calls in trace.calls.items()},
-    }
-    try:
-        replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
 
 
 def read(path: str | Path) -> Trace:
@@ -82,12 +50,15 @@ def read(path: str | Path) -> Trace:
         True
     """
     try:
-        with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        hint = "Give a file written by trace.save."
-        raise DataError(error_message(str(path), "a trace in safetensors", str(error)[:200], hint)) from error
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            metadata = read_header(file, size, str(path)).metadata
+            file.seek(0)
+            tensors = read_tensors(file, size, str(path))
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except CheckpointError as error:  # the reader is that of checkpoints; this is not a checkpoint
+        raise _unreadable(path, str(error).partition("got ")[2][:200]) from error
     reader = Reader(tensors, str(path))
     try:
         return _trace(json.loads(metadata[KEY]), reader)
@@ -97,15 +68,9 @@ def read(path: str | Path) -> Trace:
         raise reader.wrong("a trace", f"{type(error).__name__}: {error}") from error
 
 
-def _plain(call: Call, writer: Writer) -> dict[str, Any]:
-    return {
-        "tensors": writer.plain([call.query, call.key, call.value]),
-        "options": writer.plain(call.options),
-        "state": writer.plain(call.state),
-        "moment": call.moment,
-        "own": call.own,
-        "given": writer.plain(call.given),
-    }
+def _unreadable(path: str | Path, got: str) -> DataError:
+    hint = "Give a file written by trace.save."
+    return DataError(error_message(str(path), "a trace in safetensors", got, hint))
 
 
 def _trace(plain: Any, reader: Reader) -> Trace:
@@ -160,7 +125,10 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
     arguments = {**defaults, **options}
     try:
         # Whatever the file says, it must be a valid call of attention.
-        bound = describe(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
+        with room_for(reader.path, FREE):
+            bound = describe(query, key, value, Arguments(dropout=0.0, generator=None, **arguments))
+    except OutOfMemoryError:
+        raise
     except (QkvError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise reader.wrong("a valid call of attention", str(error)) from error
     if state is not None and tuple(state.value.shape) != (*bound.leading, bound.problem.queries):

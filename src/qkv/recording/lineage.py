@@ -49,6 +49,8 @@ class Lineage:
             return None
         begin = max(at for at in range(moment + 1) if self.moments[at].start)
         rows = self.moments[begin].rows
+        if not rows.numel():
+            return None  # the end of a generation: what follows is a batch of its own
         for change in self.moments[begin + 1 : moment + 1]:
             rows = rows.index_select(0, change.rows)
         found: list[int] = rows.tolist()

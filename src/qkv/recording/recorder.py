@@ -1,32 +1,43 @@
 """Recording what a model attends to, by hooks on `nn.Attention`, while the fast kernels run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
-from qkv.nn.attention import Attention
+from qkv.nn.attention import SEAM, Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
-from qkv.recording.lineage import Lineage
-from qkv.recording.trace import Trace
+from qkv.recording.origins import Origin, Reading, model_above
+from qkv.recording.rooms import Room, moved
+from qkv.recording.torch_layers import call_of, check_layer, projections
+from qkv.recording.trace import Tokenizer, Trace
 
 
 @contextmanager
 def record(
-    model: nn.Module, layers: Sequence[str] | None = None, heads: Sequence[int] | None = None
+    model: nn.Module,
+    layers: Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[Trace]:
     """Record what a model attends to.
 
     Args:
-        model: any module whose attentions are `qkv.nn.Attention`.
+        model: any module whose attentions are `qkv.nn.Attention` or `torch.nn.MultiheadAttention`, or a model of
+            `transformers` after `qkv.hub.attach`. PyTorch's own fast path, which has no attention to record, is off
+            meanwhile.
         layers: paths of the attentions to record, or of modules that contain some; None for all.
         heads: the heads to show; None for all.
+        tokenizer: names the token ids that a model of `transformers` was given, as one of its tokenizers does by
+            `convert_ids_to_tokens`; None to number positions.
 
     Returns:
         A context manager that yields the trace; it changes no bit of the model's output, and removes its hooks at the
@@ -34,7 +45,7 @@ def record(
 
     Raises:
         ConfigError: the model does not have one of the layers.
-        UnsupportedError: a module is compiled.
+        UnsupportedError: the model has no attention that can be recorded, or a module is compiled.
 
     Example:
         >>> import torch
@@ -45,60 +56,177 @@ def record(
         >>> trace.layers, trace.weights("attention").shape, trace.alignment("attention").shape
         (['attention'], torch.Size([1, 2, 3, 3]), torch.Size([3, 3]))
     """
-    found = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    found = _layers(model)
+    _check_any(model, found)
     chosen = {name: found[name] for name in _chosen(found, layers)}
     _refuse_compiled(model)
-    parents = {name: layer for name in chosen if (layer := _parent(model, name)) is not None}
-    surroundings = {name: around(layer) for name, layer in parents.items()}
-    trace = Trace({name: [] for name in chosen}, None if heads is None else tuple(heads), surroundings=surroundings)
+    trace = Trace({name: [] for name in chosen}, None if heads is None else tuple(heads), tokenizer=tokenizer)
     hooks = [
         module.register_forward_hook(trace.lineage.follow, with_kwargs=True)
         for module in model.modules()
         if isinstance(module, Rows)
     ]
-    for name, module in chosen.items():
-        watch = _Watch(trace.calls[name], trace.lineage)
-        hooks.append(module.register_forward_hook(watch.attend, with_kwargs=True))
-        if name in parents:
-            hooks.append(parents[name].projections.given.register_forward_hook(watch.project))
     try:
-        yield trace
+        for name, module in chosen.items():
+            hooks += _watch(model, name, module, trace)
+        with _without_fast_path(chosen.values()):
+            yield trace
     finally:
         for hook in hooks:
             hook.remove()
+    _check_all(model, found)
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the attentions by path; one beneath the projections of another library's module has the module's."""
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention | nn.MultiheadAttention):
+            above, _, last = name.rpartition(".")
+            torch_root = not name and isinstance(module, nn.MultiheadAttention)
+            found[(above or "attention") if last == SEAM or torch_root else name] = module
+    return found
+
+
+def _watch(model: nn.Module, name: str, module: nn.Module, trace: Trace) -> list[RemovableHandle]:
+    """Register the hooks that record one layer."""
+    modules = dict(model.named_modules())
+    if isinstance(module, nn.MultiheadAttention):
+        check_layer(name, module)
+        trace.surroundings[name] = projections(module)
+
+        def attend(layer: nn.MultiheadAttention, given: Any, options: Any, output: Any) -> None:
+            trace.calls[name].append(call_of(layer, given, options, trace.lineage.now))
+
+        return [module.register_forward_hook(attend, with_kwargs=True)]
+    watch = _Watch(name, trace)
+    hooks = [module.register_forward_hook(watch.attend, with_kwargs=True)]
+    path = next(path for path, other in modules.items() if other is module)
+    if path.rpartition(".")[2] == SEAM:
+        watch.origin = Origin(modules[path.rpartition(".")[0]])
+        hooks += watch.origin.hooks
+        above = model_above(path.rpartition(".")[0], modules)
+        if above is not None:
+            trace.groups[name] = above
+            hooks.append(modules[above].register_forward_pre_hook(watch.begin))
+            if above not in trace.readings:
+                trace.readings[above] = Reading()
+                follow = trace.readings[above].follow
+                hooks.append(modules[above].register_forward_pre_hook(follow, with_kwargs=True))
+    elif (parent := _parent(model, name)) is not None:
+        trace.surroundings[name] = around(parent)
+        hooks.append(parent.projections.given.register_forward_hook(watch.project))
+    return hooks
+
+
+@contextmanager
+def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep PyTorch from replacing whole layers by one operation, which has no attention to record."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    if any(isinstance(layer, nn.MultiheadAttention) for layer in layers):
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def _check_any(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
+    if found:
+        return
+    theirs = any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__)
+    hint = (
+        "Attach it first: qkv.hub.attach(model)."
+        if theirs
+        else "Its attention must run through qkv.nn.Attention or torch.nn.MultiheadAttention."
+    )
+    got = f"{type(model).__name__} without any"
+    raise UnsupportedError(error_message("model", "a model with attention that can be recorded", got, hint))
+
+
+def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
+    """Check that no layer was attached while the model ran, too late to be recorded."""
+    late = [name for name in _layers(model) if name not in found]
+    if late:
+        hint = "Record again: now it is known."
+        raise UnsupportedError(error_message("record", "layers that attach found", f"a new one, {late[0]}", hint))
 
 
 @final
 class _Watch:
-    """The hooks on one layer."""
+    """The hooks on one layer.
 
-    def __init__(self, calls: list[Call], lineage: Lineage) -> None:
-        self.calls = calls
-        self.lineage = lineage
+    Attributes:
+        origin: tells whether keys come from another sequence, for layers of other libraries; None for ours.
+    """
+
+    def __init__(self, name: str, trace: Trace) -> None:
+        self.name, self.trace = name, trace
+        self.origin: Origin | None = None
         self.inputs: list[Tensor | None] = [None, None, None]
         self.moment = -1
+        self.turn = 0
+        self.rooms: dict[str, Room] = {}
+        self.followed: dict[str, int] = {}
+
+    def begin(self, module: nn.Module, inputs: object) -> None:
+        """Note a forward pass of the model around the layer: a layer that runs again within it is another layer."""
+        self.turn = 0
 
     def project(self, module: nn.Module, inputs: tuple[Tensor | None, ...], output: None) -> None:
         """Record the inputs of the projections: a query, a key and value, or all three."""
         for place, tensor in enumerate(inputs):
             if tensor is not None:
                 self.inputs[place] = tensor
-                self.moment = self.lineage.now if place else self.moment
+                self.moment = self.trace.lineage.now if place else self.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
-        query, key, value = (named.pop(name) for name in ("query", "key", "value"))
+        same, given = self._given(named["query"] is named["key"])
+        query, key, value = (named.pop(name).detach() for name in ("query", "key", "value"))
         own = {"score": module.score, "normalizer": module.normalizer}
         options = {name: option for name, option in (own | named).items() if name != "generator" and option is not None}
+        if not options.get("enable_gqa", True):
+            del options["enable_gqa"]
+        state = output[1] if isinstance(output, tuple) and isinstance(output[1], RowState) else None
+        name = self._name()
+        if self.origin is not None:
+            key, value, options = self._kept(name, key, value, options, query.shape[-2])
+        call = Call(query, key, value, options, state, self.trace.lineage.now, same, given)
+        self.trace.calls.setdefault(name, []).append(call)
+
+    def _kept(
+        self, name: str, key: Tensor, value: Tensor, options: dict[str, Any], queries: int
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Return keys and values in memory shared with earlier calls."""
+        moments, room = self.trace.lineage.moments, self.rooms.setdefault(name, Room())
+        for moment in moments[self.followed.get(name, len(moments)) :]:
+            if moment.start:
+                self.rooms[name] = room = Room()
+            else:
+                room.select(moment.rows)
+        self.followed[name] = len(moments)
+        kept = room.keep(key, value, queries)
+        placed = moved(options, kept.dropped)
+        return (key, value, options) if placed is None else (kept.key, kept.value, placed)
+
+    def _name(self) -> str:
+        """Return the name of the layer, with the number of its turn if the module runs several times in one pass."""
+        self.turn += 1
+        name = self.name if self.turn == 1 or self.origin is None else f"{self.name}#{self.turn}"
+        if name != self.name and self.name in self.trace.groups:
+            self.trace.groups[name] = self.trace.groups[self.name]
+        return name
+
+    def _given(self, same: bool) -> tuple[bool, Given | None]:
+        """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
+        if self.origin is not None:
+            return self.origin.own, None
         q, k, v = self.inputs
         if q is None or k is None or v is None:
-            same, given = query is key, None
-        else:
-            same, given = q is k, Given(q.detach(), k.detach(), v.detach(), self.moment)
-        detached = query.detach(), key.detach(), value.detach()
-        state = output[1] if isinstance(output, tuple) and isinstance(output[1], RowState) else None
-        self.calls.append(Call(*detached, options, state, self.lineage.now, same, given))
+            return same, None
+        return q is k, Given(q.detach(), k.detach(), v.detach(), self.moment)
 
 
 def _refuse_compiled(model: nn.Module) -> None:
@@ -116,7 +244,7 @@ def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:
     return parent if isinstance(parent, MultiHeadAttention) else None
 
 
-def _chosen(found: dict[str, Attention], layers: Sequence[str] | None) -> list[str]:
+def _chosen(found: Mapping[str, nn.Module], layers: Sequence[str] | None) -> list[str]:
     """Return the attentions with these names, or inside modules with these names, in the order of the model."""
     for layer in layers or ():
         if not any(_inside(name, layer) for name in found):

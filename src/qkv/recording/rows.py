@@ -1,23 +1,40 @@
 """Extracting one row of the batch from a recorded call."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar, final
 
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.errors import ShapeError, UnsupportedError, error_message
-from qkv.masks.base import Both, Dense, Either, Inverse, Mask, as_mask
-from qkv.masks.patterns import Causal, Documents, Lengths, Window
+from qkv.errors import ShapeError, error_message
+from qkv.masks.base import Both, Dense, Either, Grid, Inverse, Mask, as_mask
+from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.row_state import RowState
 from qkv.recording.calls import Call
 from qkv.scores.base import Score
 from qkv.shapes import show
 
-_PER_ITEM = (Causal, Lengths, Window, Documents)
+_PER_ITEM = (Causal, Lengths, Span, Window, Documents)
 Owner = TypeVar("Owner", bound=Score | Normalizer | Bias)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _OfItem(Mask):
+    """One item of a user-defined mask over a batch."""
+
+    mask: Mask
+    row: int
+    batch: int
+    rank: int
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Return the item's part of the whole."""
+        leading = (self.batch, *grid.leading)[: self.rank]
+        seen = self.mask.visible(grid._replace(leading=leading), rows_Q1, columns_K)
+        return _item(seen, self.row, self.rank + 2)
 
 
 class Item(NamedTuple):
@@ -42,7 +59,6 @@ def item_of(call: Call, row: int) -> Item:
 
     Raises:
         ShapeError: the call has more dimensions, or no batch dimension.
-        UnsupportedError: the mask is user-defined and cannot be divided by rows.
     """
     rank = max(tensor.ndim for tensor in (call.query, call.key, call.value)) - 2
     if rank not in (1, 2):
@@ -50,17 +66,18 @@ def item_of(call: Call, row: int) -> Item:
         raise ShapeError(
             error_message("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that processes batches.")
         )
+    batch = max(tensor.shape[0] for tensor in (call.query, call.key))
     tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
     state = None if call.state is None else call.state.value[row]
-    options = {name: _option(name, option, row, rank) for name, option in call.options.items()}
+    options = {name: _option(name, option, row, rank, batch) for name, option in call.options.items()}
     kept = None if call.state is None or state is None else RowState(call.state.kind, state.reshape(query.shape[:2]))
     return Item(query, key, value, options, kept)
 
 
-def _option(name: str, option: Any, row: int, rank: int) -> Any:
+def _option(name: str, option: Any, row: int, rank: int, batch: int) -> Any:
     if name == "mask":
-        return _mask(as_mask(option), row, rank)
+        return _mask(as_mask(option), row, rank, batch)
     if isinstance(option, Score | Normalizer | Bias):
         return _owner(option, row, rank)
     return _item(option, row, rank + 2) if isinstance(option, Tensor) else option
@@ -81,17 +98,16 @@ def _owner(owner: Owner, row: int, rank: int) -> Owner:
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
-def _mask(mask: Mask, row: int, rank: int) -> Mask:
+def _mask(mask: Mask, row: int, rank: int, batch: int) -> Mask:
     match mask:
         case Both(left, right) | Either(left, right):
-            return type(mask)(_mask(left, row, rank), _mask(right, row, rank))
+            return type(mask)(_mask(left, row, rank, batch), _mask(right, row, rank, batch))
         case Inverse(inner):
-            return Inverse(_mask(inner, row, rank))
+            return Inverse(_mask(inner, row, rank, batch))
         case Dense(tensor):
             return Dense(_item(tensor, row, rank + 2))
         case _ if not isinstance(mask, _PER_ITEM):
-            hint = "Expand it to a bool tensor, or combine masks of qkv.masks."
-            raise UnsupportedError(error_message("mask", "a mask of qkv.masks", type(mask).__name__, hint))
+            return _OfItem(mask, row, batch, rank)
     own = 1 if isinstance(mask, Documents) else 0
     given = {part.name: getattr(mask, part.name) for part in fields(mask)}
     changes: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """Converting the recorded calls of one row to a scene for the viewer."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -9,14 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
-from qkv.errors import ShapeError, UnsupportedError, error_message
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.masks.base import Mask
-from qkv.masks.lower import matrix, part
-from qkv.masks.patterns import Lengths, causal, dense
+from qkv.masks.lower import factors, matrix, part
+from qkv.masks.patterns import Causal, Lengths, Span, causal, dense, span
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around
 from qkv.recording.calls import Call
 from qkv.recording.rows import Item, item_of
+from qkv.recording.sequences import Ends, name_sequences
 from qkv.view.scene import Inputs, Layer, Scene
 
 
@@ -30,6 +32,7 @@ class Part(NamedTuple):
 
 def scene_of(
     parts: Mapping[str, Sequence[Part]],
+    sides: Mapping[str, tuple[str, str]],
     surroundings: Mapping[str, Around],
     tokens: Mapping[str, Sequence[str]],
     notes: Mapping[str, Sequence[str]],
@@ -39,6 +42,7 @@ def scene_of(
 
     Args:
         parts: the calls of each layer that include the row.
+        sides: the sequences of queries and keys of each layer.
         surroundings: the projections around layers that have some.
         tokens: the tokens of each sequence; without tokens, positions are numbered.
         notes: the notes of each sequence.
@@ -49,9 +53,14 @@ def scene_of(
 
     Raises:
         ShapeError: the number of tokens differs from the number of positions.
+        ConfigError: tokens belong to no sequence.
         UnsupportedError: the calls do not form one matrix.
     """
-    sides = _sides({layer: some[0].call.own for layer, some in parts.items()})
+    known = {name for pair in sides.values() for name in pair}
+    for name in tokens:
+        if name not in known:
+            hint = nearest(name, sorted(known))
+            raise ConfigError(error_message("tokens", "names of sequences of the trace", repr(name), hint))
     named = {name: tuple(some) for name, some in tokens.items()}
     layers = tuple(_layer(name, some, surroundings.get(name), sides[name], named) for name, some in parts.items())
     for layer in layers:
@@ -60,15 +69,19 @@ def scene_of(
     return Scene(title, named, layers, {name: tuple(some) for name, some in notes.items()})
 
 
-def _sides(own: Mapping[str, bool]) -> dict[str, tuple[str, str]]:
-    """Return the sequences of queries and keys of each layer; modules with a layer that attends to the source are
-    decoders.
+def sides_of(parts: Mapping[str, Sequence[Part]], groups: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the names of the sequences of queries and keys of each layer.
+
+    Args:
+        parts: the calls of each layer that include the row.
+        groups: for layers of `transformers`, the path of the model around them.
     """
-    decoders = {name.split(".")[0] for name, alone in own.items() if not alone}
-    if not decoders:
-        return dict.fromkeys(own, ("text", "text"))
-    inside = {name: "target" if name.split(".")[0] in decoders else "source" for name in own}
-    return {name: (inside[name],) * 2 if alone else ("target", "source") for name, alone in own.items()}
+    ends = {}
+    for name, some in parts.items():
+        queries = sum(part.call.query.shape[-2] for part in some)
+        keys = max(part.call.key.shape[-2] for part in some)
+        ends[name] = Ends(some[0].call.own, groups.get(name), queries, keys)
+    return name_sequences(ends)
 
 
 def _layer(
@@ -140,8 +153,45 @@ def _masks(name: str, items: Sequence[Item]) -> Mask | None:
     elif all(mask is None for mask in masks) and _one_more_each_time(counts):
         return causal(counts[-1][1] - total)
     heads, widest = items[-1].query.shape[0], counts[-1][1]
+    grown = _grown(masks, counts)
+    if grown is not None:
+        return grown
     tables = [_written_out(mask, heads, *count) for mask, count in zip(masks, counts, strict=True)]
     return dense(torch.cat([F.pad(table, (0, widest - table.shape[-1])) for table in tables], -2))
+
+
+def _grown(masks: Sequence[Mask | None], counts: Sequence[tuple[int, int]]) -> Mask | None:
+    """Return the mask of a causal model whose cache grows by as many keys as there are new queries, if it is that.
+
+    The first call has many queries and a causal mask; a call with one query, which sees all keys, needs none.
+    """
+    past = counts[0][1] - counts[0][0]
+    steps = itertools.pairwise(counts)
+    if past < 0 or any(keys - before != queries for (_, before), (queries, keys) in steps):
+        return None
+    rest: list[list[Mask]] = []
+    for mask, (queries, keys) in zip(masks, counts, strict=True):
+        parts = [] if mask is None else factors(mask)
+        causal_parts = [part_of for part_of in parts if isinstance(part_of, Causal)]
+        hides = [part_of for part_of in causal_parts if part_of.align == "start" and part_of.offset == keys - queries]
+        if len(hides) != len(causal_parts) or not (hides or queries == 1):
+            return None
+        rest.append([part_of for part_of in parts if part_of not in hides])
+    spans = [_span(some, keys) for some, (_, keys) in zip(rest, counts, strict=True)]
+    if any(span_of is None or span_of != spans[-1] for span_of in spans):
+        return None
+    first = spans[-1] or 0
+    return causal(past) & span(first) if first else causal(past)
+
+
+def _span(masks: Sequence[Mask], keys: int) -> int | None:
+    """Return the first key that is seen, if masks hide no more than those before it."""
+    first = 0
+    for mask in masks:
+        if not isinstance(mask, Span) or not (mask.last is None or int(mask.last) >= keys):
+            return None
+        first = max(first, int(mask.first))
+    return first
 
 
 def _one_more_each_time(counts: Sequence[tuple[int, int]]) -> bool:

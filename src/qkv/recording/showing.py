@@ -1,26 +1,34 @@
 """Displaying a scene: in the browser, as a page, as a picture, in a notebook."""
 
+import sys
 import webbrowser
+from collections.abc import Mapping, Sequence
 from html import escape
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, UnsupportedError, error_message
+from qkv.engine.describe import Arguments
+from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, error_message
+from qkv.recording.calls import Call
+from qkv.recording.scenes import Part, scene_of, sides_of
 from qkv.view.alignment import Alignment
+from qkv.view.bundle import compressed
 from qkv.view.export import save
 from qkv.view.offline import page
-from qkv.view.scene import Scene
+from qkv.view.scene import OPTIONS, Scene
 
 if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
 
 SMALL = 1 << 20
 """The most weights of a scene that a notebook displays by itself."""
-_ROOM = 4 << 20
+_ROOM = 1 << 18
+"""The most bytes of answers in a notebook."""
 
 
 def serve(scene: Scene, port: int, browser: bool) -> "Serving":
@@ -41,12 +49,57 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     try:
         from qkv.view.server.serve import Serving
     except ImportError as error:
-        hint = "Install them: pip install 'qkv[view]'. A page needs none: trace.save('trace.html')."
+        hint = "Install them: in the checkout, pip install '.[view]'. A page needs none: trace.save('trace.html')."
         raise UnsupportedError(error_message("show", "starlette and uvicorn", str(error), hint)) from error
     serving = Serving(scene, port)
     if browser:
-        webbrowser.open(serving.url)
+        webbrowser.open(serving.redirect_file().as_uri())
     return serving
+
+
+def show(scene: Scene, port: int, browser: bool) -> "Serving":
+    """Open a scene in the viewer, and print an address that works once; a notebook shows it inside the page.
+
+    Args, raises: as for `serve`.
+
+    Returns:
+        The running viewer.
+    """
+    inside = in_notebook()
+    serving = serve(scene, port, browser and not inside)
+    if inside:
+        from IPython.display import display
+
+        # Not as `HTML`, which warns of every frame.
+        display({"text/html": notebook(scene), "text/plain": scene.title}, raw=True)
+    print(serving.entrance())  # noqa: T201
+    return serving
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook, without importing anything for it."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+def scene_of_map(
+    query: Tensor, key: Tensor, given: Arguments, row: int, tokens: Mapping[str, Sequence[str]] | None
+) -> Scene:
+    """Return one row of an attention map as a scene; keys stand for the values.
+
+    Raises:
+        ShapeError: there is no such row, or more dimensions than batch and heads.
+    """
+    options = {name: getattr(given, name) for name in OPTIONS if getattr(given, name) is not None}
+    if query.ndim == 2:
+        query, key = query[None], key[None]
+    if not 0 <= row < query.shape[0]:
+        raise ShapeError(error_message("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0."))
+    same = query.shape[-2] == key.shape[-2]
+    call = Call(query.detach(), key.detach(), key.detach(), options, own=same)
+    parts = {"attention": [Part(call, row, None)]}
+    return scene_of(parts, sides_of(parts, {}), {}, tokens or {}, {}, "attention")
 
 
 def write_page(scene: Scene, path: Path) -> None:
@@ -69,7 +122,7 @@ def notebook(scene: Scene) -> str:
     """Return a scene as HTML for a notebook: the page in a frame, if it is small enough."""
     count = sum(prod(layer.shape) for layer in scene.layers)
     if count > SMALL:
-        return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with trace.show().</p>"
-    whole = escape(page(scene, _ROOM).text, quote=True)
+        return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with show().</p>"
+    whole = escape(compressed(page(scene, _ROOM).text), quote=True)
     frame = 'sandbox="allow-scripts" width="100%" height="640" style="border:0"'
     return f'<iframe title="{escape(scene.title, quote=True)}" {frame} srcdoc="{whole}"></iframe>'

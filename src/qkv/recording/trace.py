@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from textwrap import shorten
+from typing import TYPE_CHECKING, Protocol, final
 
 import torch
 from torch import Tensor
@@ -14,15 +15,23 @@ from qkv.errors import ConfigError, ShapeError, error_message, nearest
 from qkv.recording.around import Around
 from qkv.recording.calls import Call
 from qkv.recording.lineage import Lineage
-from qkv.recording.scenes import Part, scene_of
+from qkv.recording.origins import Reading
+from qkv.recording.scenes import Part, scene_of, sides_of
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
 
 
+class Tokenizer(Protocol):
+    """What names token ids; the tokenizers of `transformers` do."""
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """Return the tokens of some ids."""
+
+
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """A recorded trace.
 
@@ -33,14 +42,26 @@ class Trace:
         surroundings: the projections around each layer, if it has any.
         tokens: the tokens of each sequence of the displayed row, if known; files include them.
         title: title of pictures.
+        groups: for layers of `transformers`, the path of the innermost model that contains them.
+        readings: by the path of such a model, the token ids that it was given.
+        tokenizer: names token ids.
     """
 
-    calls: Mapping[str, list[Call]] = field(default_factory=dict)
+    calls: dict[str, list[Call]] = field(default_factory=dict)
     heads: tuple[int, ...] | None = None
     lineage: Lineage = field(default_factory=Lineage)
-    surroundings: Mapping[str, Around] = field(default_factory=dict)
+    surroundings: dict[str, Around] = field(default_factory=dict)
     tokens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     title: str = "attention"
+    groups: dict[str, str] = field(default_factory=dict)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    tokenizer: Tokenizer | None = None
+
+    def __repr__(self) -> str:
+        """Return one line: how many layers ran how often, without their tensors."""
+        calls = sum(map(len, self.calls.values()))
+        shown = shorten(", ".join(self.calls), 80, placeholder=" …")
+        return f"Trace({self.title!r}: {calls:,} calls of {len(self.calls):,} layers: {shown})"
 
     @property
     def layers(self) -> list[str]:
@@ -125,8 +146,26 @@ class Trace:
             hint = "Run the model inside the `with` block."
             raise ConfigError(error_message("trace", "a layer that ran", "none", hint))
         parts = {layer: self._parts(layer, row, reading, hypothesis) for layer in run}
-        named = self.tokens if tokens is None else tokens
-        return scene_of(parts, self.surroundings, named, notes or {}, self.title if title is None else title)
+        sides = sides_of(parts, self.groups)
+        named = (self.tokens or self._read(parts, sides)) if tokens is None else tokens
+        title = self.title if title is None else title
+        return scene_of(parts, sides, self.surroundings, named, notes or {}, title)
+
+    def _read(
+        self, parts: Mapping[str, Sequence[Part]], sides: Mapping[str, tuple[str, str]]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the tokens of the ids that the model was given, for the sequences where they are known."""
+        found: dict[str, tuple[str, ...]] = {}
+        for layer, some in parts.items():
+            reading, name = self.readings.get(self.groups.get(layer, "")), sides[layer][0]
+            if reading is None or self.tokenizer is None or name in found:
+                continue
+            places = {id(call): place for place, call in enumerate(self.calls[layer])}
+            passes = [places.get(id(part.call), -1) for part in some]
+            ids = reading.ids(passes, [part.place for part in some]) if len(places) == len(reading.passes) else None
+            if ids is not None and len(ids) == sum(part.call.query.shape[-2] for part in some):
+                found[name] = tuple(map(str, self.tokenizer.convert_ids_to_tokens(ids)))
+        return found
 
     def described(self, tokens: Mapping[str, Sequence[str]], title: str = "attention") -> "Trace":
         """Return the trace with the tokens of the displayed row and a title; `save` includes both."""
@@ -145,12 +184,12 @@ class Trace:
             UnsupportedError: a score is a user-defined function, which a trace file cannot store; or a tensor was
                 changed since.
         """
-        from qkv.recording import files, showing
+        from qkv.recording import showing, storing
 
         place = Path(path)
         match place.suffix:
             case ".safetensors":
-                files.write(self, place)
+                storing.write(self._with_tokens(row), place)
             case ".html":
                 showing.write_page(self.scene(row), place)
             case ".svg" | ".png":
@@ -161,7 +200,7 @@ class Trace:
                 raise ConfigError(error_message("path", expected, repr(str(path)), nearest(suffix, valid)))
 
     def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
-        """Open one row in the viewer.
+        """Open one row in the viewer: in a notebook inside the page, elsewhere in a browser. Its address is printed.
 
         Args:
             row: index in the input batch.
@@ -177,13 +216,20 @@ class Trace:
         """
         from qkv.recording import showing
 
-        return showing.serve(self.scene(row), port, browser)
+        return showing.show(self.scene(row), port, browser)
 
     def _repr_html_(self) -> str:
         """Display the first row in a notebook if it is small; otherwise say how to open it."""
         from qkv.recording import showing
 
         return showing.notebook(self.scene())
+
+    def _with_tokens(self, row: int) -> "Trace":
+        """Return the trace with the tokens of a row, where the tokenizer knows them."""
+        if self.tokens or self.tokenizer is None:
+            return self
+        parts = {layer: self._parts(layer, row, -1, None) for layer in self.calls if self.calls[layer]}
+        return self.described(self._read(parts, sides_of(parts, self.groups)), self.title)
 
     def _parts(self, layer: str, row: int, reading: int, hypothesis: Hypothesis | None) -> list[Part]:
         """Return the calls that include a row, and its index in each."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.biases import Alibi, Relative
 from qkv.errors import DataError, QkvError, UnsupportedError, error_message, nearest
 from qkv.masks.base import Both, Dense, Either, Inverse
-from qkv.masks.patterns import Causal, Documents, Lengths, Window
+from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.row_state import RowState
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -23,7 +23,7 @@ from qkv.scores.sums import Additive, Concat
 _CLASSES: tuple[type, ...] = (
     *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, SquaredDistance, Gaussian, Boxcar, Epanechnikov, Uniform),
     *(Softmax, Sum, Mean, Hard, Identity, Sigmoid, Sparsemax, Entmax),
-    *(Causal, Lengths, Window, Documents, Dense, Both, Either, Inverse, Alibi, Relative, RowState),
+    *(Causal, Lengths, Span, Window, Documents, Dense, Both, Either, Inverse, Alibi, Relative, RowState),
 )
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
 _TEXTS = ("align", "activation", "kind")
@@ -97,7 +97,7 @@ class Reader:
 
     def __init__(self, tensors: Mapping[str, Tensor], path: str) -> None:
         self._tensors = tensors
-        self._path = path
+        self.path = path
 
     def value(self, plain: Any) -> Any:
         """Convert JSON to a value.
@@ -132,7 +132,7 @@ class Reader:
     def wrong(self, expected: str, got: str) -> DataError:
         """Build an error that names the file."""
         hint = "The file was altered: save the trace again."
-        return DataError(error_message(self._path, expected, got[:200], hint))
+        return DataError(error_message(self.path, expected, got[:200], hint))
 
     def _tensor(self, name: str, shape: list[Any], spread: bool = False) -> Tensor:
         if name not in self._tensors:

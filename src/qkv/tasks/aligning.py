@@ -16,6 +16,7 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
+from qkv.tasks.notes import counted
 from qkv.tasks.reading import Reading, attention_layers, default_reading
 from qkv.tasks.translator import Translator
 
@@ -140,7 +141,7 @@ class Aligner:
         """Return, for each pair and layer, the weights between words; see `_between_words`."""
         numbered = [self._numbers(pair, place) for place, pair in enumerate(pairs, start=1)]
         batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
-        results = [self._batch([numbered[place] for place in batch], layers) for batch in batches]
+        results = [self._batch([numbered[place] for place in batch], layers) for batch in counted(batches)]
         return iter(restore_order(batches, results))
 
     @torch.no_grad()
@@ -165,13 +166,13 @@ class Aligner:
             source, unknown = encode_source(pair.source, marks)
             target = encode_target(pair.target, marks, unknown)
         else:
-            source, target = tuple(marks.encode(pair.source)), tuple(marks.encode(pair.target))
+            source, target = tuple(marks.source.encode(pair.source)), tuple(marks.encode(pair.target, target=True))
         for name, ids in (("source", source), ("target", target)):
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
                 raise DataError(error_message(f"{name} line {place}", expected, f"{len(ids)}", hint))
-        return _Numbers(source, target, word_places(pair.source, marks), word_places(pair.target, marks))
+        return _Numbers(source, target, word_places(pair.source, marks.source), word_places(pair.target, marks))
 
 
 def likeliest(weights_TS: Tensor) -> set[Link]:

@@ -8,7 +8,8 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from qkv.data.corpus import read_lines, read_pairs
+from qkv.data.corpus import read_lines
+from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.metrics.alignment import (
     Link,
@@ -19,16 +20,18 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.parallel import Files, read_files
 from qkv.tasks.reading import Reading, When
 from qkv.tasks.translator import Translator
 
 
-class Three(NamedTuple):
-    """Files that correspond line by line: sources, targets, and manual alignments."""
+class SentenceFiles(NamedTuple):
+    """Files that correspond line by line: sources, targets, and manual alignments; or `data` with both sides."""
 
-    source: Path | None
-    target: Path | None
-    gold: Path | None
+    source: Path | None = None
+    target: Path | None = None
+    gold: Path | None = None
+    data: Path | None = None
 
 
 class Chosen(NamedTuple):
@@ -69,14 +72,15 @@ class Aligned:
 
 
 def align_files(
-    run: Path, reverse: Path | None, files: Three, valid: Three, chosen: Chosen, how: str, device: str
+    run: Path, reverse: Path | None, files: SentenceFiles, valid: SentenceFiles, chosen: Chosen, how: str, device: str
 ) -> Aligned:
     """Align the sentences of two files.
 
     Args:
         run: a translation model.
         reverse: a model of the other direction, or None.
-        files: what to align; with manual alignments, the error rate is reported.
+        files: what to align; with manual alignments, the error rate is reported. A model that was trained on columns
+            reads them from `data`, and its words are symbols.
         valid: sentences with manual alignments for choosing layer, head and step; all files or none.
         chosen: a fixed reading instead.
         how: how the two directions are combined.
@@ -86,7 +90,7 @@ def align_files(
         The links.
 
     Raises:
-        ConfigError: files or settings are inconsistent.
+        ConfigError: files or settings are inconsistent, or the models read other columns.
         DataError: a file is invalid; the message gives file and line.
         CheckpointError: a checkpoint is invalid.
     """
@@ -101,15 +105,18 @@ def align_files(
         raise ConfigError(error_message("--layer", "no --valid-source", "both", hint))
     if how not in WAYS:
         join(how, (), ())
-    pairs, gold = _read(files, "--")
-    trial = _read(valid, "--valid-") if any(valid) else None
-    there, said = _one_direction(Aligner(Translator.load(run, device)), pairs, trial, chosen, "")
+    first = Translator.load(run, device)
+    pairs, gold = _read(files, "", first.table)
+    trial = _read(valid, "valid-", first.table) if any(valid) else None
+    there, said = _one_direction(Aligner(first), pairs, trial, chosen, "")
     if reverse is None:
         found = [likeliest(weights) for weights in there]
     else:
         turned = [Sentences(pair.target, pair.source) for pair in pairs]
         turned_trial = None if trial is None else ([Sentences(t, s) for s, t in trial[0]], _turned(trial[1] or []))
-        other = Aligner(Translator.load(reverse, device))
+        second = Translator.load(reverse, device)
+        _expect_turned(first.table, second.table)
+        other = Aligner(second)
         back, more = _one_direction(other, turned, turned_trial, chosen, "reverse: ")
         found = join(how, there, back)
         said += more
@@ -136,15 +143,11 @@ def _one_direction(
     return aligner.weights(pairs, reading), [f"{prefix}read from {reading}: {why}"]
 
 
-def _read(files: Three, prefix: str) -> tuple[list[Sentences], list[Links] | None]:
-    if files.source is None or files.target is None:
-        given = [f"{prefix}{name}" for name, path in zip(files._fields, files, strict=True) if path is not None]
-        expected = f"{prefix}source FILE and {prefix}target FILE"
-        hint = "Give two files: line N of one is the translation of line N of the other."
-        raise ConfigError(error_message(f"{prefix}source", expected, " and ".join(given) or "none of them", hint))
-    pairs = [Sentences(pair.source, pair.target) for pair in read_pairs(files.source, files.target)]
+def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
+    given = Files(files.source, files.target, files.data)
+    pairs = [Sentences(pair.source, pair.target) for pair in read_files(given, prefix, table)]
     if files.gold is None:
-        if prefix == "--":
+        if not prefix:
             return pairs, None
         hint = "The choice needs manual alignments of the validation sentences."
         raise ConfigError(error_message("--valid-gold", "--valid-gold FILE", "none", hint))
@@ -157,6 +160,19 @@ def _read(files: Three, prefix: str) -> tuple[list[Sentences], list[Links] | Non
             )
         )
     return pairs, gold
+
+
+def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
+    """Refuse a model of the other direction whose words are not those of the first one."""
+    if table is None and other is None:
+        return
+    if table is not None and other is not None:
+        turned = (table.source_sep, table.target_sep) == (other.target_sep, other.source_sep)
+        if turned and not table.features_col and not other.features_col:
+            return
+    hint = "Features have no reverse: train both directions on two columns, with the same separators."
+    expected = "a run of the same symbols in the other direction"
+    raise ConfigError(error_message("--reverse", expected, "one of others", hint))
 
 
 def _turned(gold: Sequence[Links]) -> list[Links]:

@@ -1,23 +1,32 @@
 """Creating translation models by name and sizes, from a configuration file or a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
 
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import MARK, WordTable
 from qkv.errors import ConfigError, error_message, nearest
+from qkv.hub.families.load import PublishedConfig
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.second_source import expect_attention_for_features
+from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.settings import build, plain
 
-TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
-TranslationConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
+TranslationModel = (
+    RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator | StackTranslator
+)
+_OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
+TranslationConfig = _OwnConfig | PublishedConfig
 Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
 KINDS = ("transformer", "gru", "lstm", "rnn")
+_DERIVED = ("size", "source_size", "features_mark")
+"""Settings of a model that follow from the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,12 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
         >>> model_settings({"kind": "lstm", "hidden": 64}).cell
         'lstm'
     """
+    if table.get("kind") == "published":
+        return build(PublishedConfig, {name: item for name, item in table.items() if name != "kind"}, "model")
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
     alignment = _alignment(table.get("alignment", "soft"), kind)
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
-    for name in ("size", "cell"):
+    for name in (*_DERIVED, "cell"):
         if name in sizes:
             hint = 'tokenizer.size limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
             raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
@@ -95,29 +106,74 @@ def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> N
 
 def model_table(config: TranslationConfig) -> dict[str, Any]:
     """Return the settings of a model as a dict, the inverse of `model_settings`."""
-    table = plain(config)
-    table.pop("size")
+    table = {name: item for name, item in plain(config).items() if name not in _DERIVED}
+    if isinstance(config, PublishedConfig):
+        return {"kind": "published", **{name: item for name, item in table.items() if item is not None}}
     return {"kind": table.pop("cell", "transformer"), **table}
 
 
-def build_model(table: Mapping[str, Any], tokenizer: Tokenizer) -> TranslationModel:
+def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable | None = None) -> TranslationModel:
     """Create a model from its settings, with new weights.
 
     Args:
         table: as returned by `model_table`.
-        tokenizer: gives the vocabulary size.
+        tokenizer: gives the vocabulary sizes.
+        words: the columns of its texts, if they are a table; gives the mark in front of separate features.
 
     Returns:
         The model.
 
     Raises:
-        ConfigError: as for `model_settings`.
+        ConfigError: as for `model_settings`; or the vocabulary has no mark.
     """
     config = model_settings(table, tokenizer.size)
+    separate = words is not None and words.features == "separate"
+    if isinstance(config, PublishedConfig):
+        if separate:
+            expect_features(config)
+        published = config.build()
+        if not isinstance(published, StackTranslator):
+            got = type(published).__name__
+            raise ConfigError(error_message("model.settings", "an encoder-decoder", got, "Use its own task."))
+        return published
+    if not tokenizer.shared:
+        config = replace(config, source_size=tokenizer.source.size)
+    if separate:
+        config = _with_features(config, tokenizer.source)
     if isinstance(config, MonotonicConfig):
         return MonotonicTranslator(config, tokenizer.pad)
     plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
     return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
+
+
+def _with_features(config: _OwnConfig, tokenizer: Tokenizer) -> _OwnConfig:
+    expect_features(config)
+    assert not isinstance(config, MonotonicConfig)
+    mark = tokenizer.encode(MARK)
+    if len(mark) != 1 or mark == [tokenizer.unk]:
+        expected = f'a vocabulary with "{MARK}", which stands in front of separate features'
+        hint = "Train with --source-tokenizer none, and not with the tokenizer of a run without separate features."
+        raise ConfigError(error_message("tokenizer", expected, "one without it", hint))
+    return replace(config, features_mark=mark[0])
+
+
+def expect_features(config: TranslationConfig) -> None:
+    """Refuse a model that cannot attend to features as a second source.
+
+    Raises:
+        ConfigError: its alignment is hard, it has no attention, or it is a published model.
+    """
+    if isinstance(config, PublishedConfig):
+        hint = "It was made for one source: use --features front."
+        raise ConfigError(
+            error_message("--from", "a run of this library with separate features", "a published model", hint)
+        )
+    if isinstance(config, MonotonicConfig):
+        hint = "It reads one position and nothing else: use --features front."
+        raise ConfigError(
+            error_message("model.alignment", "soft with separate features", f'"{config.alignment}"', hint)
+        )
+    expect_attention_for_features(config.score)
 
 
 def _alignment(name: object, kind: str) -> Alignment:

@@ -1,5 +1,8 @@
 """The demonstration: train a model to read dates as people write them, and show its attention."""
 
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +14,8 @@ from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.data.corpus import Pair
 from qkv.data.dates import splits
 from qkv.tasks.drawing import alignments, draw
+from qkv.tasks.notes import as_json, note, working
+from qkv.tasks.streams import write_json
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translation, Translator
@@ -41,7 +46,7 @@ def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
         _write(path, pairs)
     run = out / "run"
     command = f"qkv train translate --data {files['train']} --valid-data {files['valid']} --out {run} --model gru …"
-    _say(f"This is the same as `{command}`:")
+    note(f"This is the same as `{command}`:")
     tables: dict[str, dict[str, Any]] = {
         "data": {"data": files["train"], "valid_data": files["valid"]},
         "tokenizer": {"kind": "char"},
@@ -81,16 +86,29 @@ def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
 
 
 def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
-    console = Console()
-    found = translator.translate_fully([pair.source for pair in unseen])
+    with working("reading unseen dates"):
+        found = translator.translate_fully([pair.source for pair in unseen])
     exact = read_exactly([each.text for each in found], unseen)
     shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
+    draw(shown, page, terminal=False)
+    if as_json():
+        write_json([{"run": str(run), "page": str(page), "exact_match": exact, "unseen": len(unseen)}])
+        return
+    console = Console()
     for each, pair in zip(shown, unseen, strict=False):
         _print_one(console, each, pair)
-    draw(shown, page, terminal=False)
     console.print(f"[bold]{exact:.1f}%[/bold] of {len(unseen):,} unseen dates are read correctly.")
     console.print(f"Explore what it attends to: {page}", highlight=False)
-    console.print(f'Try your own: echo "Friday, the 13th of June 2031" | qkv translate {run} --show', highlight=False)
+    yours = f'echo "Friday, the 13th of June 2031" | {program()} translate {run} --show'
+    console.print(f"Try your own: {yours}", highlight=False, soft_wrap=True)
+
+
+def program() -> str:
+    """Return how a shell calls this program: with its folder, if that is not on the search path (`make demo`)."""
+    here = Path(sys.executable).with_name("qkv")
+    if shutil.which("qkv") is not None or not here.exists():
+        return "qkv"
+    return shlex.quote(os.path.relpath(here))
 
 
 def _print_one(console: Console, found: Translation, pair: Pair) -> None:
@@ -101,7 +119,3 @@ def _print_one(console: Console, found: Translation, pair: Pair) -> None:
     for alignment in alignments([found]):
         terminal(alignment, console)
     console.print()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201

@@ -16,7 +16,9 @@ from qkv.recording.recorder import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.point_training import TASK, build_pointer
 from qkv.tasks.pointing import Order, Vocabulary, device_of, judge_positions, point, stack
-from qkv.tasks.runs import Trained, expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
+from qkv.view.alignment import Alignment
 
 LAYER = "pointer.attention"
 END_SHOWN = "<end>"
@@ -46,6 +48,12 @@ class Pointing:
     def chosen(self) -> tuple[str, ...]:
         """The elements that are pointed at."""
         return tuple(self.elements[place - 1] for place in self.positions)
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each step pointed at."""
+        sides = (END_SHOWN, *self.elements), (*self.chosen, END_SHOWN)
+        return None if self.weights is None else Alignment(*sides, self.weights)
 
 
 @final

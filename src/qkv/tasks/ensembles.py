@@ -1,6 +1,5 @@
 """`qkv train translate --ensemble`: one command trains models of several seeds, which translate together."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, final
 from qkv.tasks import training
 from qkv.tasks.launch import TABLES, run_folder
 from qkv.tasks.members import Direction, Members, write_members
+from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Tables
 from qkv.tasks.settings import build, check_tables, plain
@@ -104,7 +104,7 @@ class Ensembles:
             return self.one.train(one, folder, device, tensorboard=tensorboard, origin=origin)
         for place, (name, way) in enumerate(zip(names, members.directions, strict=True)):
             seed = one.training.seed + place
-            print(f"Member {place + 1} of {len(names)}, seed {seed}: {folder / name}", file=sys.stderr)  # noqa: T201
+            note(f"Member {place + 1} of {len(names)}, seed {seed}: {folder / name}")
             own = replace(one, training=replace(one.training, seed=seed))
             recipe = self.member(way, one.training.seed)
             outcome = recipe.train(own, folder / name, device, tensorboard=tensorboard, origin=origin)

@@ -1,6 +1,5 @@
 """Scoring a trained model on files."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from qkv.checkpoint.disk import replace_file
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, error_message, harmless
+from qkv.errors import ConfigError, error_message
 from qkv.metrics.figure import Figure
 from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
@@ -18,6 +17,7 @@ from qkv.tasks.labeled_text import Kind, Text, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
 from qkv.tasks.members import members_of
+from qkv.tasks.notes import note
 from qkv.tasks.parallel import Files, names_of, read_files
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import open_run
@@ -56,7 +56,7 @@ def evaluate_translation(
     translator = trained.over(None)
     found = translator.translate_fully([pair.source for pair in pairs], how)
     if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
-        print(f"qkv: {told}", file=sys.stderr)  # noqa: T201
+        note(f"qkv: {told}")
     hypotheses = [each.text for each in found]
     if out is not None:
         written = hypotheses if table is None else map(table.target_text, hypotheses)
@@ -231,7 +231,7 @@ def _tell_unseen(texts: Sequence[Text], labels: Sequence[str], data: Path | None
             f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
             f"{sum(len(text.labels) for text in texts):,}, count as wrong."
         )
-        print(harmless(told), file=sys.stderr)  # noqa: T201
+        note(told)
 
 
 def _labels(model: Tagger | Classifier, texts: Sequence[Text]) -> list[tuple[str, ...]]:

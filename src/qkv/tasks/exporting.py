@@ -10,17 +10,19 @@ from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
 from qkv.hub.ctranslate import to_ctranslate2
+from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.transformer import TransformerTranslator
 from qkv.tasks.decoding import usual_limit
 from qkv.tasks.element_pointer import ElementPointer
+from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
-from qkv.tasks.load import load
+from qkv.tasks.load import Model, load
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.translator import Translator
 
-TARGETS = ("ctranslate2", "onnx")
+TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"
 Loaded = Translator | Generator | Classifier | Tagger
 _LEAST_POSITIONS = 1024
@@ -32,7 +34,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
 
     Args:
         run: run folder, whose best checkpoint is used, or one checkpoint in it.
-        to: "ctranslate2" or "onnx".
+        to: "ctranslate2", "onnx" or "transformers", without the description: see `qkv.hub.save`.
         out: a folder that does not exist yet.
 
     Returns:
@@ -46,15 +48,24 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     Example:
         >>> export("runs/de-en", "onx", Path("out"))
         Traceback (most recent call last):
-        qkv.errors.ConfigError: --to: expected ctranslate2 or onnx; got 'onx'. Did you mean "onnx"?
+        qkv.errors.ConfigError: --to: expected ctranslate2, onnx or transformers; got 'onx'. Did you mean "onnx"?
     """
     if to not in TARGETS:
-        raise ConfigError(error_message("--to", " or ".join(TARGETS), repr(to), nearest(to, TARGETS)))
+        names = f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
+        raise ConfigError(error_message("--to", names, repr(to), nearest(to, TARGETS)))
+    if out.suffix == ".onnx":
+        hint = f"A model is several files; for example --out {out.with_suffix('')}-onnx."
+        raise ConfigError(error_message("--out", "the name of a folder", f"that of a file, {out.name}", hint))
     if os.path.lexists(out):
         raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
     expect_writable(out)
-    trained: Loaded = load(run)
-    _expect_text(trained)
+    found = load(run)
+    if to == "transformers" and not isinstance(found, ElementPointer | Regressor):
+        return sorted(path.name for path in save(found, out).iterdir())
+    trained = _of_text(found)
+    if isinstance(trained, Translator) and trained.table is not None and trained.table.features == "separate":
+        hint = "Train with --features front."
+        raise UnsupportedError(error_message("--to", "a model with one source", "separate features", hint))
     with typed(out, "a writable folder"):
         if to == "onnx":
             _to_onnx(trained.model, out)
@@ -65,17 +76,21 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir())
 
 
-def _expect_text(trained: object) -> None:
-    """Refuse models that read no text: the other programs have no input for them."""
+def _of_text(trained: Model) -> Loaded:
+    """Return a model that reads text; the other programs have no input for others."""
     if isinstance(trained, ElementPointer | Regressor):
         got = "a pointer network" if isinstance(trained, ElementPointer) else "a regression"
         hint = "Use qkv.load(RUN) in Python, or the model's own command."
         raise UnsupportedError(error_message("--to", "a model that reads text and writes scores", got, hint))
+    if isinstance(trained, MaskFiller):
+        hint = "Use --to transformers."
+        raise UnsupportedError(error_message("--to", "a model that was trained here", "one that fills masks", hint))
+    return trained
 
 
 def _to_onnx(model: nn.Module, out: Path) -> None:
     if not isinstance(model, Exportable):
-        hint = "Train with --model transformer, without --copy."
+        hint = "Train without --copy, and with --alignment soft."
         raise UnsupportedError(
             error_message("--to", "a model that can be exported to ONNX", type(model).__name__, hint)
         )
@@ -88,7 +103,8 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
         hint = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
         raise UnsupportedError(error_message("--to", "a translation Transformer", type(model).__name__, hint))
     positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
-    to_ctranslate2(model, tokenizer.vocabulary.pieces, out, **_marks(tokenizer), positions=positions)
+    pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
+    to_ctranslate2(model, pieces, out, source_pieces=source, **_marks(tokenizer), positions=positions)
 
 
 def _about(trained: Loaded) -> dict[str, Plain]:

@@ -1,18 +1,25 @@
 """A trained language model: continues prompts, and measures the likelihood of texts."""
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, cast, final, get_args
 
 import torch
 from torch import Tensor
 
+from qkv.data.batches import collate_sources
 from qkv.data.segments import SPECIALS
 from qkv.data.tokenizer import Tokenizer
+from qkv.decode.beam import Beam
+from qkv.decode.beam import beam as search
+from qkv.decode.greedy import greedy
 from qkv.decode.numbers import expect_numbers
-from qkv.decode.sampling import Sampling, row_keys
+from qkv.decode.prompted import PaddedReader, Prompted
+from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
 from qkv.metrics.figure import Figure
+from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import TextModel, judge
 from qkv.tasks.language_training import TASK, build_language_model
@@ -21,7 +28,7 @@ from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.text import passage
 
 LongPrompt = Literal["refuse", "window"]
-_ROWS = 64
+_ROWS, _WIDEST = 64, 1_000_000
 _LONGEST_CHARACTER = 4
 
 
@@ -75,11 +82,13 @@ class Generator:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
+        beam: int = 1,
         long_prompt: LongPrompt = "refuse",
     ) -> list[str]:
         """Continue each prompt, independently of the other prompts and their order.
 
-        Text that exceeds the model's context continues from the context's last half.
+        Text that exceeds the model's context continues from the context's last half. A beam, and a published model,
+        end at the end token, and stay within the context.
 
         Args:
             prompts: texts of at least one token each.
@@ -88,6 +97,8 @@ class Generator:
             top_k: sample from the k most likely tokens only.
             top_p: sample from the most likely tokens with this total probability only.
             seed: random seed.
+            beam: beam width; more than 1 takes the likeliest continuation that a beam finds, per token, and draws
+                nothing.
             long_prompt: whether to "refuse" a prompt longer than the context, or read only its last tokens ("window").
 
         Returns:
@@ -99,6 +110,13 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
+        if not 1 <= beam <= _WIDEST:
+            got, hint = f"{beam}", "1 is without a beam."
+            raise ConfigError(error_message("beam", f"from 1 to {_WIDEST:,}", got, hint))
+        if beam != 1 or self.tokenizer.published is not None:
+            added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
+            texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
+            return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
         found = [""] * len(prompts)
         for places in _alike(sources):
@@ -133,8 +151,41 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
+        if self.tokenizer.published is not None:
+            return self._texts(source, self._drawn(source, sampling, tokens))
         draws = self._draws([source], row_keys([source]), sampling)
         return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
+
+    def continuations(
+        self, sources: Sequence[list[int]], *, tokens: int = 200, sampling: Sampling | None = None, beam: int = 1
+    ) -> list[list[int]]:
+        """Continue prompts that are token ids, to the end token at most.
+
+        Args:
+            sources: at least one token each.
+            tokens: the largest number of tokens to add, the end token included.
+            sampling: how tokens are drawn; None for the likeliest one at each step.
+            beam: beam width; more than 1 draws nothing.
+
+        Returns:
+            The ids of each continuation, without the end token.
+
+        Raises:
+            DataError: a prompt leaves no room for so many tokens in the context.
+            ConfigError: a number is outside its range.
+        """
+        room = self.model.config.context - max(map(len, sources), default=0)
+        if _count(tokens) > room:
+            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
+            raise DataError(error_message("tokens", f"at most {room:,}, to the end of the context", got, hint))
+        sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
+        found: list[list[int]] = [[] for _ in sources]
+        padded = isinstance(self.model, StackLanguageModel)
+        for places in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
+            batch = self._continued([sources[i] for i in places], [keys[i] for i in places], tokens, sampling, beam)
+            for place, ids in zip(places, batch, strict=True):
+                found[place] = ids
+        return found
 
     def attention(self, text: str) -> tuple[tuple[str, ...], Tensor]:
         """Return what each token of a text attends to in the last layer, the mean over its heads.
@@ -177,7 +228,7 @@ class Generator:
         context = self.model.config.context
         if not ids:
             raise DataError(error_message("prompt", "at least one token", "none", "For example, start with a newline."))
-        if self.tokenizer.unk in ids:
+        if self.tokenizer.published is None and self.tokenizer.unk in ids:
             got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
             hint = "The model has never seen this character: remove it, or train with subwords."
             raise DataError(error_message("prompt", "characters of the training text", got, hint))
@@ -187,6 +238,47 @@ class Generator:
                 error_message("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
             )
         return ids[-context:]
+
+    def _continued(
+        self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
+    ) -> list[list[int]]:
+        """Continue a batch of prompts to the end token."""
+        marks, device = self.tokenizer, self.model.embed.weight.device
+        source, lengths = (x.to(device) for x in collate_sources(sources, max(marks.pad, 0)))
+        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
+        model = Prompted(cast("PaddedReader", self.model))
+        if beam > 1:
+            found = [each[0] for each in search(model, source, lengths, search=Beam(beam), **settings)]
+        elif sampling.temperature == 0:
+            found = greedy(model, source, lengths, **settings)
+        else:
+            drawn = torch.tensor(keys, device=device)
+            found = sample(model, source, lengths, sampling=sampling, keys=drawn, **settings)
+        return [list(takewhile(lambda token: token not in self._ends(), each.ids)) for each in found]
+
+    def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
+        """Draw tokens one at a time, to the end token; the same as of `continuations`."""
+        room = self.model.config.context - len(source)
+        if _count(tokens) > room:
+            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the prompt."
+            raise DataError(error_message("tokens", f"at most {room:,}, to the end of the context", got, hint))
+        draws = self._draws([source], row_keys([source]), sampling)
+        return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
+
+    def _end(self) -> int:
+        """Return the end token; one beyond the vocabulary where the model has none."""
+        return self.tokenizer.eos if self.tokenizer.eos >= 0 else self.model.config.size
+
+    def _ends(self) -> tuple[int, ...]:
+        """Return all end tokens."""
+        published = self.tokenizer.published
+        return (self._end(),) if published is None else (self._end(), *published.others)
+
+    def _never(self) -> tuple[int, ...]:
+        """Return the tokens that are never written."""
+        if self.tokenizer.published is not None:
+            return self.tokenizer.never_written
+        return tuple(number for number in range(len(SPECIALS)) if number != self.tokenizer.eos)
 
     @torch.no_grad()
     def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
@@ -203,14 +295,22 @@ class Generator:
             known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
             if state.position < context:
                 scores, state = self.model.step(tokens, state)
-                scores = _without_marks(scores)
+                scores = self._allowed(scores)
             else:
                 scores, state = self._read(known[:, -max(1, context // 2) :])
             step += 1
 
     def _read(self, ids: Tensor) -> tuple[Tensor, Any]:
         logits, state = self.model.read(ids)
-        return _without_marks(logits[:, -1]), state
+        return self._allowed(logits[:, -1]), state
+
+    def _allowed(self, scores: Tensor) -> Tensor:
+        """Set the probability of tokens that are never written to zero: for a model of ours, of special tokens."""
+        if self.tokenizer.published is None:
+            scores[:, : len(SPECIALS)] = -torch.inf
+        else:
+            scores[:, list(self.tokenizer.never_written)] = -torch.inf
+        return scores
 
     def _texts(self, source: list[int], drawn: Iterator[int]) -> Iterator[str]:
         """Convert tokens to text; a token that ends within a character waits for the next one."""
@@ -219,7 +319,8 @@ class Generator:
         for token in drawn:
             pending.append(token)
             text = self.tokenizer.decode(before + pending)[shown:]
-            if text.endswith("\ufffd") and self.tokenizer.kind == "bpe" and len(pending) < _LONGEST_CHARACTER:
+            pieces = self.tokenizer.of_bytes or self.tokenizer.published is not None
+            if pieces and text.endswith("\ufffd") and len(pending) < _LONGEST_CHARACTER:
                 continue
             yield text
             before, pending = [token], []
@@ -252,18 +353,16 @@ def _expect_possible(gains: Tensor, step: int) -> None:
         raise QkvError(error_message("model", "a token with nonzero probability", got, hint))
 
 
-def _without_marks(scores: Tensor) -> Tensor:
-    """Set the probability of special tokens to zero."""
-    scores[:, : len(SPECIALS)] = -torch.inf
-    return scores
-
-
 def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     """Group sources by length: no row is padded."""
     lengths: dict[int, list[int]] = {}
     for place, source in enumerate(sources):
         lengths.setdefault(len(source), []).append(place)
-    return [same[at : at + _ROWS] for same in lengths.values() for at in range(0, len(same), _ROWS)]
+    return [part for same in lengths.values() for part in _in_batches(same)]
+
+
+def _in_batches(places: Sequence[int]) -> list[list[int]]:
+    return [list(places[at : at + _ROWS]) for at in range(0, len(places), _ROWS)]
 
 
 def _count(tokens: int) -> int:

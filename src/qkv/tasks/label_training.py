@@ -94,20 +94,21 @@ def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
     return {"labels": list(text.labels), "longest": settings.data.longest, "text": fingerprints}
 
 
-def _summary(text: LabeledText) -> str:
+def _summary(text: LabeledText, _: LabelModel) -> str:
     return f"{len(text.train):,} training texts, {len(text.valid):,} validation texts; {len(text.labels)} labels"
 
 
-def _expect_labels(text: LabeledText, origin: Origin | None) -> None:
+def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     """Refuse to start from a run with other labels: its outputs would mean something else."""
     if origin is None or not origin.weights:
-        return
+        return text
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(text.labels):
         shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
         hint = "Train on the same labels, or from scratch without --from."
         expected = f"a run with the labels {', '.join(text.labels)}"
         raise CheckpointError(error_message("--from", expected, shown, hint))
+    return text
 
 
 def _recipe(kind: Kind) -> Recipe[LabeledFiles, ReaderConfig, LabeledText, LabelModel]:
@@ -121,7 +122,7 @@ def _recipe(kind: Kind) -> Recipe[LabeledFiles, ReaderConfig, LabeledText, Label
         _job,
         _identity,
         _summary,
-        expect=_expect_labels,
+        adapt=_expect_labels,
     )
 
 

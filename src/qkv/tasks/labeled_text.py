@@ -11,6 +11,7 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.labeled import hold_out_some, labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, error_message
+from qkv.tasks.notes import note
 from qkv.tasks.parallel import Words
 
 Kind = Literal["classify", "tag"]
@@ -137,7 +138,7 @@ def read_for_training(
     labels = labels_of(label for text in train for label in text.labels)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
-        tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
+        tokenizer = words.learn(texts)
     return LabeledText(
         tokenizer,
         labels,
@@ -186,20 +187,25 @@ def numbered(
 
 
 def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
-    """Return the features of a text to classify, lower-cased like its tokens; None without buckets."""
+    """Return the features of a text to classify, normalized and lower-cased like its tokens; None without buckets."""
     if wide is None:
         return None
-    return text_features(text.lower() if tokenizer.vocabulary.lowercase else text, wide)
+    return text_features(tokenizer.vocabulary.prepared(text), wide)
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokenize words, and return the index of each word's first token; a word without tokens becomes the unknown token.
+
+    The tokenizer of a published model reads them as one text, and refuses such a word.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
         >>> encode_words(["of", "good"], tokenizer)[1]
         (0, 2)
     """
+    if tokenizer.published is not None:
+        encoded = tokenizer.published.encode_words(list(words))
+        return tuple(encoded[0]), tuple(encoded[1])
     ids: list[int] = []
     begins: list[int] = []
     for word in words:
@@ -208,12 +214,16 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int,
     return tuple(ids), tuple(begins)
 
 
+def _note(text: str) -> None:
+    note(f"qkv: {text}")
+
+
 def _classified(path: Path) -> list[Text]:
-    return [Text((item.text,), (item.label,), item.line) for item in read_labeled(path)]
+    return [Text((item.text,), (item.label,), item.line) for item in read_labeled(path, say=_note)]
 
 
 def _tagged(path: Path) -> list[Text]:
-    return [Text(item.words, item.tags, item.line) for item in read_tagged(path)]
+    return [Text(item.words, item.tags, item.line) for item in read_tagged(path, say=_note)]
 
 
 _READERS: Mapping[Kind, Callable[[Path], list[Text]]] = MappingProxyType({"classify": _classified, "tag": _tagged})

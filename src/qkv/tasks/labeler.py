@@ -10,13 +10,17 @@ from torch import Tensor
 
 from qkv.errors import CheckpointError, DataError, error_message
 from qkv.models.reader import TextClassifier
+from qkv.models.stack_encoder import StackReader
 from qkv.recording import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
 from qkv.tasks.labeled_text import Item, Kind, encode_words, features_of
 from qkv.tasks.labeling import LabelModel, predict
+from qkv.tasks.published_reader import rebuild_reader
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
-from qkv.tasks.runs import Trained, expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
+from qkv.view.alignment import Alignment
 
 
 @final
@@ -37,6 +41,11 @@ class Classification:
     probabilities: dict[str, float]
     tokens: tuple[str, ...]
     weights: Tensor | None = None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """How much each token contributed to the label."""
+        return None if self.weights is None else Alignment(self.tokens, (self.label,), self.weights[None])
 
 
 @final
@@ -59,13 +68,19 @@ class Tagging:
     tokens: tuple[str, ...] = ()
     weights: Tensor | None = None
 
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each word, with its tag, attends to."""
+        tagged = tuple(f"{word} {tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        return None if self.weights is None else Alignment(self.tokens, tagged, self.weights)
+
 
 @final
 class Classifier:
     """A model that classifies texts, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train classify`.
+        trained: a checkpoint of `qkv train classify`, or a published classifier of texts.
         device: compute device.
 
     Raises:
@@ -126,7 +141,13 @@ class Classifier:
         ]
 
     def attention(self, ids: Sequence[int]) -> Tensor:
-        """Return the share of each token in the text's vector (S,)."""
+        """Return the share of each token in the text's vector (S,).
+
+        A published classifier reads the text from its first token: the share is what that one attends to in the last
+        layer, the mean over its heads.
+        """
+        if isinstance(self.model, StackReader):
+            return last_self_attention(self, list(ids))[0]
         device = self.model.output.weight.device
         model = cast("TextClassifier", self.model)
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
@@ -135,7 +156,8 @@ class Classifier:
 
     def _item(self, text: str, number: int) -> Item:
         item = _item(tuple(self.tokenizer.encode(text)), (0,), self.longest, number)
-        return item._replace(features=features_of(text, self.tokenizer, self.model.config.wide))
+        wide = None if isinstance(self.model, StackReader) else self.model.config.wide
+        return item._replace(features=features_of(text, self.tokenizer, wide))
 
     def _classification(self, text: str, item: Item, scores: Tensor, attention: bool) -> Classification:
         shares = scores.double().softmax(-1)
@@ -151,7 +173,7 @@ class Tagger:
     """A model that tags words, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train tag`.
+        trained: a checkpoint of `qkv train tag`, or a published classifier of tokens.
         device: compute device.
 
     Raises:
@@ -241,6 +263,8 @@ def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[
         hint = "It was written by another version: retrain, or install that version."
         raise CheckpointError(error_message(str(trained.folder), "labels and sizes in config.json", "others", hint))
     names = tuple(str(label) for label in cast("list[object]", labels))
+    if table.get("kind") == "published":
+        return rebuild_reader(trained).to(as_device(str(device))).eval(), names, longest
     sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
     model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)
     return model.to(as_device(str(device))).eval(), names, longest

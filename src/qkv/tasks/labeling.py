@@ -15,9 +15,11 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.stack_encoder import StackReader
 from qkv.tasks.labeled_text import Item
+from qkv.tasks.notes import counted
 
-LabelModel = TextClassifier | TextTagger
+LabelModel = TextClassifier | TextTagger | StackReader
 _NO_LABEL = -100
 _BATCH_TOKENS = 8192
 
@@ -139,7 +141,7 @@ def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tens
     """
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
-    for batch in batches:
+    for batch in counted(batches):
         stacked = stack([items[place] for place in batch], padding, model.output.weight.device)
         scores = label_scores(model, stacked).cpu()
         expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
@@ -170,4 +172,8 @@ def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
     """Compute logits (B, W, labels); a text to classify counts as one word."""
     if isinstance(model, TextClassifier):
         return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]
+    if isinstance(model, StackReader):
+        scores: Tensor = model(batch.ids, batch.lengths)
+        rows = torch.arange(len(scores), device=scores.device)[:, None]
+        return scores[:, None] if model.config.pooler is not None else scores[rows, batch.begins]
     return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

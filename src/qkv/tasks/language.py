@@ -13,10 +13,13 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.decoder import LanguageModel
 from qkv.models.recurrent_decoder import RecurrentLanguageModel
+from qkv.models.stack_decoder import StackLanguageModel
+from qkv.tasks.notes import counted
 from qkv.tasks.text import Passage
+from qkv.train.loss import label_smoothed_loss
 from qkv.train.output_loss import output_loss
 
-TextModel = LanguageModel | RecurrentLanguageModel
+TextModel = LanguageModel | RecurrentLanguageModel | StackLanguageModel
 _JUDGED_TOKENS = 8192
 
 
@@ -60,6 +63,9 @@ class LanguageTask:
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
+        if isinstance(self.model, StackLanguageModel) and self.model.config.output_softcap is not None:
+            # The bound of the logits comes between the output layer and the loss.
+            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
         states, output = self.model.advance(batch[:, :-1])[0], self.model.output
         return output_loss(states, output.weight, output.bias, batch[:, 1:], self.tokenizer.pad, self.smoothing)
 
@@ -112,7 +118,7 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     if rest := count % context:
         batches.append(text.ids[None, -rest - 1 :])
     total = 0.0
-    for window in batches:
+    for window in counted(batches):
         logits = model(window[:, :-1].to(device)).float()
         total += float(torch.nn.functional.cross_entropy(logits.mT, window[:, 1:].to(device), reduction="sum"))
     loss = Figure("loss", total / count, f"nats per token, context:{context}", higher_is_better=False)

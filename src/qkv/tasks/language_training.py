@@ -1,17 +1,21 @@
 """`qkv train generate`: from settings to a trained run folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, error_message
+from qkv.hub.families.load import PublishedConfig
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.choice import Kind, expect_own
 from qkv.tasks.language import LanguageTask, TextModel
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import Settings as AllSettings
-from qkv.tasks.settings import build
+from qkv.tasks.settings import build, plain
 from qkv.tasks.text import Text, TextFiles, read_for_training
 
 TASK = "generate"
@@ -29,9 +33,11 @@ _TRAINING: Mapping[str, object] = MappingProxyType(
     }
 )
 """Defaults for a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
+_CONTEXT = 256
+"""The default context of a published model in training, which could read far more than suits a laptop."""
 _WORDS: Mapping[str, object] = MappingProxyType({"kind": "char", "minimum": 1})
 
-Config = DecoderConfig | RecurrentDecoderConfig
+Config = DecoderConfig | RecurrentDecoderConfig | PublishedConfig
 LanguageSettings = AllSettings[TextFiles, Config]
 
 
@@ -49,10 +55,18 @@ def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
         ConfigError: a setting is invalid.
     """
     config = _configured(table, size)
+    if isinstance(config, PublishedConfig):
+        model = config.build()
+        if not isinstance(model, StackLanguageModel):
+            got = type(model).__name__
+            raise ConfigError(error_message("model.settings", "a language model", got, "Use its own task."))
+        return model
     return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)
 
 
 def _configured(table: Mapping[str, Any], size: int) -> Config:
+    if table.get("kind") == "published":
+        return build(PublishedConfig, {name: item for name, item in table.items() if name != "kind"}, "model")
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
     sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
@@ -63,17 +77,24 @@ def _configured(table: Mapping[str, Any], size: int) -> Config:
 
 def _config(table: Mapping[str, Any]) -> Config:
     refuse_derived(table, ("size", "cell"), "The vocabulary comes from the training text (tokenizer.size).")
-    return _configured(table, 1)
+    config = _configured(table, 1)
+    if isinstance(config, PublishedConfig) and config.context is None:
+        return replace(config, context=min(_CONTEXT, config.described().config.context))
+    return config
 
 
 def _table(config: Config) -> dict[str, Any]:
     """Return the settings of a model as a dict; a Transformer's names no kind, as in earlier versions."""
+    if isinstance(config, PublishedConfig):
+        return {"kind": "published", **{name: item for name, item in plain(config).items() if item is not None}}
     table = without(config, "size")
     return {"kind": table.pop("cell"), **table} if "cell" in table else table
 
 
 def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> Text:
-    return read_for_training(settings.data, settings.tokenizer, settings.model.context, tokenizer)
+    context = settings.model.context
+    assert context is not None
+    return read_for_training(settings.data, settings.tokenizer, context, tokenizer)
 
 
 def _build(config: Config, text: Text) -> TextModel:
@@ -91,7 +112,7 @@ def _identity(text: Text, settings: LanguageSettings) -> dict[str, Any]:
     return {"order": settings.data.order, "text": text.fingerprints}
 
 
-def _summary(text: Text) -> str:
+def _summary(text: Text, _: TextModel) -> str:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
     return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
 

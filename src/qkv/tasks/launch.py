@@ -1,16 +1,23 @@
 """Shared by all trainings: the run folder, initial weights, and starting the loop."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import expect_writable
+from qkv.checkpoint.rotation import save_step, step_folder
+from qkv.checkpoint.run import open_run
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
+from qkv.metrics.figure import Figure
+from qkv.tasks.events import listeners
+from qkv.tasks.notes import progress, verbose
 from qkv.tasks.origin import Origin, origin_config, start_from
+from qkv.train.events import Saved, Validated
 from qkv.train.loop import train
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
@@ -18,7 +25,9 @@ from qkv.train.seeds import seed_everything
 from qkv.train.settings import Settings
 
 TABLES = ("data", "tokenizer", "model", "training")
-"""The tables of settings that every task has."""
+"""The tables of settings of a task that trains on text."""
+_FITTED = 1
+"""The step of a model that is fitted at once."""
 _FREE = (
     "training.steps",
     "training.epochs",
@@ -37,6 +46,8 @@ _ADDED: Mapping[str, Any] = {
     "model.decoder_layers": 1,
     "model.encoder_heads": 4,
     "model.positions": "sinusoidal",
+    "table.features": "front",
+    "tokenizer.unicode": "none",
 }
 """Settings that older runs do not contain, with the value that they used."""
 
@@ -125,7 +136,38 @@ def launch(
         free=_FREE,
         added=_ADDED,
         tensorboard=tensorboard,
+        stream=progress(),
+        every=verbose(),
+        listeners=listeners(),
     )
+
+
+def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mapping[str, Any]) -> Outcome:
+    """Save a model that needs no training, in place of an equal one if there is one.
+
+    Args:
+        model: the fitted model.
+        figures: its evaluation, the most important one first.
+        out: the run folder.
+        config: what defines the run.
+
+    Returns:
+        How it ended: after its only step.
+
+    Raises:
+        ConfigError: the folder contains a run with another configuration.
+        CheckpointError: the folder cannot be used.
+    """
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    contents = Contents(state, dict(config), figures=tuple(figures))
+    with open_run(out, contents.config):
+        digest = save_step(out, _FITTED, contents, keep=1, best=True).digest
+    best = contents.figures[0] if contents.figures else None
+    for told in listeners():
+        told(Validated(_FITTED, contents.figures, better=True))
+        told(Saved(_FITTED, step_folder(out, _FITTED)))
+        told.close()
+    return Outcome("finished", _FITTED, step_folder(out, _FITTED), digest, contents.figures, best, _FITTED)
 
 
 def size_of(model: nn.Module) -> str:

@@ -3,22 +3,28 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Literal, overload
 
 import torch
 
-from qkv.errors import CheckpointError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, error_message, nearest
 from qkv.tasks.element_pointer import ElementPointer
+from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.members import members_of
 from qkv.tasks.regressor import Regressor
-from qkv.tasks.runs import Trained, open_run
+from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.trained import Trained
 from qkv.tasks.translator import Translator
 
-_LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Any]] = MappingProxyType(
+Task = Literal["translate", "generate", "fill", "classify", "tag", "point", "regress"]
+Model = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
+"""A trained model of any task."""
+_LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Model]] = MappingProxyType(
     {
         "classify": Classifier,
+        "fill": MaskFiller,
         "generate": lambda trained, device: Generator.load(trained.folder, device),
         "point": ElementPointer,
         "regress": lambda trained, device: Regressor(trained),
@@ -28,28 +34,54 @@ _LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Any]] = MappingPr
 )
 
 
-def load(run: str | Path, device: str | torch.device = "cpu") -> Any:
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["translate"]) -> Translator: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["generate"]) -> Generator: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["fill"]) -> MaskFiller: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["classify"]) -> Classifier: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["tag"]) -> Tagger: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["point"]) -> ElementPointer: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["regress"]) -> Regressor: ...
+@overload
+def load(run: str | Path, device: str | torch.device = ..., *, task: None = ...) -> Model: ...
+def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | None = None) -> Model:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
-        run: run folder, whose best checkpoint is used, or one checkpoint in it; or the folder of an ensemble.
+        run: run folder, whose best checkpoint is used, or one checkpoint in it; the folder of an ensemble; or a folder
+            that `transformers` wrote: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3, BERT, RoBERTa,
+            DistilBERT, Marian, Pegasus or T5, in safetensors. Nothing in it is executed or unpickled.
         device: compute device.
+        task: the task that it must have been trained for, by which a type checker knows the class of the model; None
+            for any.
 
     Returns:
-        A `Translator`, `Generator`, `Classifier`, `Tagger`, `ElementPointer` or `Regressor`, depending on the task.
+        A `Translator`, `Generator`, `MaskFiller`, `Classifier`, `Tagger`, `ElementPointer` or `Regressor`, depending on
+        the task.
 
     Raises:
-        CheckpointError: the checkpoint is missing, incomplete, corrupted, or of an unknown task.
+        CheckpointError: the checkpoint is missing, incomplete, corrupted, or of an unknown task or another than `task`.
+        ConfigError: there is no such task.
 
     Example:
         >>> load("/dev/null/run")
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
+    if task is not None and task not in _LOADERS:
+        raise ConfigError(error_message("task", "a known task", f'"{task}"', nearest(task, _LOADERS)))
     members = members_of(Path(run))
+    trained = open_run(members[0])
+    if task is not None:
+        expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
     if len(members) > 1:
         return Translator.load(run, device)
-    trained = open_run(members[0])
     if trained.task not in _LOADERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
         raise CheckpointError(error_message(str(trained.folder), "a task that this version knows", got, hint))

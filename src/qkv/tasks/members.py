@@ -1,5 +1,6 @@
 """The folder of an ensemble: a run for each member, and a file that lists them."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -7,6 +8,7 @@ from typing import Any, Literal, final
 from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
 from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.files import read_file
 
 Direction = Literal["ahead", "back"]
 _FILE = "ensemble.json"
@@ -90,12 +92,11 @@ def members_of(run: Path) -> list[Path]:
     """
     path = run / _FILE
     try:
-        if not path.is_file():
+        if not os.path.lexists(path):
             return [run]
-        with path.open("rb") as stream:
-            listed = decode(stream.read(_LARGEST), str(path))
+        listed = decode(read_file(path, _LARGEST, links=False), str(path))
     except OSError as error:
-        raise _wrong(path, str(error)) from error
+        raise _wrong(path, error.strerror or str(error)) from error
     names = listed.get("members") if isinstance(listed, dict) and listed.get("format") == _FORMAT else None
     if not isinstance(names, list) or not 1 <= len(names) <= _MOST or not all(_name(name) for name in names):
         raise _wrong(path, "another content")

@@ -10,10 +10,16 @@ from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, error_message
-from qkv.tasks.runs import Trained, learned_tokenizer, open_run
+from qkv.tasks.parallel import Words
+from qkv.tasks.published import published_folder
+from qkv.tasks.runs import learned_tokenizer, open_run
+from qkv.tasks.settings import plain
+from qkv.tasks.trained import Trained
 
 _SHOWN = 4
 _WHERE = "--from"
+_PUBLISHED = ("generate", "translate")
+"""The tasks that fine-tune models of other libraries."""
 
 
 class Origin(NamedTuple):
@@ -58,7 +64,12 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"
         raise CheckpointError(error_message(_WHERE, f"a run of the same task, {task}", got, hint))
-    return Origin(trained, verify(trained.folder).digest)
+    published = published_folder(run)
+    if published is not None and task not in _PUBLISHED:
+        hint = "It labels and is recorded as it is; fine-tune it in transformers, and load the folder again."
+        got = f"a published model, {run}"
+        raise CheckpointError(error_message(_WHERE, f"a run of `qkv train {task}`", got, hint))
+    return Origin(trained, verify(trained.folder).digest if published is None else published.digest())
 
 
 def origin_tables(origin: Origin | None) -> dict[str, Any]:
@@ -79,11 +90,14 @@ def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: a setting differs.
     """
+    if origin is None:
+        return
     theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
-    for name in theirs:
-        if name in ours and ours[name] != theirs[name]:
+    known = {**plain(Words()), "source": None, "target": None, **theirs}
+    for name in ours:
+        if name in known and ours[name] != known[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."
-            expected = f"{theirs[name]}, as in the tokenizer of the other run"
+            expected = f"{'none' if known[name] is None else known[name]}, as in the tokenizer of the other run"
             raise ConfigError(error_message(f"tokenizer.{name}", expected, f"{ours[name]}", hint))
 
 

@@ -1,7 +1,6 @@
 """Parallel text for translation: training files, validation pairs, tokenizer."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,8 +11,10 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.vocabulary import Kind
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, error_message
+from qkv.tasks.notes import note
 
 _HELD_OUT = 1000
 _COLUMNS = tuple(each.name for each in fields(WordTable))
@@ -30,8 +31,8 @@ class Files:
             held out.
         holdout: how many; by default a twentieth, at most 1,000.
         longest: maximum tokens per line.
-        source_col, target_col, features_col, source_sep, target_sep, features_sep: read the TSV files as tables of
-            symbols: see `qkv.data.word_table.WordTable`, whose defaults hold as soon as one of them is given.
+        source_col, target_col, features_col, source_sep, target_sep, features_sep, features: read the TSV files as
+            tables of symbols: see `qkv.data.word_table.WordTable`, whose defaults hold as soon as one of them is given.
 
     Raises:
         ConfigError: a column is out of range, or two are the same.
@@ -51,6 +52,7 @@ class Files:
     source_sep: str | None = None
     target_sep: str | None = None
     features_sep: str | None = None
+    features: Literal["front", "separate"] | None = None
 
     def __post_init__(self) -> None:
         self.over(None)
@@ -71,16 +73,44 @@ class Words:
     """Tokenizer settings; the tokenizer is built from the training text.
 
     Args:
-        kind: byte pairs over both languages, words, characters, or "none" for tokens that spaces separate already.
+        kind: byte pairs or unigram pieces over both languages, words, characters, or "none" for tokens that spaces
+            separate already.
         size: maximum vocabulary size.
         lowercase: whether to lower-case all text.
         minimum: minimum frequency of a token.
+        unicode: the normal form of Unicode that all text is brought to, "none" to leave it as it is. "NFC" makes one
+            character of a letter and its accents, so that texts that look the same are the same.
+        source, target: the kinds of a translator's sources and targets, if they have a vocabulary each.
     """
 
-    kind: Literal["bpe", "word", "char", "none"] = "bpe"
+    kind: Kind = "bpe"
     size: int = 8000
     lowercase: bool = False
     minimum: int = 2
+    unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "NFC"
+    source: Kind | None = None
+    target: Kind | None = None
+
+    @property
+    def kinds(self) -> tuple[Kind, Kind]:
+        """The kinds of sources and targets."""
+        return self.source or self.kind, self.target or self.kind
+
+    @property
+    def shared(self) -> bool:
+        """Whether sources and targets have one vocabulary."""
+        return self.source is None and self.target is None
+
+    def learn(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn a tokenizer from the training texts.
+
+        Example:
+            >>> Words("char", minimum=1).learn(["e\u0301"]).size
+            5
+        """
+        return Tokenizer.learn(
+            texts, self.kind, self.size, lowercase=self.lowercase, minimum=self.minimum, unicode=self.unicode
+        )
 
 
 _FORMER = {"characters": "char", "subwords": "bpe"}
@@ -96,7 +126,7 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
     former = table.get("kind")
     if former not in _FORMER:
         return dict(table)
-    print(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}', file=sys.stderr)  # noqa: T201
+    note(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}')
     return {**table, "kind": _FORMER[former]}
 
 
@@ -109,6 +139,7 @@ class Parallel(NamedTuple):
         valid: validation pairs.
         valid_examples: the same as tokens.
         fingerprint: sha256 of the training pairs.
+        table: the columns of the files, if they are tables.
     """
 
     tokenizer: Tokenizer
@@ -116,6 +147,7 @@ class Parallel(NamedTuple):
     valid: list[Pair]
     valid_examples: list[Example]
     fingerprint: str
+    table: WordTable | None = None
 
     def turned(self) -> "Parallel":
         """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
@@ -153,11 +185,33 @@ def read_training(
         count = max(1, min(_HELD_OUT, len(pairs) // 20)) if files.holdout is None else files.holdout
         pairs, valid = hold_out(pairs, count, seed)
     if tokenizer is None:
-        texts = (text for pair in pairs for text in (pair.source, pair.target))
-        tokenizer = Tokenizer.learn(texts, words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
+        tokenizer = learn_tokenizer(pairs, words)
     examples = _examples(pairs, tokenizer, files.longest, names, copies)
     valid_examples = _examples(valid, tokenizer, files.longest, valid_names, copies)
-    return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs))
+    return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs), files.table)
+
+
+def learn_tokenizer(pairs: Sequence[Pair], words: Words) -> Tokenizer:
+    """Learn one vocabulary for sources and targets, or one for each.
+
+    Args:
+        pairs: the training pairs.
+        words: tokenizer settings; the size is that of each vocabulary.
+
+    Example:
+        >>> tokenizer = learn_tokenizer([Pair("ab", "x y", 1)], Words(source="char", target="word", minimum=1))
+        >>> tokenizer.source.encode("ba"), tokenizer.encode("y x")
+        ([5, 4], [5, 4])
+    """
+
+    def learn(texts: Iterable[str], kind: Kind) -> Tokenizer:
+        return replace(words, kind=kind).learn(texts)
+
+    if words.shared:
+        return learn((text for pair in pairs for text in (pair.source, pair.target)), words.kind)
+    source = learn((pair.source for pair in pairs), words.kinds[0])
+    target = learn((pair.target for pair in pairs), words.kinds[1])
+    return Tokenizer(target.vocabulary, source.vocabulary)
 
 
 def read_files(files: Files, prefix: str = "", table: WordTable | None = None) -> list[Pair]:
@@ -218,6 +272,6 @@ def _examples(
 
 def _numbered(pair: Pair, tokenizer: Tokenizer, copies: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not copies:
-        return tuple(tokenizer.encode(pair.source)), tuple(tokenizer.encode(pair.target))
+        return tuple(tokenizer.source.encode(pair.source)), tuple(tokenizer.encode(pair.target, target=True))
     source = encode_source(pair.source, tokenizer)
     return source.ids, encode_target(pair.target, tokenizer, source.unknown)

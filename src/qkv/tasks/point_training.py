@@ -1,6 +1,5 @@
 """`qkv train point`: from lines of elements and positions to a trained run folder."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,24 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from qkv.checkpoint.plain import Plain
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import hold_out
 from qkv.data.pointing import Elements, Pointed, parse_pairs
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.tasks.choice import as_device
-from qkv.tasks.launch import first_model, launch, run_folder, size_of
 from qkv.tasks.origin import Origin
 from qkv.tasks.parallel import Files, names_of, read_files
 from qkv.tasks.pointing import Order, PointTask, Vocabulary
-from qkv.tasks.settings import build, check_tables, plain
-from qkv.train.outcome import Outcome
-from qkv.train.settings import Settings as Training
+from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
+from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.settings import build
 
-task = TASK = "point"
+TASK = "point"
 UNKNOWN = "<unk>"
-_TABLES = ("data", "model", "training")
 _HELD_OUT = 1000
 _DERIVED = ("features", "elements")
 _MODEL: Mapping[str, object] = MappingProxyType(
@@ -75,19 +71,7 @@ class PointData:
     vocabulary: int = 30_000
 
 
-@dataclass(frozen=True)
-class PointSettings:
-    """All settings of a pointer training.
-
-    Args:
-        data: the files.
-        model: model sizes; what the data decide is 1.
-        training: training settings.
-    """
-
-    data: PointData
-    model: PointerConfig
-    training: Training
+PointSettings = AllSettings[PointData, PointerConfig]
 
 
 class PointLines(NamedTuple):
@@ -112,102 +96,13 @@ class PointLines(NamedTuple):
     valid_fingerprint: str
 
 
-def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> PointSettings:
-    """Build settings from nested dicts, checking all of them.
-
-    Args:
-        tables: `data`, `model`, `training`; missing values get defaults.
-
-    Returns:
-        The settings.
-
-    Raises:
-        ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
-
-    Example:
-        >>> load_settings({"model": {"encoder": "lstm"}}).model.layers
-        1
-    """
-    check_tables(tables, _TABLES)
-    model = tables.get("model", {})
-    for name in _DERIVED:
-        if name in model:
-            hint = "The training lines decide it; --elements overrides what they seem to be."
-            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
-    recurrent = {"cell": model["encoder"], "layers": 1} if model.get("encoder") in ("lstm", "gru", "rnn") else {}
-    data = build(PointData, tables.get("data", {}), "data")
-    if data.vocabulary < 2:
-        raise ConfigError(error_message("data.vocabulary", "at least 2", f"{data.vocabulary}", "Use more."))
-    return PointSettings(
-        data,
-        build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **model}, "model"),
-        build(Training, {**_TRAINING, **tables.get("training", {})}, "training"),
-    )
-
-
-def show_settings(settings: PointSettings) -> dict[str, Any]:
-    """Return the settings as nested dicts, the inverse of `load_settings`."""
-    return {**plain(settings), "model": model_table(settings.model)}
-
-
-def model_table(config: PointerConfig) -> dict[str, Any]:
-    """Return the settings of a model that the data do not decide."""
-    return {name: item for name, item in plain(config).items() if name not in _DERIVED}
-
-
-def train(
-    settings: PointSettings,
-    out: Path | None,
-    device: str = "cpu",
-    *,
-    tensorboard: bool = False,
-    origin: Origin | None = None,
-) -> Outcome:
-    """Train a pointer network, or resume a run.
-
-    Args:
-        settings: files, model, training.
-        out: the run folder.
-        device: compute device.
-        tensorboard: whether to also log to TensorBoard.
-        origin: the run that provides initial weights and words; None to train from scratch.
-
-    Returns:
-        How it ended.
-
-    Raises:
-        QkvError: any bad input; nothing already saved is lost.
-    """
-    folder, place, seed = run_folder(out), as_device(device), settings.training.seed
-    lines = read_lines(settings.data, settings.model.once, seed, _words_of(origin))
-    model = first_model(lambda: _new_model(settings.model, lines), seed, place, origin)
-    print(  # noqa: T201
-        f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {_described(lines)}; "
-        f"{size_of(model)}",
-        file=sys.stderr,
-    )
-    smoothing = settings.training.label_smoothing
-    task = PointTask(model, lines.vocabulary, lines.train, lines.valid, settings.data.order, lines.longest, smoothing)
-    return launch(
-        task,
-        model,
-        settings.training,
-        out=folder,
-        config=_config(settings, lines),
-        tokenizer=None,
-        origin=origin,
-        tensorboard=tensorboard,
-    )
-
-
-def read_lines(data: PointData, once: bool, seed: int, words: Sequence[str] | None = None) -> PointLines:
+def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
     """Read the training and validation lines.
 
     Args:
         data: the files.
         once: whether each element is pointed at once.
         seed: selects what is held out if there are no validation files.
-        words: a known vocabulary; None to collect one.
 
     Returns:
         The lines, ready for training.
@@ -232,7 +127,7 @@ def read_lines(data: PointData, once: bool, seed: int, words: Sequence[str] | No
             _expect_once(items, name)
     vocabulary, features = None, width or 1
     if kind == "words":
-        vocabulary = Vocabulary(_frequent(train, data.vocabulary) if words is None else words)
+        vocabulary = Vocabulary(_frequent(train, data.vocabulary))
         features = len(vocabulary.words)
     return PointLines(
         kind,
@@ -277,29 +172,72 @@ def _frequent(items: Sequence[Pointed], size: int) -> list[str]:
     return [UNKNOWN, *words[: size - 1]]
 
 
-def _words_of(origin: Origin | None) -> list[str] | None:
-    if origin is None:
-        return None
-    words = origin.trained.contents.config.get("words")
-    return [str(word) for word in words] if isinstance(words, list) else None
+def _config(table: Mapping[str, Any]) -> PointerConfig:
+    hint = "The training lines decide it; --elements overrides what they seem to be."
+    refuse_derived(table, _DERIVED, hint)
+    recurrent = {"cell": table["encoder"], "layers": 1} if table.get("encoder") in ("lstm", "gru", "rnn") else {}
+    return build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **table}, "model")
 
 
-def _config(settings: PointSettings, lines: PointLines) -> dict[str, Plain]:
-    """Return what defines the run: the lines themselves, not the location of their files."""
+def _table(config: PointerConfig) -> dict[str, Any]:
+    return without(config, *_DERIVED)
+
+
+def _expect_words(settings: PointSettings) -> None:
+    size = settings.data.vocabulary
+    if size < 2:
+        raise ConfigError(error_message("data.vocabulary", "at least 2", f"{size}", "Use more."))
+
+
+def _read(settings: PointSettings, _: Tokenizer | None) -> PointLines:
+    return read_lines(settings.data, settings.model.once, settings.training.seed)
+
+
+def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
+    """Return the lines with the words of the run to start from, if it has any."""
+    words = None if origin is None else origin.trained.contents.config.get("words")
+    if lines.vocabulary is None or not isinstance(words, list):
+        return lines
+    return lines._replace(vocabulary=Vocabulary([str(word) for word in words]), features=len(words))
+
+
+def _job(model: PointerNetwork, lines: PointLines, settings: PointSettings) -> PointTask:
+    order, training = settings.data.order, settings.training
+    return PointTask(
+        *(model, lines.vocabulary, lines.train, lines.valid, order, lines.longest),
+        *(training.label_smoothing, training.batch_size),
+    )
+
+
+def _identity(lines: PointLines, settings: PointSettings) -> dict[str, Any]:
     return {
-        "task": TASK,
         "elements": lines.elements,
         "features": lines.features,
         "words": None if lines.vocabulary is None else list(lines.vocabulary.words),
         "order": settings.data.order,
         "longest": lines.longest,
         "text": {"train": lines.fingerprint, "valid": lines.valid_fingerprint},
-        "model": model_table(settings.model),
-        "training": plain(settings.training),
     }
 
 
-def _described(lines: PointLines) -> str:
-    if lines.vocabulary is not None:
-        return f"{lines.features:,} words"
-    return "numbers" if lines.features == 1 else f"vectors of {lines.features}"
+def _summary(lines: PointLines, _: PointerNetwork) -> str:
+    numbers = "numbers" if lines.features == 1 else f"vectors of {lines.features}"
+    elements = numbers if lines.vocabulary is None else f"{lines.features:,} words"
+    return f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {elements}"
+
+
+RECIPE: Recipe[PointData, PointerConfig, PointLines, PointerNetwork] = Recipe(
+    TASK,
+    PointData,
+    ModelTable(_config, _table),
+    {"training": _TRAINING},
+    _read,
+    _new_model,
+    _job,
+    _identity,
+    _summary,
+    tables=("data", "model", "training"),
+    check=_expect_words,
+    adapt=_with_words,
+)
+load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -15,6 +15,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
+from qkv.tasks.notes import counted
 
 Order = Literal["sequence", "cycle", "set"]
 _NONE = -100
@@ -66,6 +67,7 @@ class PointTask:
         order: how answers are judged, see `judge_positions`.
         longest: most positions of an answer.
         smoothing: label smoothing in training.
+        rows: number of lines in a batch; None for as many as the batch's elements allow.
         examples: the sizes of the training lines.
     """
 
@@ -76,6 +78,7 @@ class PointTask:
     order: Order
     longest: int
     smoothing: float
+    rows: int | None = None
     examples: list[Example] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ class PointTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
         """Batch lines of about equal length."""
-        return token_batches(self.examples, tokens, seed, epoch)
+        return token_batches(self.examples, tokens, seed, epoch, self.rows)
 
     def collate(self, places: Sequence[int]) -> PointBatch:
         """Stack lines, on the model's device."""
@@ -188,7 +191,7 @@ def point(
     """
     batches = inference_batches([len(item.elements) for item in items], max(1, _BATCH_ELEMENTS // width))
     results = []
-    for batch in batches:
+    for batch in counted(batches):
         stacked = stack([items[place] for place in batch], vocabulary, device_of(model))
         limit = stacked.lengths + 1 if model.config.once else torch.full_like(stacked.lengths, longest + 1)
         given = (model, stacked.elements, stacked.lengths)

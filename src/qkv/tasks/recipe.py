@@ -1,19 +1,20 @@
 """What all training tasks share: settings from tables, and a run folder from settings."""
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
 
 from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
+from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import Mechanism
 from qkv.tasks.choice import as_device
-from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of
+from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of, store
+from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Words, with_known_tokens
 from qkv.tasks.settings import build, check_tables, plain
@@ -26,8 +27,9 @@ Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""
 
 
-class Material(Protocol):
-    """What a task reads from its files."""
+@runtime_checkable
+class Tokenized(Protocol):
+    """What a task with text reads from its files."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -36,14 +38,14 @@ class Material(Protocol):
 
 F = TypeVar("F")
 C = TypeVar("C")
-D = TypeVar("D", bound=Material)
+D = TypeVar("D")
 M = TypeVar("M", bound=nn.Module)
 
 
 @final
 @dataclass(frozen=True)
 class Settings(Generic[F, C]):
-    """All settings of a training.
+    """All settings of a training; those of tables that a task lacks are the defaults, and unused.
 
     Args:
         data: the files.
@@ -77,8 +79,26 @@ def no_more(*_: object) -> Mapping[str, Mapping[str, object]]:
     return {}
 
 
-def nothing(*_: object) -> None:
-    """Check nothing."""
+def as_read(text: D, _: Origin | None) -> D:
+    """Return what was read: it suits any run to start from."""
+    return text
+
+
+def unjudged(*_: object) -> Sequence[Figure]:
+    """Return no figures."""
+    return ()
+
+
+def one_vocabulary(settings: Settings[Any, Any]) -> None:
+    """Refuse vocabularies of sources and targets in a task that has no such sides.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    for side in ("source", "target"):
+        if (kind := getattr(settings.tokenizer, side)) is not None:
+            hint = "Omit it: tokenizer.kind is that of all texts."
+            raise ConfigError(error_message(f"tokenizer.{side}", "none but to translate", kind, hint))
 
 
 @final
@@ -92,13 +112,15 @@ class Recipe(Generic[F, C, D, M]):
         model: the settings of the table `model`.
         defaults: defaults of the tables `tokenizer` and `training` where they are the task's own.
         read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
-        build: create the model, with new weights.
-        job: the task in the form that `qkv.train` expects.
+        build: create the model, with new weights; or fit it, if there is no `job`.
+        job: the task in the form that `qkv.train` expects; None for a model that is complete once it is built.
         identity: what else defines the run: the text itself, not the location of its files.
-        summary: what was read, in one line.
+        summary: what was read and built, in one line.
+        tables: the tables of settings that the task has: "tokenizer" if it reads text, "training" if it has a `job`.
         defaults_of: further defaults, which follow from the model and the files.
         check: refuse settings that contradict each other.
-        expect: refuse a run to start from that does not suit what was read.
+        adapt: fit what was read to a run to start from, or refuse that run.
+        judge: the figures of a model without a `job`.
 
     Example: see docs/extending.md, "A task".
     """
@@ -109,18 +131,20 @@ class Recipe(Generic[F, C, D, M]):
     defaults: Mapping[str, Mapping[str, object]]
     read: Callable[[Settings[F, C], Tokenizer | None], D]
     build: Callable[[C, D], M]
-    job: Callable[[M, D, Settings[F, C]], Task[Any]]
+    job: Callable[[M, D, Settings[F, C]], Task[Any]] | None
     identity: Callable[[D, Settings[F, C]], dict[str, Any]]
-    summary: Callable[[D], str]
+    summary: Callable[[D, M], str]
+    tables: tuple[str, ...] = TABLES
     defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = no_more
-    check: Callable[[Settings[F, C]], None] = nothing
-    expect: Callable[[D, Origin | None], None] = nothing
+    check: Callable[[Settings[F, C]], None] = one_vocabulary
+    adapt: Callable[[D, Origin | None], D] = as_read
+    judge: Callable[[M, D, Settings[F, C]], Sequence[Figure]] = unjudged
 
     def load_settings(self, tables: Tables) -> Settings[F, C]:
         """Build settings from nested dicts, checking all of them.
 
         Args:
-            tables: `data`, `tokenizer`, `model`, `training`; missing values get defaults.
+            tables: those of the task; missing values get defaults.
 
         Returns:
             The settings.
@@ -128,7 +152,7 @@ class Recipe(Generic[F, C, D, M]):
         Raises:
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
-        check_tables(tables, TABLES)
+        check_tables(tables, self.tables)
         _expect_one(tables.get("training", {}), "steps", "epochs")
         _expect_one(tables.get("training", {}), "tokens", "batch_size")
         model = self.model.read(tables.get("model", {}))
@@ -153,7 +177,8 @@ class Recipe(Generic[F, C, D, M]):
         for other, name in (("steps", "epochs"), ("tokens", "batch_size")):
             if name in training:
                 del training[other]
-        return {**plain(settings), "model": self.model.show(settings.model), "training": training}
+        shown = {**plain(settings), "model": self.model.show(settings.model), "training": training}
+        return {name: shown[name] for name in self.tables}
 
     def train(
         self,
@@ -164,13 +189,13 @@ class Recipe(Generic[F, C, D, M]):
         tensorboard: bool = False,
         origin: Origin | None = None,
     ) -> Outcome:
-        """Train a model, or resume a run.
+        """Train a model, or resume a run; fitting a model without a `job` again saves an equal one.
 
         Args:
             settings: files, tokens, model, training.
             out: the run folder.
-            device: compute device.
-            tensorboard: whether to also log to TensorBoard.
+            device: compute device; a model without a `job` is fitted on the CPU.
+            tensorboard: whether to also log the training to TensorBoard.
             origin: the run that provides initial weights and tokenizer; None to train from scratch.
 
         Returns:
@@ -180,32 +205,51 @@ class Recipe(Generic[F, C, D, M]):
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, place = run_folder(out), as_device(device)
-        text = self.read(settings, first_tokenizer(folder, origin))
-        self.expect(text, origin)
+        known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
+        with working("reading the text"):
+            text = self.read(settings, known)
+        if "tokenizer" in self.tables and isinstance(text, Tokenized):
+            settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
+        text = self.adapt(text, origin)
+        if self.job is None:
+            return self._fit(settings, text, folder, origin)
         model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)
         task = self.job(model, text, settings)
         training = with_steps(settings.training, task)
         if origin is None or not origin.weights:
-            start_from_first_batch(model, lambda: first_objective(task, training))
-        summary = f"{self.summary(text)}; vocabulary of {text.tokenizer.size:,}; {size_of(model)}"
-        print(summary, file=sys.stderr)  # noqa: T201
+            with working("computing the first batch"):
+                start_from_first_batch(model, lambda: first_objective(task, training))
+        tokenizer = text.tokenizer if isinstance(text, Tokenized) else None
+        vocabulary = [] if tokenizer is None else [f"vocabulary of {tokenizer.size:,}"]
+        note("; ".join([self.summary(text, model), *vocabulary, size_of(model)]))
         warn_without_gradient(settings.model)
         return launch(
             task,
             model,
             training,
             out=folder,
-            config={
-                "task": self.task,
-                **self.identity(text, settings),
-                "tokenizer": plain(settings.tokenizer),
-                "model": self.model.show(settings.model),
-                "training": plain(training),
-            },
-            tokenizer=text.tokenizer,
+            config=self._config(replace(settings, training=training), text),
+            tokenizer=tokenizer,
             origin=origin,
             tensorboard=tensorboard,
         )
+
+    def _fit(self, settings: Settings[F, C], text: D, folder: Path, origin: Origin | None) -> Outcome:
+        """Build, judge and save a model that is complete once it is built."""
+        if origin is not None:
+            hint = "It is fitted from its data alone."
+            raise ConfigError(error_message("--from", f"none for {self.task}", str(origin.trained.folder), hint))
+        model = self.build(settings.model, text)
+        outcome = store(model, self.judge(model, text, settings), folder, self._config(settings, text))
+        figures = "; ".join(f"{figure.name} {figure.value:.6g}" for figure in outcome.figures)
+        note(f"{self.summary(text, model)}: {figures}")
+        return outcome
+
+    def _config(self, settings: Settings[F, C], text: D) -> dict[str, Any]:
+        """Return what defines the run: its settings, and the text itself in place of its files."""
+        tables = {**plain(settings), "model": self.model.show(settings.model)}
+        own = {name: tables[name] for name in self.tables if name != "data"}
+        return {"task": self.task, **self.identity(text, settings), **own}
 
 
 def _expect_one(table: Mapping[str, Any], *names: str) -> None:
@@ -214,6 +258,14 @@ def _expect_one(table: Mapping[str, Any], *names: str) -> None:
         one, other = names
         hint = "They set the same: omit one of them."
         raise ConfigError(error_message(f"training.{other}", f"no training.{one} beside it", "both", hint))
+
+
+def as_learned(words: Words, tokenizer: Tokenizer) -> Words:
+    """Return the tokenizer settings with the normal form of the tokenizer itself, which can be that of an older run."""
+    form = tokenizer.vocabulary.unicode
+    if form != words.unicode:
+        note(f"qkv: the tokenizer was learned with tokenizer.unicode = {form}, which remains")
+    return replace(words, unicode=form)
 
 
 def with_steps(training: Training, task: Task[Any]) -> Training:
@@ -233,11 +285,10 @@ def first_objective(task: Task[Any], training: Training) -> None:
 
 def warn_without_gradient(config: object) -> None:
     """Say once on standard error that a mechanism gives its scores no gradient."""
-    mechanisms = (config, getattr(config, "cross", None))
+    mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
     found = [each.without_gradient for each in mechanisms if isinstance(each, Mechanism) and each.without_gradient]
     if found:
-        told = f"{found[0]} gives its scores no gradient: what they compare stays as it is initialized."
-        print(f"qkv: warning: {told}", file=sys.stderr)  # noqa: T201
+        note(f"qkv: warning: {found[0]} gives its scores no gradient: what they compare stays as it is initialized.")
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:

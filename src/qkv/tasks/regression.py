@@ -1,31 +1,26 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from qkv.checkpoint.contents import Contents
-from qkv.checkpoint.plain import Plain
-from qkv.checkpoint.rotation import save_step, step_folder
-from qkv.checkpoint.run import open_run
 from qkv.data.fingerprints import fingerprint
 from qkv.data.table import Columns, Decimal, Missing, read_table
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, UnsupportedError, error_message, nearest
 from qkv.metrics.figure import Figure
-from qkv.tasks.launch import run_folder
-from qkv.tasks.origin import Origin
-from qkv.tasks.settings import build, check_tables, plain
-from qkv.train.outcome import Outcome
+from qkv.models.smoother import KernelSmoother
+from qkv.tasks.notes import note
+from qkv.tasks.recipe import ModelTable, Recipe
+from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.settings import build, plain
 
-task = TASK = "regress"
+TASK = "regress"
 WAYS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
 """How bandwidths are chosen, and what the estimator calls it."""
-_TABLES = ("data", "model")
-_STEP = 1
 
 
 @dataclass(frozen=True)
@@ -63,44 +58,7 @@ class RegressionModel:
     beyond: Literal["nearest", "mean", "nan"] = "nearest"
 
 
-@dataclass(frozen=True)
-class RegressionSettings:
-    """All settings of a regression.
-
-    Args:
-        data: the columns.
-        model: the kernel.
-    """
-
-    data: RegressionData
-    model: RegressionModel
-
-
-def load_settings(tables: Mapping[str, Mapping[str, Any]]) -> RegressionSettings:
-    """Build settings from nested dicts, checking all of them.
-
-    Args:
-        tables: `data`, `model`; missing values get defaults.
-
-    Returns:
-        The settings.
-
-    Raises:
-        ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
-
-    Example:
-        >>> load_settings({"model": {"bandwidth": "learned"}}).model.kernel
-        'gaussian'
-    """
-    check_tables(tables, _TABLES)
-    found = RegressionSettings(
-        build(RegressionData, tables.get("data", {}), "data"), build(RegressionModel, tables.get("model", {}), "model")
-    )
-    bandwidth = found.model.bandwidth
-    if isinstance(bandwidth, str) and bandwidth not in WAYS:
-        expected = 'a number above 0, "cross-validation" or "learned"'
-        raise ConfigError(error_message("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS)))
-    return found
+RegressionSettings = AllSettings[RegressionData, RegressionModel]
 
 
 def as_bandwidth(text: str | None) -> float | list[float] | str | None:
@@ -117,47 +75,6 @@ def as_bandwidth(text: str | None) -> float | list[float] | str | None:
     except ValueError:
         return text
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def show_settings(settings: RegressionSettings) -> dict[str, Any]:
-    """Return the settings as nested dicts, the inverse of `load_settings`."""
-    return plain(settings)
-
-
-def train(
-    settings: RegressionSettings,
-    out: Path | None,
-    device: str = "cpu",
-    *,
-    tensorboard: bool = False,
-    origin: Origin | None = None,
-) -> Outcome:
-    """Fit a regression and save it.
-
-    Args:
-        settings: the columns and the kernel.
-        out: the run folder; fitting the same again replaces the checkpoint by an equal one.
-        device, tensorboard, origin: unused: fitting runs on the CPU, has no steps and starts from nothing.
-
-    Returns:
-        How it ended; the first figure is the error of leave-one-out predictions.
-
-    Raises:
-        QkvError: any bad input.
-    """
-    folder = run_folder(out)
-    columns = read_columns(settings.data)
-    estimator = fit(columns, settings.model)
-    contents = Contents(
-        {name: tensor.contiguous() for name, tensor in estimator.smoother().state_dict().items()},
-        _config(settings, columns),
-        figures=_figures(estimator, columns),
-    )
-    with open_run(folder, contents.config):
-        digest = save_step(folder, _STEP, contents, keep=1, best=True).digest
-    _announce(estimator, columns, contents.figures)
-    first = contents.figures[0]
-    return Outcome("finished", _STEP, step_folder(folder, _STEP), digest, contents.figures, first, _STEP)
 
 
 def read_columns(data: RegressionData) -> Columns:
@@ -179,7 +96,7 @@ def read_columns(data: RegressionData) -> Columns:
     both = table.numbers((*data.x, str(data.y)), decimal=data.decimal, missing=data.missing)
     if both.skipped:
         every = both.skipped + len(both.rows)
-        print(f"qkv: {data.data}: {both.skipped:,} of {every:,} rows lack a number and are skipped.", file=sys.stderr)  # noqa: T201
+        note(f"qkv: {data.data}: {both.skipped:,} of {every:,} rows lack a number and are skipped.")
     return both
 
 
@@ -215,29 +132,9 @@ def estimator_class() -> Any:
     try:
         from qkv.models.regression import NadarayaWatson
     except ModuleNotFoundError as error:
-        hint = "Install it: pip install 'qkv[regression]'."
+        hint = "Install it: in the checkout, pip install '.[regression]'."
         raise UnsupportedError(error_message("regress", "scikit-learn", f"no module {error.name}", hint)) from None
     return NadarayaWatson
-
-
-def _config(settings: RegressionSettings, columns: Columns) -> dict[str, Plain]:
-    """Return what defines the run: the numbers themselves, not the location of their file."""
-    return {
-        "task": TASK,
-        "x": list(columns.names[:-1]),
-        "y": columns.names[-1],
-        "decimal": settings.data.decimal,
-        "text": {"train": fingerprint(repr(row) for row in columns.rows)},
-        "model": plain(settings.model),
-    }
-
-
-def _figures(estimator: Any, columns: Columns) -> tuple[Figure, ...]:
-    """Return the error of predicting each point from the others, and the part of the variance that it explains."""
-    targets = np.array([row[-1] for row in columns.rows])
-    if len(targets) < 2:
-        return (Figure("rmse", float("nan"), "leave-one-out", higher_is_better=False),)
-    return judge_regression(targets - estimator.residuals(), targets, "leave-one-out")
 
 
 def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure, ...]:
@@ -266,11 +163,58 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
     )
 
 
-def _announce(estimator: Any, columns: Columns, figures: Sequence[Figure]) -> None:
-    bandwidths = np.atleast_1d(estimator.bandwidth_).tolist()
-    shown = ", ".join(f"{name} {h:.6g}" for name, h in zip(columns.names, bandwidths, strict=False))
-    told = "; ".join(f"{figure.name} {figure.value:.6g}" for figure in figures)
-    print(  # noqa: T201
-        f"{len(columns.rows):,} points; {estimator.kernel} kernel; bandwidth {shown}; leave-one-out: {told}",
-        file=sys.stderr,
-    )
+def _config(table: Mapping[str, Any]) -> RegressionModel:
+    model = build(RegressionModel, table, "model")
+    bandwidth = model.bandwidth
+    if isinstance(bandwidth, str) and bandwidth not in WAYS:
+        expected = 'a number above 0, "cross-validation" or "learned"'
+        raise ConfigError(error_message("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS)))
+    return model
+
+
+def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:
+    return read_columns(settings.data)
+
+
+def _build(model: RegressionModel, columns: Columns) -> KernelSmoother:
+    return fit(columns, model).smoother()  # type: ignore[no-any-return]
+
+
+def _identity(columns: Columns, settings: RegressionSettings) -> dict[str, Any]:
+    return {
+        "x": list(columns.names[:-1]),
+        "y": columns.names[-1],
+        "decimal": settings.data.decimal,
+        "text": {"train": fingerprint(repr(row) for row in columns.rows)},
+    }
+
+
+def _summary(columns: Columns, smoother: KernelSmoother) -> str:
+    bandwidths = zip(columns.names, smoother.get_buffer("bandwidths").tolist(), strict=False)
+    shown = ", ".join(f"{name} {bandwidth:.6g}" for name, bandwidth in bandwidths)
+    return f"{len(columns.rows):,} points; {smoother.kernel} kernel; bandwidth {shown}; leave-one-out"
+
+
+def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSettings) -> tuple[Figure, ...]:
+    """Return the error of predicting each point from the others, and the part of the variance that it explains."""
+    targets = np.array([row[-1] for row in columns.rows])
+    if len(targets) < 2:
+        return (Figure("rmse", float("nan"), "leave-one-out", higher_is_better=False),)
+    residuals = estimator_class().of(smoother, settings.model.beyond).residuals()
+    return judge_regression(targets - residuals, targets, "leave-one-out")
+
+
+RECIPE: Recipe[RegressionData, RegressionModel, Columns, KernelSmoother] = Recipe(
+    TASK,
+    RegressionData,
+    ModelTable(_config, plain),
+    {},
+    _read,
+    _build,
+    None,
+    _identity,
+    _summary,
+    tables=("data", "model"),
+    judge=_judge,
+)
+load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -13,7 +13,8 @@ from qkv.errors import CheckpointError, ConfigError, DataError, error_message, n
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KERNELS, KernelSmoother
 from qkv.tasks.regression import TASK, estimator_class, judge_regression
-from qkv.tasks.runs import Trained, expect_task, open_run
+from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
 INTERVALS = ("normal", "bootstrap", "none")

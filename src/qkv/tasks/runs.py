@@ -2,55 +2,32 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qkv.checkpoint.contents import Contents
-from qkv.checkpoint.folder import load
+from qkv.checkpoint.contents import Weights
+from qkv.checkpoint.folder import load, load_weights_later
+from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.files import FREE, room_for
+from qkv.tasks.published import open_published, published_folder
+from qkv.tasks.trained import Trained
 
+_MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
 _DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
-class Trained(NamedTuple):
-    """A trained checkpoint.
-
-    Attributes:
-        folder: the checkpoint's folder.
-        contents: its weights, configuration and metrics.
-        text: text to ids; None for a model that reads numbers.
-        task: name of the task.
-    """
-
-    folder: Path
-    contents: Contents
-    text: Tokenizer | None
-    task: str
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Text to ids.
-
-        Raises:
-            CheckpointError: the model reads numbers, and has none.
-        """
-        if self.text is None:
-            hint = "Give the run of a model that reads text."
-            raise CheckpointError(error_message(str(self.folder), "a checkpoint with a tokenizer", "one without", hint))
-        return self.text
-
-
 def open_run(run: str | Path) -> Trained:
-    """Read the best checkpoint of a run, or one checkpoint.
+    """Read the best checkpoint of a run, one checkpoint, or the folder of a published model.
 
     Args:
-        run: run folder, or one checkpoint in it.
+        run: run folder, one checkpoint in it, or the folder of a model that another library wrote.
 
     Returns:
         Its contents.
@@ -58,8 +35,10 @@ def open_run(run: str | Path) -> Trained:
     Raises:
         CheckpointError: the checkpoint is missing, incomplete, corrupted, or has no task.
     """
+    if (published := published_folder(run)) is not None:
+        return open_published(published)
     folder = locate(Path(run))
-    contents = load(folder, trainer=False)
+    contents = load_weights_later(folder)
     task = contents.config.get("task")
     if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
@@ -100,22 +79,30 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
 
     Raises:
         CheckpointError: the weights do not fit the model, or the model is unknown.
+        OutOfMemoryError: the model does not fit in memory.
     """
-    stored = dict(trained.contents.model if weights is None else weights)
+    stored = trained.contents.model if weights is None else weights
     try:
         _expect_few_layers(trained.contents.config.get("model"), len(stored))
-        with _Undrawn():
+        with room_for(trained.folder, FREE), _Undrawn():
             with torch.device("meta"):
                 _expect_sizes(make().state_dict(), stored)
             model = make()
-        model.load_state_dict(stored)
-    except (ConfigError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        hint = "It was written by another version: retrain, or install that version."
-        got = str(error).partition("\n")[0][:200]
-        raise CheckpointError(
-            error_message(str(trained.folder), "weights of the model in config.json", got, hint)
-        ) from error
+    except _MISFIT as error:
+        raise _misfit(trained.folder, error) from error
+    tensors = stored.read() if isinstance(stored, Weights) else dict(stored)
+    try:
+        with room_for(trained.folder, FREE):
+            model.load_state_dict(tensors)
+    except _MISFIT as error:
+        raise _misfit(trained.folder, error) from error
     return model
+
+
+def _misfit(folder: Path, error: Exception) -> CheckpointError:
+    hint = "It was written by another version: retrain, or install that version."
+    got = str(error).partition("\n")[0][:200]
+    return CheckpointError(error_message(str(folder), "weights of the model in config.json", got, hint))
 
 
 class _Undrawn(TorchFunctionMode):
@@ -135,16 +122,23 @@ class _Undrawn(TorchFunctionMode):
 def _expect_few_layers(table: object, tensors: int) -> None:
     """Every layer has weights, so a configuration with more layers than stored tensors is refused."""
     for name, size in table.items() if isinstance(table, Mapping) else ():
-        if str(name).endswith("layers") and isinstance(size, int) and size > tensors:
+        if name == "settings" and isinstance(size, str):
+            _expect_few_layers(decode(size.encode(), "model.settings"), tensors)
+        if str(name).endswith(("layers", "n_layer")) and isinstance(size, int) and size > tensors:
             raise ValueError(f"{size:,} {name} in config.json, but {tensors:,} tensors")
 
 
 def _expect_sizes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:
-    for name in sorted(wanted.keys() | stored.keys()):
-        sizes = [tuple(tensors[name].shape) if name in tensors else None for tensors in (wanted, stored)]
+    ours, theirs = _shapes(wanted), _shapes(stored)
+    for name in sorted(ours.keys() | theirs.keys()):
+        sizes = ours.get(name), theirs.get(name)
         if sizes[0] != sizes[1]:
             words = ["none" if size is None else f"one of sizes {size}" for size in sizes]
             raise ValueError(f"{words[1]} named {name} where config.json has {words[0]}")
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    return tensors.shapes if isinstance(tensors, Weights) else {name: tuple(x.shape) for name, x in tensors.items()}
 
 
 def learned_tokenizer(out: Path) -> Tokenizer | None:

@@ -9,9 +9,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import ConfigError, error_message, nearest
+from qkv.files import read_file
 
 T = TypeVar("T")
 Plain = dict[str, Any]
+_LARGEST = 1 << 20
 _SHOWN = 200
 """How much of a value or a name a message quotes."""
 
@@ -29,7 +31,7 @@ def read_toml(path: Path) -> Plain:
         ConfigError: it cannot be read, or is not TOML; the message gives file and line.
     """
     try:
-        tables = tomllib.loads(path.read_bytes().decode("utf-8"))
+        tables = tomllib.loads(read_file(path, _LARGEST).decode("utf-8"))
         _expect_brief(tables)
     except OSError as error:
         raise ConfigError(

@@ -1,9 +1,15 @@
 """Lines from standard input and to standard output, UTF-8 in any locale."""
 
+import dataclasses
+import json
+import math
 import os
 import sys
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from torch import Tensor
 
 from qkv.data.corpus import iterate_lines
 from qkv.errors import DataError, error_message, harmless
@@ -15,8 +21,17 @@ def read_stdin() -> list[str]:
     Raises:
         DataError: a line is not UTF-8 (the message gives its number), or standard input cannot be read.
     """
+    return list(stream_stdin())
+
+
+def stream_stdin() -> Iterator[str]:
+    """Yield each line of standard input as soon as it is there.
+
+    Raises:
+        DataError: as for `read_stdin`.
+    """
     try:
-        return list(iterate_lines(_open(sys.stdin).buffer, "standard input"))
+        yield from iterate_lines(_open(sys.stdin).buffer, "standard input")
     except OSError as error:
         got, hint = error.strerror or str(error), "Give it a file: `< FILE`, or a pipe."
         raise DataError(error_message("standard input", "lines of text", got, hint)) from None
@@ -29,6 +44,57 @@ def write_lines(lines: Iterable[str]) -> None:
         DataError: it cannot be written.
     """
     write_text(["".join(line.replace("\n", " ") + "\n" for line in lines)])
+
+
+def write_json(rows: Iterable[Mapping[str, object]]) -> None:
+    """Write objects as JSON, each on a line of its own as soon as it is available; numbers that JSON lacks are null.
+
+    Raises:
+        DataError: standard output cannot be written.
+    """
+    write_text(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def fields_of(found: Any) -> dict[str, object]:
+    """Return the fields of a dataclass by name, for JSON, without those that are None.
+
+    Example:
+        >>> from qkv.metrics.figure import Figure
+        >>> fields_of(Figure("bleu", 28.5, "case:lc"))
+        {'name': 'bleu', 'value': 28.5, 'signature': 'case:lc', 'higher_is_better': True}
+    """
+    given = ((field.name, getattr(found, field.name)) for field in dataclasses.fields(found))
+    return {name: item for name, item in given if item is not None}
+
+
+def write_results(results: Iterable[object]) -> None:
+    """Write what was found for each line of standard input as JSON, with the line's number.
+
+    Raises:
+        DataError: standard output cannot be written.
+    """
+    write_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=1))
+
+
+def finite(item: object) -> object:
+    """Return a value for JSON: null for infinities and NaN, lists for tuples and tensors, text for paths.
+
+    Example:
+        >>> finite({"loss": float("nan"), "at": Path("runs"), "weights": (1.0, 0.5)})
+        {'loss': None, 'at': 'runs', 'weights': [1.0, 0.5]}
+    """
+    match item:
+        case float():
+            return item if math.isfinite(item) else None
+        case Path():
+            return str(item)
+        case Mapping():
+            return {str(name): finite(one) for name, one in item.items()}
+        case Tensor():
+            return finite(item.tolist())
+        case list() | tuple():
+            return [finite(one) for one in item]
+    return item
 
 
 def write_text(pieces: Iterable[str]) -> None:

@@ -85,7 +85,7 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
     else:
         train, valid = whole, read_text(files.valid_text)
     if tokenizer is None:
-        tokenizer = Tokenizer.learn([train], words.kind, words.size, lowercase=words.lowercase, minimum=words.minimum)
+        tokenizer = words.learn([train])
     for part in (learned := passage(train, tokenizer)), (held := passage(valid, tokenizer)):
         windows(len(part.ids), context, "sequential", 0, 0)
     return Text(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})

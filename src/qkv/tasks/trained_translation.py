@@ -55,13 +55,14 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
         weights = average_checkpoints(last_checkpoints(_whole(run), average))
     table = trained.contents.config.get("model")
     sizes = table if isinstance(table, Mapping) else {}
-    model = rebuild(lambda: build_model(sizes, trained.tokenizer), trained, weights)
-    longest, table = trained.contents.config.get("longest", 256), trained.contents.config.get("table")
+    longest, given = trained.contents.config.get("longest", 256), trained.contents.config.get("table")
+    words = None if given is None else _table(given, trained.folder)
+    model = rebuild(lambda: build_model(sizes, trained.tokenizer, words), trained, weights)
     return TrainedTranslation(
         model,
         trained.tokenizer,
         longest if isinstance(longest, int) else 256,
-        _table(table, trained.folder) if table is not None else None,
+        words,
         trained.contents.config.get("direction") == "back",
     )
 

@@ -8,7 +8,14 @@ from typing import Any
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
-from qkv.tasks.choice import TranslationConfig, TranslationModel, build_model, model_settings, model_table
+from qkv.tasks.choice import (
+    TranslationConfig,
+    TranslationModel,
+    build_model,
+    expect_features,
+    model_settings,
+    model_table,
+)
 from qkv.tasks.members import Direction
 from qkv.tasks.parallel import Files, Parallel, read_training
 from qkv.tasks.recipe import ModelTable, Recipe
@@ -34,8 +41,10 @@ COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 """Defaults for a model that copies: whole words, and no label smoothing towards words that are not in the source."""
 
-SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType({"tokenizer": {"kind": "none", "minimum": 1}})
-"""Defaults for the columns of a table: each symbol is a token."""
+SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {"tokenizer": {"kind": "none", "minimum": 1, "unicode": "none"}}
+)
+"""Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
 
 Settings = AllSettings[Files, TranslationConfig]
 
@@ -46,7 +55,7 @@ def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
 
 
 def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
-    return build_model(model_table(config), text.tokenizer)
+    return build_model(model_table(config), text.tokenizer, text.table)
 
 
 def _job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
@@ -68,13 +77,26 @@ def _identity(text: Parallel, settings: Settings) -> dict[str, Any]:
     return {"longest": settings.data.longest, **table, "text": fingerprints}
 
 
-def _summary(text: Parallel) -> str:
+def _summary(text: Parallel, _: TranslationModel) -> str:
     tokens = sum(len(example.target) + 1 for example in text.train)
-    return f"{len(text.train):,} training pairs ({tokens:,} target tokens), {len(text.valid):,} validation pairs"
+    own = "" if text.tokenizer.shared else f"; source vocabulary of {text.tokenizer.source.size:,}"
+    return f"{len(text.train):,} training pairs ({tokens:,} target tokens), {len(text.valid):,} validation pairs{own}"
 
 
-def _expect_no_smoothing(settings: Settings) -> None:
-    if settings.model.copy != "none" and settings.training.label_smoothing:
+def _check(settings: Settings) -> None:
+    """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
+    words, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
+    if copies and not words.shared:
+        hint = "A copied word has one id on both sides: omit --source-tokenizer and --target-tokenizer."
+        got = " and ".join(words.kinds)
+        raise ConfigError(error_message("model.copy", "one vocabulary for both sides", got, hint))
+    if table is not None and table.features == "separate":
+        expect_features(settings.model)
+        if words.kinds[0] != "none":
+            hint = "Omit the tokenizer: each symbol and each feature is a token."
+            expected = "none, with which each feature is a token"
+            raise ConfigError(error_message("tokenizer.source", expected, words.kinds[0], hint))
+    if copies and settings.training.label_smoothing:
         got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
         raise ConfigError(error_message("training.label_smoothing", "0 for a model that copies", got, hint))
 
@@ -97,7 +119,7 @@ RECIPE: TranslationRecipe = Recipe(
     _identity,
     _summary,
     defaults_of=_defaults_of,
-    check=_expect_no_smoothing,
+    check=_check,
 )
 load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train
 

@@ -1,5 +1,6 @@
 """Training a translation model: the task in the form that `qkv.train` expects."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -113,5 +114,10 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
     Returns:
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
     """
-    references = [pair.target for pair in pairs]
-    return [figure(hypotheses, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
+    # Composed characters on both sides: whether an accent is a character of its own is no error.
+    written, references = map(_composed, (hypotheses, [pair.target for pair in pairs]))
+    return [figure(written, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
+
+
+def _composed(texts: Sequence[str]) -> list[str]:
+    return [unicodedata.normalize("NFC", text) for text in texts]

@@ -23,8 +23,10 @@ from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
 from qkv.tasks.decoding import Decoding, as_stepper, decode
 from qkv.tasks.members import members_of
+from qkv.tasks.notes import counted
 from qkv.tasks.reading import Reading
 from qkv.tasks.trained_translation import load_translation
+from qkv.view.alignment import Alignment
 
 _BATCH_TOKENS = 4096
 _EOS_SHOWN = "<eos>"
@@ -61,6 +63,11 @@ class Translation:
     weights: Tensor | None = None
     ranked: float | None = None
     origins: tuple[int | None, ...] | None = None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each target token attended to."""
+        return None if self.weights is None else Alignment(self.source_tokens, self.target_tokens, self.weights)
 
 
 @final
@@ -177,7 +184,7 @@ class Translator:
         return [best for best, *_ in self.translate_best(lines, how, attention=attention)]
 
     def translate_best(
-        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
+        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False, first: int = 1
     ) -> list[list[Translation]]:
         """Return the n best translations of each line.
 
@@ -185,6 +192,7 @@ class Translator:
             lines: source sentences.
             how: decoding settings.
             attention: whether to compute the attention weights of each target token.
+            first: number of the first line, for messages.
 
         Returns:
             The translations of each line, best first: `how.n_best`, or fewer if there are no more.
@@ -193,8 +201,8 @@ class Translator:
             DataError: a line is too long; the message gives its number.
             ConfigError: attention is requested of a model without attention.
         """
-        texts = [self.symbols(line, number) for number, line in enumerate(lines, start=1)]
-        sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
+        texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
+        sources = [self._encode(text, number) for number, text in enumerate(texts, start=first)]
         if how.sampling is not None and len(set(self.back)) > 1:
             hint = "Translate with the runs of one direction."
             raise ConfigError(error_message("--sample", "models of one direction", "models of both", hint))
@@ -274,8 +282,8 @@ class Translator:
         return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
 
     def _encode(self, line: str, number: int) -> OpenSource:
-        copies = isinstance(self.model, CopyingTranslator)
-        source = encode_source(line, self.tokenizer) if copies else OpenSource(tuple(self.tokenizer.encode(line)), ())
+        copies, marks = isinstance(self.model, CopyingTranslator), self.tokenizer
+        source = encode_source(line, marks) if copies else OpenSource(tuple(marks.source.encode(line)), ())
         if len(source.ids) > self.longest:
             hint = f"Split the line, or train with --longest {len(source.ids)}."
             raise DataError(
@@ -294,7 +302,7 @@ class Translator:
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
             with Session() as session:
-                for batch in batches:
+                for batch in counted(batches):
                     drawn = [[row[place] for place in batch] for row in keys]
                     results.append(self._decode_batch([kept[place] for place in batch], drawn, how, session))
             for place, found in zip(filled, restore_order(batches, results), strict=True):
@@ -334,7 +342,7 @@ class Translator:
             text=self._written(decode_open(ids, self.tokenizer, unknown)),
             score=found.score,
             finished=found.finished,
-            source_tokens=tuple(pieces_open(source.ids, self.tokenizer, source.unknown)),
+            source_tokens=tuple(pieces_open(source.ids, self.tokenizer.source, source.unknown)),
             target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN if found.finished else _CUT_SHOWN),
             weights=self.attention(source.ids, found.ids) if look else None,
             ranked=found.ranked,
@@ -350,7 +358,7 @@ class Translator:
         """Number each unknown token of the target by the source word it was aligned to, and return these words."""
         marks = self.tokenizer
         places = self.attention(source.ids, target, reading).argmax(-1).tolist()
-        written = surfaces(line, marks)
+        written = surfaces(line, marks.source)
         words = (*source.unknown, *(written[place] for place in places))
         first = marks.size + len(source.unknown)
         return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words

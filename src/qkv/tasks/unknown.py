@@ -23,7 +23,7 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
         The reading; None if nothing is replaced.
 
     Raises:
-        ConfigError: the flags are inconsistent, the model has no attention, or its byte pairs can write any word.
+        ConfigError: the flags are inconsistent, the model has no attention, or its pieces of bytes can write any word.
         DataError: a file is invalid; the message gives file and line.
     """
     if not wanted:
@@ -31,10 +31,14 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
             hint = "These files only choose weights for --replace-unknown."
             raise ConfigError(error_message("--valid-source", "--replace-unknown as well", "none", hint))
         return None
-    if translator.tokenizer.kind == "bpe":
-        hint = "Omit it: byte pairs can write any word."
-        got = "byte pairs, which can write any word"
+    if translator.tokenizer.of_bytes or translator.tokenizer.source.of_bytes:
+        hint = "Omit it: they can write any word."
+        got = "pieces of bytes, which can write any word"
         raise ConfigError(error_message("--replace-unknown", "a vocabulary of words or characters", got, hint))
+    if translator.table is not None and (source is not None or target is not None):
+        hint = "Omit the files: the weights are then the aligner's default."
+        got = "some with a model of columns"
+        raise ConfigError(error_message("--valid-source", "no files of sentences", got, hint))
     aligner = Aligner(translator)
     if source is None and target is None:
         return aligner.default

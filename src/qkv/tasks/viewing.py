@@ -12,10 +12,12 @@ from qkv.data.corpus import decode
 from qkv.data.table import parse_table
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, error_message
+from qkv.files import read_file
 from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.decoding import usual_limit
 from qkv.tasks.element_pointer import END_SHOWN, LAYER, ElementPointer
+from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import encode_words
 from qkv.tasks.labeler import Classifier, Tagger
@@ -25,11 +27,11 @@ from qkv.tasks.regressor import Regressor, shown_row
 from qkv.tasks.translator import Translator
 from qkv.view.scene import Scene
 
-Trained = Translator | Generator | Classifier | Tagger | ElementPointer | Regressor
+Trained = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
 T = TypeVar("T")
 TRACE = ".safetensors"
 _LARGEST = 64 << 20
-"""Maximum file size in bytes: a device file can be endless."""
+"""Maximum file size in bytes."""
 _TITLE = 60
 
 
@@ -70,7 +72,8 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
 
     Returns:
         The scene: the sequences "source" and "target" of a translation, where row t is the step that wrote token t, of
-        positions that are pointed at, or of the points and the predictions of a regression; or "text".
+        positions that are pointed at, of the points and the predictions of a regression, or of a text whose states
+        are pooled by attention, where "target" is the pool's one query; or "text".
 
     Raises:
         CheckpointError: the checkpoint is invalid.
@@ -122,14 +125,12 @@ def scene_of_trace(path: str | Path) -> Scene:
 
 def _text_of(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            read = stream.read(_LARGEST + 1)
+        data = read_file(file, _LARGEST)
     except OSError as error:
-        raise DataError(error_message(str(file), "a text file in UTF-8", str(error), "Give another file.")) from error
-    if len(read) > _LARGEST:
-        got, hint = "more", "Give only the part to view."
-        raise DataError(error_message(str(file), f"at most {_LARGEST >> 20} MiB of text", got, hint))
-    lines = enumerate(read.split(b"\n"), start=1)
+        expected = f"a text file in UTF-8 of at most {_LARGEST >> 20} MiB"
+        got, hint = error.strerror or str(error), "Give another file, or only the part to view."
+        raise DataError(error_message(str(file), expected, got, hint)) from error
+    lines = enumerate(data.split(b"\n"), start=1)
     text = "\n".join(decode(line, f"{file}:{number}", first=number == 1) for number, line in lines)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -150,17 +151,21 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
     written = [*tokenizer.pieces(hypothesis.ids), "<eos>" if hypothesis.finished else "…"]
-    tokens = {"source": tokenizer.pieces(ids), "target": written}
+    tokens = {"source": tokenizer.source.pieces(ids), "target": written}
     return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
 
 
-def _read(found: Generator | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()) -> Scene:
+def _read(
+    found: Generator | MaskFiller | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()
+) -> Scene:
     expect_attention(found.model)
     tokens = torch.tensor([ids], device=next(found.model.parameters()).device)
     with torch.no_grad(), record(found.model) as trace:
         read_ids(found, tokens, begins)
     pieces = found.tokenizer.pieces(ids)
-    return trace.scene(0, {"text": pieces}, title=_title(text), notes={"text": _notes(pieces)})
+    pooled = any(not call.own for calls in trace.calls.values() for call in calls)
+    name = "source" if pooled else "text"
+    return trace.scene(0, {name: pieces}, title=_title(text), notes={name: _notes(pieces)})
 
 
 def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
@@ -188,9 +193,10 @@ def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
     return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
 
 
-def _ids(found: Translator | Generator | Classifier, text: str, tokens: int | None) -> list[int]:
-    symbols = found.symbols(text) if isinstance(found, Translator) else text
-    return list(_some(found.tokenizer.encode(symbols)[:tokens]))
+def _ids(found: Translator | Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
+    if isinstance(found, Translator):
+        return list(_some(found.tokenizer.source.encode(found.symbols(text))[:tokens]))
+    return list(_some(found.tokenizer.encode(text)[:tokens]))
 
 
 def _some(tokens: Sequence[T]) -> Sequence[T]:

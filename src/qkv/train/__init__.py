@@ -1,6 +1,13 @@
-"""Training: a plain PyTorch loop that is independent of the task."""
+"""Training: a plain PyTorch loop that is independent of the task.
 
-from typing import TYPE_CHECKING
+The module itself can be called: `qkv.train("translate", source=…, target=…, out=…)` trains a task, see
+`qkv.tasks.train.train`.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from qkv._lazy import lazy
 
@@ -40,6 +47,17 @@ __getattr__ = lazy(
         "train": "qkv.train.loop",
     },
 )
+
+
+class _Callable(ModuleType):
+    """A module that can be called: the package `qkv.train` has the name of the function."""
+
+    def __call__(self, task: str, **settings: Any) -> Any:
+        """Train a task; it is found by its name, because tasks lie above this package."""
+        return import_module("qkv.tasks.train").train(task, **settings)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,11 @@
 """Logging the figures of a run to TensorBoard."""
 
+import errno
+import os
 from pathlib import Path
 from typing import final
 
+from qkv.checkpoint.disk import make_folder, typed
 from qkv.errors import ConfigError, error_message
 from qkv.train.events import Event, Logged, Validated
 
@@ -26,12 +29,21 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            hint = "Install it: pip install 'qkv[log]'."
+            hint = "Install it: in the checkout, pip install '.[log]'."
             raise ConfigError(error_message("tensorboard", "the package tensorboard", str(error), hint)) from error
-        self._writer = SummaryWriter(str(run / NAME), purge_step=step + 1)
+        self._folder = run / NAME
+        make_folder(self._folder)
+        with typed(self._folder, "a writable folder"):
+            if self._folder.is_symlink():
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
 
     def __call__(self, event: Event) -> None:
         """Write the scalars of a log or validation event."""
+        with typed(self._folder, "a writable folder"):
+            self._write(event)
+
+    def _write(self, event: Event) -> None:
         match event:
             case Logged():
                 for name in ("loss", "learning_rate", "gradient_norm", "tokens_per_second"):
@@ -45,7 +57,8 @@ class Board:
 
     def close(self) -> None:
         """Close the writer."""
-        self._writer.close()
+        with typed(self._folder, "a writable folder"):
+            self._writer.close()
 
     def _add(self, name: str, value: float, step: int) -> None:
         self._writer.add_scalar(name, value, step)

@@ -1,4 +1,4 @@
-"""The loss curve of a run as a picture, redrawn as checkpoints are saved."""
+"""The loss curve of a run as a picture, redrawn while it is trained."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -6,23 +6,24 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
-from qkv.checkpoint.disk import replace_file
-from qkv.train.events import Event, Saved
+from qkv.checkpoint.disk import replace_file, typed
+from qkv.train.events import Event, Logged, Saved, Validated
 from qkv.train.journal import NAME as JOURNAL
 from qkv.train.journal import read_journal
 
 NAME = "loss.png"
+_DRAWS_EVERY = 50.0
 _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 
 
 @final
 class Curve:
-    """Draws `loss.png` from `metrics.jsonl` when a checkpoint is saved, and when training ends.
+    """Draws `loss.png` from `metrics.jsonl` when there is something new, and when training ends.
 
     Args:
         run: the run folder.
         monitor: name of the figure to draw; the first one by default.
-        seconds: minimum time between two pictures, because drawing can take longer than the updates between them.
+        seconds: minimum time between two pictures; longer if drawing would take more than a fiftieth of the time.
     """
 
     def __init__(self, run: Path, monitor: str | None = None, seconds: float = 10.0) -> None:
@@ -31,8 +32,8 @@ class Curve:
         self._drawn, self._due = time.monotonic(), False
 
     def __call__(self, event: Event) -> None:
-        """Draw at a checkpoint, if enough time has passed."""
-        if isinstance(event, Saved):
+        """Draw what is new, if enough time has passed."""
+        if isinstance(event, Logged | Validated | Saved):
             self._due = True
             if time.monotonic() - self._drawn >= self._seconds:
                 self.close()
@@ -40,8 +41,13 @@ class Curve:
     def close(self) -> None:
         """Draw if anything is new."""
         if self._due:
-            replace_file(self._run / NAME, draw(read_journal(self._run / JOURNAL), self._monitor))
-            self._drawn, self._due = time.monotonic(), False
+            start = time.monotonic()
+            self._drawn, self._due = start, False
+            with typed(self._run / NAME, "a picture that can be drawn"):
+                picture = draw(read_journal(self._run / JOURNAL), self._monitor)
+            replace_file(self._run / NAME, picture)
+            self._drawn = time.monotonic()
+            self._seconds = max(self._seconds, _DRAWS_EVERY * (self._drawn - start))
 
 
 def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> bytes:

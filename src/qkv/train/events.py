@@ -50,6 +50,18 @@ class Logged:
 
 @final
 @dataclass(frozen=True)
+class Validating:
+    """The model is about to be validated.
+
+    Args:
+        step: number of completed updates.
+    """
+
+    step: int
+
+
+@final
+@dataclass(frozen=True)
 class Validated:
     """The model was validated.
 
@@ -62,6 +74,18 @@ class Validated:
     step: int
     figures: Sequence[Figure]
     better: bool
+
+
+@final
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint is about to be written: what was told before belongs to it.
+
+    Args:
+        step: number of completed updates.
+    """
+
+    step: int
 
 
 @final
@@ -90,7 +114,7 @@ class Said:
     text: str
 
 
-Event: TypeAlias = Updated | Logged | Validated | Saved | Said
+Event: TypeAlias = Updated | Logged | Validating | Validated | Saving | Saved | Said
 
 
 class Listener(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.errors import TrainingError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, TrainingError, error_message, out_of_memory_text
 from qkv.train.protocols import Task
 
 _TRIED = 512
@@ -95,7 +95,7 @@ def room(step: int, tokens: int) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except MEMORY_ERRORS as error:
         got = out_of_memory_text(error)
         if got is None:
             raise

@@ -4,40 +4,46 @@
 {"step": 500, "kind": "validation", "bleu": 12.3, "better": true}
 """
 
+import errno
 import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from qkv.checkpoint.disk import replace_file, typed
+from qkv.checkpoint.disk import open_end, replace_file, typed, write_all
 from qkv.errors import DataError, error_message
-from qkv.train.events import Event, Logged, Validated
+from qkv.files import read_file
+from qkv.train.events import Event, Logged, Saving, Validated
 
 NAME = "metrics.jsonl"
+_LARGEST = 1 << 30
 
 
 @final
 class Journal:
-    """Appends to `metrics.jsonl`, each line flushed.
+    """Appends to `metrics.jsonl`, line by line; before a checkpoint is written, its lines are on disk.
 
     Args:
         run: an existing run folder.
         step: number of completed updates; later lines, written by a killed process, are removed.
         validated: step of the last validation that counts; later ones are removed, because they will be repeated.
+        say: called with a message for lines that a lost power damaged, and that are dropped.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
 
-    def __init__(self, run: Path, step: int, validated: int) -> None:
+    def __init__(self, run: Path, step: int, validated: int, say: Callable[[str], None] | None = None) -> None:
         """Remove lines after the step, then open the file."""
         path = run / NAME
-        kept = [line for line in read_journal(path) if line["step"] <= (step if _trains(line) else validated)]
+        kept = [line for line in read_journal(path, say) if line["step"] <= (step if _trains(line) else validated)]
         self.seconds = max((float(line.get("seconds") or 0.0) for line in kept), default=0.0)
         replace_file(path, "".join(map(_text, kept)).encode())
         with typed(path, "a writable file"):
-            self._stream = path.open("a", encoding="utf-8")
+            self._handle: int | None = open_end(path)
         self._path = path
 
     def __call__(self, event: Event) -> None:
@@ -48,22 +54,39 @@ class Journal:
             case Validated(step, figures, better):
                 values = {figure.name: figure.value for figure in figures}
                 line = {"step": step, "kind": "validation"} | values | {"better": better}
+            case Saving():
+                # A checkpoint is never newer than the lines before it, whatever happens to the power.
+                with typed(self._path, "a writable file"):
+                    os.fsync(self._open)
+                return
             case _:
                 return
         with typed(self._path, "a writable file"):
-            self._stream.write(_text(line))
-            self._stream.flush()
+            write_all(self._open, _text(line).encode())
 
     def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+        """Close the file; the lines are on disk."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with typed(self._path, "a writable file"):
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+
+    @property
+    def _open(self) -> int:
+        if self._handle is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._handle
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a run's `metrics.jsonl`; a truncated last line is skipped.
+def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Read the lines of a run's `metrics.jsonl`; a truncated last line, and lines torn by a lost power, are skipped.
 
     Args:
         path: the file, existing or not.
+        say: called with a message if lines are skipped that were not the last.
 
     Returns:
         One mapping per line, each with "step" and "kind".
@@ -71,11 +94,11 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: a line is invalid.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
     with typed(path, "a readable file"):
-        lines = path.read_bytes().split(b"\n")
-    found = []
+        lines = read_file(path, _LARGEST, links=False).split(b"\n")
+    found, torn = [], 0
     # Text after the last line feed was truncated when its process ended.
     for number, text in enumerate(lines[:-1], start=1):
         try:
@@ -83,11 +106,25 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
             ours = _ours(line) and bool(_text(line).encode())
         except (ValueError, RecursionError, OverflowError):
             ours = False
+        if not ours and _torn(text):
+            torn += 1
+            continue
         if not ours:
             got, hint = repr(text[:60]), "Remove this line, or the file: training will write it again."
             raise DataError(error_message(f"{path}:{number}", "a line with step, kind and figures", got, hint))
         found.append(line)
+    if torn and say is not None:
+        say(f"Dropping {torn} damaged line{'s' if torn > 1 else ''} of {path}: the power or the disk failed.")
     return found
+
+
+def _torn(text: bytes) -> bool:
+    """Return whether a line that cannot be used is what a lost power leaves: zeros, or a part of a line of ours."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return not text or b"\0" in text or text.startswith(b'{"') or text.endswith(b"}")
+    return False
 
 
 def _ours(line: Any) -> bool:

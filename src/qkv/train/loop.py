@@ -3,22 +3,25 @@
 import math
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, final
 
 import torch
 from torch import nn
 
+from qkv import forks
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
 from qkv.errors import DataError, error_message
+from qkv.linalg.heap import GrowthLimit
 from qkv.metrics.figure import Figure
 from qkv.train.board import Board
 from qkv.train.curve import Curve
-from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
+from qkv.train.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
 from qkv.train.faults import not_finite, room, show_lines, weights_not_finite
 from qkv.train.interrupts import Interrupted, Interrupts
 from qkv.train.journal import Journal
@@ -45,6 +48,8 @@ def train(
     added: Mapping[str, Plain] | None = None,
     tensorboard: bool = False,
     stream: TextIO | None = None,
+    every: bool = False,
+    listeners: Sequence[Listener] = (),
 ) -> Outcome:
     """Train a model, or resume where an earlier call stopped.
 
@@ -63,6 +68,8 @@ def train(
         added: dotted names in `config` that older runs lack, with the value those runs used.
         tensorboard: whether to also log to TensorBoard.
         stream: where progress goes; standard error by default.
+        every: whether each update is a line of the progress.
+        listeners: further listeners, which get every event of the training; closed at its end.
 
     Returns:
         How it ended; its `exit_code` is meant for the process.
@@ -71,22 +78,42 @@ def train(
         ConfigError: the run folder has another configuration, or a setting is invalid.
         CheckpointError: the run folder cannot be used, or no checkpoint in it can be loaded.
         DataError: there is nothing to train on.
+        ForkError: this process was forked from one with threads that PyTorch would wait for.
         TrainingError: loss or gradient are not finite, or memory ran out; checkpoints are retained.
     """
+    if forks.lost:
+        forks.expect_threads("training")
     with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
-        listeners = [screen(sys.stderr if stream is None else stream, settings.steps, task.unit)]
-        try:
-            session = begin(
-                Job(task, model, settings, config, tokenizer), folder, lambda text: listeners[0](Said(text))
-            )
-            journal = Journal(folder, session.state.step, session.state.validated)
-            listeners += [journal, Curve(folder, settings.monitor)]
+        shown = screen(sys.stderr if stream is None else stream, settings.steps, task.unit, every=every)
+        told = [shown, *listeners]
+
+        def say(text: str) -> None:
+            shown(Said(text))
+
+        with _closed(told):
+            session = begin(Job(task, model, settings, config, tokenizer), folder, say)
+            journal = Journal(folder, session.state.step, session.state.validated, say)
+            told += [journal, Curve(folder, settings.monitor)]
             if tensorboard:
-                listeners.append(Board(folder, session.state.step))
-            return _Loop(session, folder, interrupts, listeners, journal.seconds).run()
-        finally:
-            for listener in listeners:
-                listener.close()
+                told.append(Board(folder, session.state.step))
+            return _Loop(session, folder, interrupts, told, journal.seconds).run()
+
+
+@contextmanager
+def _closed(listeners: Sequence[Listener]) -> Iterator[None]:
+    """Close every listener at the end; the first error is the one that is raised."""
+    first: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        first = error
+    for listener in listeners:
+        try:
+            listener.close()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 @final
@@ -122,6 +149,7 @@ class _Loop:
         self._parameters = [p for p in self._job.model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
         self._clock = _Clock(session.state.step, seconds)
+        self._memory = GrowthLimit()
         self._figures = session.figures
         self._saved = session.origin
         self._digest = "" if self._saved is None else verify(self._saved).digest
@@ -129,6 +157,7 @@ class _Loop:
     def run(self) -> Outcome:
         if self._state.step >= self._settings.steps:
             self._say(f"This run has already completed all {self._settings.steps:,} steps.")
+        self._memory.release()
         try:
             reason = self._go_on()
         except Interrupted:
@@ -173,6 +202,7 @@ class _Loop:
             for group in self._session.optimizer.param_groups:
                 group["lr"] = rate
             self._session.optimizer.step()
+            self._memory.after_pass()
         self._count(step, loss, count, time.monotonic() - start)
         self._tell(Updated(step, loss / count))
         if step % self._settings.log_every == 0 or step == self._settings.steps:
@@ -223,11 +253,15 @@ class _Loop:
 
     def _validate(self) -> None:
         model = self._job.model
+        self._tell(Validating(self._state.step))
         model.eval()
+        # Tensors of validation have other sizes than those of training, and fit few of their free blocks.
+        self._memory.release()
         try:
             with undisturbed(), torch.no_grad(), self._interrupts.breakable():
                 figures = tuple(self._job.task.validate())
         finally:
+            self._memory.release()
             model.train()
         better = self._state.judge(figures, self._settings.monitor)
         self._figures = figures
@@ -244,6 +278,7 @@ class _Loop:
         if fault is not None:
             raise fault
         contents = self._session.contents(figures)
+        self._tell(Saving(step))
         self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest
         self._saved = step_folder(self._run, step)
         return Saved(step, self._saved)
@@ -251,8 +286,7 @@ class _Loop:
     def _save_interrupted(self) -> None:
         step = self._state.step
         if self._saved != step_folder(self._run, step):
-            # Not announced as an event: drawing the loss takes longer than saving. It is drawn after resuming.
-            self._store((), better=False)
+            self._tell(self._store((), better=False))
         self._say(
             f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
             "Run the same command again to resume."

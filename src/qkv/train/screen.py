@@ -1,5 +1,6 @@
 """Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO, cast, final
@@ -9,22 +10,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from qkv.errors import harmless
 from qkv.metrics.figure import Figure
-from qkv.train.events import Event, Listener, Logged, Said, Saved, Updated, Validated
+from qkv.train.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
+from qkv.train.heartbeat import Heartbeat
 
 
-def screen(stream: TextIO, steps: int, unit: str = "tokens") -> Listener:
+def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = False) -> Listener:
     """Choose how progress is shown.
 
     Args:
         stream: output, usually standard error.
         steps: total number of updates.
         unit: unit of the speed.
+        every: whether each update has a line.
 
     Returns:
         A bar if the stream is a terminal, else lines; nothing once the stream is closed.
     """
     lasting = cast(TextIO, Lasting(stream))
-    return Bar(lasting, steps, unit) if stream.isatty() else Lines(lasting, steps, unit)
+    return Bar(lasting, steps, unit) if stream.isatty() and not every else Lines(lasting, steps, unit, every=every)
 
 
 @final
@@ -57,27 +60,53 @@ class Lasting:
 
 @final
 class Lines:
-    """Plain lines.
+    """Plain lines, at least one every ten seconds.
 
     Args:
         stream: the output.
         steps: total number of updates.
         unit: unit of the speed.
+        seconds: the longest silence.
+        every: whether each update has a line.
     """
 
-    def __init__(self, stream: TextIO, steps: int, unit: str = "tokens") -> None:
+    def __init__(
+        self, stream: TextIO, steps: int, unit: str = "tokens", *, seconds: float = 10.0, every: bool = False
+    ) -> None:
         """Start."""
-        self._stream, self._steps, self._unit = stream, steps, unit
+        self._stream, self._steps, self._unit, self._every = stream, steps, unit, every
+        self._doing, self._began = "starting", time.monotonic()
+        self._heartbeat = Heartbeat(self._still, seconds)
 
     def __call__(self, event: Event) -> None:
         """Write a line for events that have one."""
+        match event:
+            case Updated(step, loss):
+                self._do(f"step {step:,}/{self._steps:,}  loss {loss:.4f}")
+                if self._every:
+                    self._write(self._doing)
+            case Validating(step):
+                self._do(f"step {step:,}: validating")
+            case Validated(step):
+                self._do(f"step {step:,}: saving")
         text = _line(event, self._steps, self._unit)
         if text:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+            self._write(text)
 
     def close(self) -> None:
-        """Leave the stream open: the caller owns it."""
+        """End the thread, but leave the stream open: the caller owns it."""
+        self._heartbeat.close()
+
+    def _do(self, what: str) -> None:
+        self._doing, self._began = what, time.monotonic()
+
+    def _still(self) -> None:
+        self._write(f"{self._doing}  ({duration(time.monotonic() - self._began)} ago)")
+
+    def _write(self, text: str) -> None:
+        self._heartbeat.restart()
+        self._stream.write(text + "\n")
+        self._stream.flush()
 
 
 @final
@@ -108,6 +137,8 @@ class Bar:
                 self._rest = f"  {_rates(event, self._unit)}"
                 text = f"loss {event.loss:.4f}{self._rest}"
                 self._progress.update(self._task, completed=event.step, text=text)
+            case Validating():
+                self._progress.update(self._task, text="validating")
             case _:
                 text = _line(event, self._steps, self._unit)
                 if text:
@@ -166,7 +197,7 @@ def _line(event: Event, steps: int, unit: str) -> str:
             return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
         case Said(text):
             return harmless(text)
-        case Updated() | Validated() | Saved():
+        case Updated() | Validating() | Validated() | Saving() | Saved():
             return ""
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import CheckpointError, error_message
+from qkv.files import FREE, room_for
 
 _PREFIX = "random."
 
@@ -67,21 +68,27 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
 
     Raises:
         CheckpointError: a state is missing or invalid.
+        OutOfMemoryError: memory ran out.
     """
     try:
-        version, *words = states[_PREFIX + "python"].tolist()
-        gauss = states[_PREFIX + "python.gauss"].tolist()
-        random.setstate((version, tuple(words), gauss[0] if gauss else None))
-        _set_numpy(states[_PREFIX + "numpy"].tolist(), states[_PREFIX + "numpy.gauss"].item())
-        torch.set_rng_state(states[_PREFIX + "torch"])
-        for name in sorted(states):
-            if name.startswith(_PREFIX + "cuda.") and torch.cuda.is_available():
-                torch.cuda.set_rng_state(states[name], int(name.rpartition(".")[2]))
+        with room_for("trainer.safetensors", FREE):
+            _set(states)
     except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         hint = "Use another checkpoint of this run."
         raise CheckpointError(
             error_message("trainer.safetensors", "states of random generators", str(error)[:200], hint)
         ) from error
+
+
+def _set(states: Mapping[str, Tensor]) -> None:
+    version, *words = states[_PREFIX + "python"].tolist()
+    gauss = states[_PREFIX + "python.gauss"].tolist()
+    random.setstate((version, tuple(words), gauss[0] if gauss else None))
+    _set_numpy(states[_PREFIX + "numpy"].tolist(), states[_PREFIX + "numpy.gauss"].item())
+    torch.set_rng_state(states[_PREFIX + "torch"])
+    for name in sorted(states):
+        if name.startswith(_PREFIX + "cuda.") and torch.cuda.is_available():
+            torch.cuda.set_rng_state(states[name], int(name.rpartition(".")[2]))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from qkv.checkpoint.folder import load
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
 from qkv.errors import CheckpointError, error_message
+from qkv.files import FREE, room_for
 from qkv.metrics.figure import Figure
 from qkv.train.feed import Feed
 from qkv.train.optimizer import build_optimizer, optimizer_state, set_optimizer_state
@@ -158,7 +159,8 @@ def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> S
 
 def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
     try:
-        model.load_state_dict(dict(tensors))
+        with room_for(folder, FREE):
+            model.load_state_dict(dict(tensors))
     except RuntimeError as error:
         hint = "Build the same model that was trained, or give another --out."
         raise CheckpointError(error_message(str(folder), "the weights of this model", str(error), hint)) from error

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color, ink
-from qkv.view.tokens import label
+from qkv.view.tokens import labels
 
 _NARROWEST = 3  # cells: a percentage of two digits fits
 _WIDEST = (14, 12, 10, 8, 7, 6, 5)  # column widths, tried in order until all columns fit side by side
@@ -153,8 +153,8 @@ def _grid(alignment: Alignment, console: Console, colored: bool) -> _Grid:
     percent = colored and low == 0 and high <= 1
     unicode = _encodable("░▒▓█…", console.encoding)
     return _Grid(
-        sources=[_encoded(label(token), console.encoding) for token in alignment.source],
-        targets=[_encoded(label(token), console.encoding) for token in alignment.target],
+        sources=[_encoded(name, console.encoding) for name in labels(alignment.source)],
+        targets=[_encoded(name, console.encoding) for name in labels(alignment.target)],
         fractions=alignment.fractions().tolist(),
         percents=(100 * alignment.weights).round().int().tolist() if percent else None,
         ends=("0", f"{100 * high:.0f} %") if percent else (f"{low:.3g}", f"{high:.3g}"),

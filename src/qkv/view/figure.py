@@ -18,7 +18,7 @@ from qkv.errors import ConfigError, error_message
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.fonts import BASE, drawable
-from qkv.view.tokens import label
+from qkv.view.tokens import labels
 
 DPI = 160
 _FONT_SIZE = 9.0  # points
@@ -206,7 +206,7 @@ def _color_bar(figure: Figure, axes: Axes, mesh: QuadMesh, *, few: bool) -> None
 
 
 def _measured(tokens: tuple[str, ...], *, turned: bool) -> _Side:
-    names, families = drawable([_shortened(label(token)) for token in tokens])
+    names, families = drawable([_shortened(name) for name in labels(tokens)])
     font = _font(*families)
     if not names:
         return _Side((), font, 0.0, 2.0 if turned else 0.4, 1, across=False)

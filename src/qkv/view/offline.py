@@ -1,22 +1,25 @@
 """A scene as one self-contained page: the viewer's front end with embedded answers."""
 
 import base64
-import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from qkv.errors import QkvError
-from qkv.view.answers.answer import Answer, Numbers
+from qkv.errors import OutOfMemoryError, QkvError
+from qkv.view.answers.answer import Numbers
 from qkv.view.answers.desk import Desk
 from qkv.view.answers.listing import LISTED, PIECE
 from qkv.view.answers.pooling import SIDE, levels
 from qkv.view.bundle import one_file
+from qkv.view.packing import Packing, multiple
 from qkv.view.scene import Layer, Scene
 
-BUDGET = 24 << 20
-"""Maximum bytes of embedded answers."""
+BUDGET = 2 << 20
+"""Maximum bytes of embedded answers, compressed."""
 _FOLLOWED = "top=4&frontier=12"
+_WHOLE = 1e15
 _FEW = 64
 """Up to this many tokens, every step and every pair is embedded."""
 
@@ -40,7 +43,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
 
     Args:
         scene: the scene to show.
-        budget: maximum bytes of answers; those visible first are embedded first.
+        budget: maximum bytes of answers, compressed; those visible first are embedded first.
 
     Returns:
         The page, and how much of the scene it contains.
@@ -53,32 +56,34 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
         (2, 0)
     """
     desk = Desk(scene, live=False)
-    answers: dict[str, Any] = {}
+    answers = Packing()
     left_out = 0
     try:
         for asked in _questions(scene):
-            answer = _answer(desk, asked) if left_out == 0 else None
-            budget -= 0 if answer is None else len(json.dumps(answer)) + len(asked)
-            if answer is not None and budget >= 0:
-                answers[f"api/{asked}"] = answer
-            left_out += budget < 0
+            if answers.size > budget:
+                left_out += 1
+            elif (answer := _answer(desk, asked)) is not None:
+                answers.add(f"api/{asked}", answer)
     finally:
         desk.close()
-    return Page(one_file("saved.js", {"answers": answers}), len(answers), left_out)
+    return Page(one_file("saved.js", {"packed": answers.text()}), answers.count, left_out)
 
 
 def _answer(desk: Desk, asked: str) -> Any:
     """Return the desk's answer in the page's format; None if it is undefined, as the entropy of negative weights."""
     name, _, parameters = asked.partition("?")
     try:
-        return _carried(desk.ask(name, parameters))
+        answer = desk.ask(name, parameters)
+        if isinstance(answer, Numbers):
+            return _grid(answer)
+        return _REDUCED.get(name, _any)(answer.content)
+    except OutOfMemoryError:  # nothing is left out without saying so
+        raise
     except QkvError:
         return None
 
 
-def _carried(answer: Answer) -> Any:
-    if not isinstance(answer, Numbers):
-        return _short(answer.content)
+def _grid(answer: Numbers) -> Any:
     return {
         "shape": [answer.rows, answer.columns],
         "state": answer.state,
@@ -87,15 +92,62 @@ def _carried(answer: Answer) -> Any:
     }
 
 
-def _short(content: Any) -> Any:
-    """Round numbers to six digits, more than the page displays."""
+def _steps(content: Any) -> Any:
+    """Return the steps with their numbers as they are shown. The weighted values, which differ from query to query, are
+    replaced by the weights and the values they come from.
+    """
+    stages = [{name: _shown(item) for name, item in stage.items()} for stage in content["stages"]]
+    named = dict(zip((stage["name"] for stage in stages), zip(stages, content["stages"], strict=True), strict=True))
+    (weights, w_K), (values, v_KV), (weighted, _) = (named[name] for name in ("weights", "values", "weighted values"))
+    if weighted["shape"] == values["shape"] and len(w_K["values"]) == values["shape"][0]:
+        weights["values"], values["values"] = _short(w_K["values"], 5), _short(v_KV["values"], 5)
+        weighted["values"] = multiple(weights["values"], values["values"])
+    return {**content, "stages": stages}
+
+
+def _cell(content: Any) -> Any:
+    """Return the equation of a cell with the four digits that it shows, and without numbers that are not shown: those
+    in brackets beside the value itself.
+    """
+    lines = [
+        {**line, "filled": "[" if line["value"] is not None and line["filled"].startswith("[") else line["filled"]}
+        for line in _short(content["lines"], 4)
+    ]
+    return {"lines": lines, "weight": _short(content["weight"], 6)}
+
+
+def _any(content: Any) -> Any:
+    return _short(content, 6)
+
+
+_REDUCED: Mapping[str, Callable[[Any], Any]] = MappingProxyType({"cell": _cell, "steps": _steps})
+"""How answers are rounded: to more digits than the page shows, or to those that it shows."""
+
+
+def _short(content: Any, digits: int) -> Any:
+    """Round numbers to some significant digits."""
+    return _rounded(content, lambda number: float(f"{number:.{digits}g}"))
+
+
+def _shown(content: Any) -> Any:
+    """Round numbers as `short` in `static/numbers.js` shows them."""
+
+    def rounded(number: float) -> float:
+        size = abs(number)
+        return float(f"{number:.1e}" if size < 0.005 or size >= 10_000 else f"{number:.{0 if size >= 100 else 2}f}")
+
+    return _rounded(content, rounded)
+
+
+def _rounded(content: Any, number: Callable[[float], float]) -> Any:
     match content:
         case float():
-            return float(f"{content:.6g}")
+            found = number(content) if math.isfinite(content) else content
+            return int(found) if found == round(found) and abs(found) < _WHOLE else found
         case list():
-            return [_short(item) for item in content]
+            return [_rounded(item, number) for item in content]
         case dict():
-            return {name: _short(item) for name, item in content.items()}
+            return {name: _rounded(item, number) for name, item in content.items()}
     return content
 
 

@@ -7,7 +7,7 @@ import torch
 
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import one_file
-from qkv.view.tokens import label, sentence
+from qkv.view.tokens import labels, sentence
 
 
 def html(alignments: Sequence[Alignment]) -> str:
@@ -35,8 +35,8 @@ def html(alignments: Sequence[Alignment]) -> str:
 def _described(alignment: Alignment) -> dict[str, object]:
     weights = alignment.weights.to(torch.float32).numpy().astype("<f4")
     return {
-        "source": [label(token) for token in alignment.source],
-        "target": [label(token) for token in alignment.target],
+        "source": list(labels(alignment.source)),
+        "target": list(labels(alignment.target)),
         "from": sentence(alignment.source),
         "to": sentence(alignment.target),
         "scale": alignment.scale,

@@ -40,7 +40,7 @@ class Inputs:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layer:
     """One attention of one item: its inputs and options.
 
@@ -79,6 +79,12 @@ class Layer:
     output: tuple[Tensor, Tensor | None] | None = None
     inputs: Inputs | None = None
 
+    def __repr__(self) -> str:
+        """Return name and sizes, without the tensors."""
+        heads, queries, keys = self.shape
+        sides = f"{queries:,} {self.queries} × {keys:,} {self.keys}"
+        return f"Layer({self.name!r}, {self.kind!r}: {heads} heads, {sides} positions)"
+
     def __post_init__(self) -> None:
         for name in self.options:
             if name not in OPTIONS:
@@ -112,7 +118,7 @@ class Layer:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scene:
     """The contents of the viewer.
 
@@ -138,6 +144,11 @@ class Scene:
     sequences: Mapping[str, tuple[str, ...]]
     layers: tuple[Layer, ...]
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return title and sizes."""
+        sides = ", ".join(f"{len(tokens):,} {name} tokens" for name, tokens in self.sequences.items())
+        return f"Scene({self.title!r}: {sides}, {len(self.layers):,} layers)"
 
     def __post_init__(self) -> None:
         for name, tokens in self.sequences.items():

@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 JOINERS = "\u200c\u200d"
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180e\u2800\u3164\uffa0")
+_STARTS, _UNKNOWN = ("▁", "Ġ"), "<unk>"
 _PICTURES = {"\n": "↵", "\t": "⇥"}
 _MOST_MARKS = 6
 _OUTSIDE = re.compile(r"</?s>|<(?:bos|eos|pad)>|\[(?:CLS|SEP|PAD)\]")
@@ -35,6 +37,46 @@ def label(token: str) -> str:
     if not token.strip(JOINERS):
         return "".join(map(_code, token))
     return _grounded("".join(map(_visible, token)))
+
+
+def labels(tokens: Sequence[str], of: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Convert the tokens of a sequence to labels.
+
+    Tokenizers that mark the start of a word with "▁" or "Ġ" show words as they are written; the other pieces of a word
+    begin with "·".
+
+    Args:
+        tokens: the tokens.
+        of: the whole sequence that they are part of, which shows whether word starts are marked; None for `tokens`.
+
+    Returns:
+        One label per token, as from `label`.
+
+    Example:
+        >>> labels(("▁A", "▁mead", "ow", "▁", "<eos>")), labels(("m", "▁")), labels(("a", "dog"))
+        (('A', 'mead', '·ow', '␣', '<eos>'), ('m', '␣'), ('a', 'dog'))
+    """
+    start = _marked(tokens if of is None else of)
+    return tuple(_of_word(token, start) for token in tokens)
+
+
+def _marked(tokens: Sequence[str]) -> str:
+    """Return the character that marks the start of a word in these tokens; "" if there is none."""
+    return next((mark for mark in _STARTS if any(len(token) > 1 and token.startswith(mark) for token in tokens)), "")
+
+
+def _of_word(token: str, start: str) -> str:
+    if not token or token == _UNKNOWN or _OUTSIDE.fullmatch(token):
+        return label(token)
+    bare = token.lstrip(start or "▁")
+    spaces = "␣" * (len(token) - len(bare))
+    if not bare:
+        return spaces
+    if not start:
+        return label(token)
+    if spaces:
+        return spaces[1:] + label(bare)
+    return f"·{label(token)}" if token[0].isalnum() else label(token)
 
 
 def sentence(tokens: tuple[str, ...]) -> str:

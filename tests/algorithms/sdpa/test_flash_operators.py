@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 import qkv
 from qkv.algorithms.sdpa.flash_operators import backward, forward
 from qkv.biases import alibi
-from qkv.masks import Mask, causal, documents, lengths, window
+from qkv.masks import Mask, causal, documents, lengths, span, window
 from qkv.normalizers import Softmax
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -233,6 +234,51 @@ def test_who_traces_gets_rows_that_see_no_more(mask: str, backend: str) -> None:
     blind = ~seen[:, 7]
     same_numbers(found[..., blind, :], attend(*clean)[..., blind, :], torch.float32)
     assert found[1, 2, seen[:, 7]].isnan().all()
+
+
+HIDING: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"mask": causal()},
+    "tail": {"mask": span(torch.tensor([17, 3]))},
+    "nothing": {"mask": span(torch.tensor([0, 20]))},
+    "bias": {"bias": torch.where(torch.arange(20) > 16, 0.5, -torch.inf)},
+}
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_keys_without_numbers_show_in_a_compiled_call(hiding: str, dynamic: bool) -> None:
+    """Every key that some rows see holds one: the kernel takes them for empty rows, where they fill no register."""
+    keys = 4 if hiding in ("plain", "causal") else 20
+    given = HIDING[hiding]
+    attend = partial(qkv.attention, **given, backend="sdpa")
+    torch.compiler.reset()
+    compiled = torch.compile(attend, backend="eager", fullgraph=True, dynamic=dynamic)
+    query, key, value = (torch.randn(2, 2, n, 8) for n in (6, keys, keys))
+    query[..., 3] = query[..., 3].abs()
+    for poison in (math.nan, math.inf):
+        key[0, 1, -4 if hiding != "causal" else 0 :, 3] = poison
+        key[0, 0, :2, 3] = poison
+        expected = qkv.attention(query, key, value, **given, backend="reference")
+        assert expected.isnan().any()
+        same_numbers(compiled(query, key, value), expected, torch.float32)
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "rowwise"])
+@pytest.mark.parametrize("keys", [7, 16, 40])
+def test_a_row_state_is_that_of_the_equation_where_all_scores_overflow(keys: int, backend: str) -> None:
+    """A state of 0 would give such a row a share of what it is merged with."""
+    query, key, value = torch.full((1, 1, 3, 8), 1e30), torch.full((1, 1, keys, 8), -1e30), torch.randn(1, 1, keys, 8)
+    key[..., -1, :] = 0
+    query[..., 1, :] = 0
+    masks: tuple[Any, ...] = None, causal(), causal(2), lengths(keys - 1)
+    for real, mask in itertools.product((keys, keys - 1), masks):
+        tensors = query, key[..., :real, :], value[..., :real, :]
+        output, state = qkv.attention_with_state(*tensors, mask=mask, backend=backend)
+        judge, judged = qkv.attention_with_state(*tensors, mask=mask, backend="reference")
+        same_numbers(state.value, judged.value, torch.float32)
+        if mask is None and backend != "rowwise":
+            same_numbers(output, judge, torch.float32)
 
 
 @pytest.mark.parametrize("keys", [1, 5, 15, 16, 20])

@@ -16,7 +16,7 @@ from qkv.normalizers import Softmax
 from qkv.scores import ScaledDot
 
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 4, 21, 19, 20, 12
-BY_ITEM = lengths(torch.arange(ITEMS) * 3)
+BY_ITEM = lengths((torch.arange(ITEMS) * 3).clamp(max=KEYS))
 MASKS: dict[str, Any] = {
     "all": None,
     "causal": causal(),

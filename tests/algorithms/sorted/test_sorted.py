@@ -28,7 +28,7 @@ LEADING = {"one item": (), "heads": (2, 3), "many items": (9,)}
 MASKS: dict[str, Any] = {
     "all": lambda lead: None,
     "lengths": lambda lead: lengths(torch.arange(KEYS, KEYS - lead[0], -1) if lead else 20),
-    "nothing for one": lambda lead: lengths(torch.arange(lead[0]) * 7 if lead else 0),
+    "nothing for one": lambda lead: lengths((torch.arange(lead[0]) * 7).clamp(max=KEYS) if lead else 0),
 }
 
 

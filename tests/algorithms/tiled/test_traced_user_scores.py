@@ -78,7 +78,7 @@ def test_sizes_may_vary(name: str) -> None:
     torch.compiler.reset()
     function = of(name)
     traced = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
-    for sizes in ((20, 14), (20, 17), (9, 5)):
+    for sizes in ((20, 14), (20, 17), (7, 9)):  # no fewer keys than the lengths count
         inputs = tensors(*sizes)
         torch.testing.assert_close(with_gradients(traced, inputs), with_gradients(function, inputs))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from qkv.recording.showing import notebook
 from qkv.view.offline import page as saved
 
 _READY = {
@@ -52,3 +53,19 @@ def test_hostile_tokens_run_nothing_in_a_saved_page(opened, hostile_scene, tmp_p
         )  # with this many tokens the page carries no steps
         assert page.evaluate("typeof pwned") == "undefined"
         assert page.evaluate("document.querySelectorAll('script, style, img, iframe, base, object').length") == 3
+
+
+@pytest.mark.slow
+def test_a_notebook_cell_unpacks_itself(opened, scene, tmp_path):
+    """The cell alone, as a notebook shows it: a frame in a sandbox, whose page comes compressed."""
+    path = tmp_path / "cell.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8>{notebook(scene)}", encoding="utf-8")
+    assert path.stat().st_size < 150_000
+    page = opened(path.as_uri(), offline=True)
+    frame = page.frame_locator("iframe")
+    frame.locator(_READY["map"]).first.wait_for()
+    frame.get_by_role("tab", name="Steps").or_(frame.get_by_role("link", name="Steps")).first.click()
+    frame.locator(".flow .step").first.wait_for()
+    frame.get_by_role("link", name="Heads").click()
+    frame.locator(".head a").first.click()
+    frame.locator(_READY["map"]).first.wait_for()

@@ -17,7 +17,8 @@ _VIEWS = tuple(_READY)
 
 
 def shown(opened, url, view, more="", **options):
-    page = opened(f"{url}#view={view}{more}", **options)
+    layer = "" if "layer=" in more else "&layer=0"
+    page = opened(f"{url}#view={view}{layer}{more}", **options)
     page.wait_for_selector(_READY[view])
     return page
 
@@ -63,7 +64,12 @@ def test_the_numbers_of_a_step_are_read_by_arrow_keys(opened, served, scene):
     cells.focus()
     for key in ("ArrowRight", "ArrowRight", "End"):
         page.keyboard.press(key)
-    said = cells.locator("xpath=following-sibling::output").inner_text()
+    said = (
+        page.locator(".step .strip")
+        .filter(has=page.locator(".cells[aria-label^=concatenated]"))
+        .locator("output")
+        .inner_text()
+    )
     layer = scene.layers[0]
     joined = attention(layer.query, layer.key, layer.value, **layer.options)[:, 4].flatten()
     assert float(said.split()[-1].replace("−", "-")) == pytest.approx(float(joined[-1]), abs=6e-3)

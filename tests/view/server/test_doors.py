@@ -5,13 +5,14 @@ import json
 import re
 import socket
 import time
+from contextlib import suppress
 
 import httpx
 import pytest
 
 from qkv.errors import ConfigError
 from qkv.view.server import guard, serve
-from qkv.view.server.guard import HEADERS, LARGEST_BODY, LONGEST_TARGET, new_token
+from qkv.view.server.guard import HEADERS, LARGEST_BODY, LARGEST_HEAD, LONGEST_TARGET, new_token
 from qkv.view.server.serve import Serving
 
 # One client for all: creating one takes longer than a request.
@@ -221,6 +222,94 @@ def test_who_dawdles_is_hung_up_on(scene, monkeypatch):
         assert _ANYONE.get(serving.url + "api/scene").status_code == 200
         for connection in idle:
             connection.close()
+
+
+def test_half_a_request_after_an_answer_is_hung_up_on(scene, monkeypatch):
+    monkeypatch.setattr(serve, "PATIENCE", 0.5)
+    with Serving(scene) as serving, socket.create_connection(("127.0.0.1", serving.port), timeout=20) as connection:
+        line = f"GET /{serving.token}/static/live.js HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n"
+        connection.sendall(line.encode() + b"GET / HT")
+        while connection.recv(65536):
+            pass  # ends when the server hangs up, else by a time-out
+
+
+def test_what_is_left_of_a_refused_request_is_not_waited_for(scene, monkeypatch):
+    monkeypatch.setattr(serve, "PATIENCE", 0.5)
+    with Serving(scene) as serving:
+        head = f"POST /x HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Length: 99\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as connection:
+            connection.sendall(head.encode())
+            connection.recv(65536)
+            with suppress(ConnectionError):
+                while connection.send(b" ") and not closed(connection):
+                    pass
+
+
+def closed(connection):
+    """Whether the server has hung up; waits a little for it."""
+    connection.settimeout(0.05)
+    try:
+        return not connection.recv(65536)
+    except TimeoutError:
+        return False
+
+
+def test_half_requests_never_lock_the_owner_out(scene):
+    with Serving(scene) as serving:
+        half = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(3 * serve.CLIENTS)]
+        for connection in half:
+            with suppress(OSError):
+                connection.sendall(b"GET / HT")
+        for _ in range(3):
+            assert _ANYONE.get(serving.url + "api/scene").status_code == 200
+        assert len(serving._server.server_state.connections) <= serve.CLIENTS
+        for connection in half:
+            connection.close()
+
+
+@pytest.mark.parametrize("size", [LARGEST_HEAD + 4_000, LARGEST_HEAD + 40_000])
+def test_long_headers_are_refused_at_once_and_in_pieces(size, serving):
+    head = f"GET /{serving.token}/api/scene HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nConnection: close\r\nX: "
+    text = head.encode() + b"y" * size + b"\r\n\r\n"
+    assert raw(serving.port, text).split(b" ", 2)[1] in (b"400", b"431")
+    assert b"200 OK" in raw(serving.port, head.encode() + b"y" * 8_000 + b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("text", [b"\0\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_what_is_not_http_is_answered_with_the_policy_too(text, serving):
+    answer = raw(serving.port, text).decode("ascii").lower()
+    for name, value in HEADERS.items():
+        assert f"{name}: {value.lower()}\r\n" in answer
+
+
+def test_an_entrance_gives_a_cookie_once(serving):
+    address = serving.entrance()
+    assert serving.token not in address
+    with httpx.Client(base_url=f"http://127.0.0.1:{serving.port}", timeout=60) as browser:
+        assert browser.get("/api/scene").status_code == 404
+        entered = browser.get(address, headers={"Sec-Fetch-Site": "cross-site"})
+        assert entered.status_code == 200
+        assert "url=/" in entered.text
+        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(entered.headers["set-cookie"].split("; "))
+        assert browser.get("/").status_code == 200
+        assert browser.get("/api/scene").status_code == 200
+        assert browser.get("/static/live.js").status_code == 200
+        assert browser.get("/api/scene", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert _ANYONE.get(address, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert _ANYONE.get(address).status_code == 404
+    assert _ANYONE.get(f"http://127.0.0.1:{serving.port}/enter/{'A' * 43}").status_code == 404
+
+
+def test_the_redirect_file_is_private_and_goes_with_the_viewer(scene):
+    with Serving(scene) as serving:
+        page = serving.redirect_file()
+        assert page.stat().st_mode & 0o077 == 0
+        assert page.parent.stat().st_mode & 0o077 == 0
+        found = re.search(r"url=(http://[^\"]+)", page.read_text(encoding="utf-8"))
+        assert found is not None
+        assert serving.token not in page.read_text(encoding="utf-8")
+        assert _ANYONE.get(found[1]).status_code == 200
+    assert not page.exists()
 
 
 def test_a_question_that_never_comes_is_refused(scene, monkeypatch, caplog):

@@ -17,7 +17,7 @@ from qkv.algorithms.additive.scores_kernel import ROUND, scores, small_tanh
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import estimated, helper, inlined, kernel, reduction
 from qkv.compiled.tanh import tanh_in_double
-from qkv.linalg.multiply_add import IN_FOURS, TERM_BY_TERM, add_four, add_one
+from qkv.linalg.multiply_add import add_four, add_four_in_fours, add_one, add_one_in_fours
 
 BLOCK = 32
 # Exact in both float types; a Python float would promote float32 to float64.
@@ -147,7 +147,7 @@ def _row(box, q, part, rule, scale, ranges, state, weights, rows, j, wanted):
     delta, width = rows[3][:1], out.shape[2]
     delta[0] = 0
     first = (n * out.shape[1] + q) * width
-    add_one(IN_FOURS, delta, 0, 0, grad, first, 0, 1, out, first, 1, width, 1)
+    add_one_in_fours(delta, 0, 0, grad, first, 0, 1, out, first, 1, width, 1)
     if grad_lse.size:
         delta[0] -= grad_lse[n, q]
     _score_gradients(p, g, keep, drop.size > 0, rule, total[n, q], delta[0])
@@ -213,7 +213,7 @@ def _gradients_of_four(four, start, stop, box, rule, scale, factors, ranges, sta
     score_grads[:, start:stop] = 0
     size, width = values.shape[1], grads.shape[1]
     first = (four - box[1]) * width
-    add_four(IN_FOURS, score_grads, start, size, grads, first, width, 1, values, start, size, width, stop - start)
+    add_four_in_fours(score_grads, start, size, grads, first, width, 1, values, start, size, width, stop - start)
     for j in range(4):
         # Scores and products were also computed for keys that this row does not see; clear them.
         before, after = max(start, parts[j, 0]), max(start, parts[j, 1])
@@ -245,9 +245,9 @@ def _add_value_gradients(to, grads, weights, low, high):
     """Add Σ grad_v p_k over a block's rows to the value gradients of a tile, whose rows are value columns."""
     (rows, width), size, columns = grads.shape, weights.shape[1], high - low
     for v in range(0, width - width % 4, 4):
-        add_four(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
+        add_four(to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
     for v in range(width - width % 4, width):
-        add_one(TERM_BY_TERM, to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
+        add_one(to, v * size + low, size, grads, v, 1, width, weights, low, size, rows, columns)
 
 
 @kernel(

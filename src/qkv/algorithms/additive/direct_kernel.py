@@ -82,6 +82,7 @@ def _row_scores(n, q, start, query, key, vector, value, ranges, hidden, lines, s
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
+    scratch=2,
 )
 def forward(
     start, stop, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, out, top, total,
@@ -243,6 +244,7 @@ def _row(n, q, start, rule, scale, inputs, ranges, state, grads, lines, s):
     "void(i8, i8, i8, F[:,:,::1], F[:,:,::1], F[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], F[:,:,::1],"
     " i8[:,::1], F[:,::1], u8[::1], F, F[:,::1], F[:,::1], F[:,:,::1], F[:,:,::1], F[:,::1],"
     " F[:,:,::1], F[:,:,::1], F[:,:,::1], f8[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[::1])",
+    scratch=2,
 )
 def backward(
     n0, n1, rule, query, key, vector, value, first, last, mask, bias, owner, shift, drop, scale, top, total, out, grad,

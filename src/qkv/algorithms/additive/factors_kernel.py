@@ -159,7 +159,8 @@ def _fill_right(b, visible, feature, ordered, stop, center, clamp, block, right)
 
 @kernel(
     "void(i8, i8, f8[::1], F[:,:,::1], F[:,:,::1], F[:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1], i8[:,::1],"
-    " F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], i8[:,::1], b1[::1], i8[::1], f8[:,::1], F[:,::1])"
+    " F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], i8[:,::1], b1[::1], i8[::1], f8[:,::1], F[:,::1])",
+    scratch=4,
 )
 def factors(
     n0, n1, limits, a, b, vector, first, last, mask, owner, left, right, weight, count, feature,

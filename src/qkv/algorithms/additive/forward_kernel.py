@@ -25,7 +25,7 @@ from qkv.algorithms.additive.row_weights_kernel import (
 from qkv.algorithms.additive.scores_kernel import scores
 from qkv.compiled.exp import expm1_and_exp
 from qkv.compiled.kernels import helper, inlined, kernel
-from qkv.linalg.multiply_add import IN_FOURS, add_four, add_one
+from qkv.linalg.multiply_add import add_four_in_fours, add_one_in_fours
 
 BLOCK = 64
 # Exact in both float types; a Python float would promote float32 to float64.
@@ -92,18 +92,19 @@ def _process_four_rows(
     to, keys = (n * out.shape[1] + q) * width, (n * value.shape[1] + tile_start) * width
     if same_range:
         terms, first = high - low, keys + low * width
-        add_four(IN_FOURS, out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
+        add_four_in_fours(out, to, width, rows, low, right.shape[3], 1, value, first, width, terms, width)
         return
     for j in range(min(4, end - q)):
         start, stop = visible_range(ranges, n, q + j, tile_start, size)
         if start < stop:
             offset, terms, first = j * right.shape[3] + start, stop - start, keys + start * width
-            add_one(IN_FOURS, out, to + j * width, width, rows, offset, 0, 1, value, first, width, terms, width)
+            add_one_in_fours(out, to + j * width, width, rows, offset, 0, 1, value, first, width, terms, width)
 
 
 @kernel(
     "void(i8, i8, i8, F[:,:,::1], F[:,:,:,::1], F[:,::1], i8[:,::1], F[:,:,::1], i4[:,::1], i4[:,::1], b1[:,:,::1],"
     " F[:,:,::1], i8[:,::1], F[:,::1], u8[::1], F, F[:,:,::1], F[:,::1], F[:,::1], F[:,::1], F[::1])",
+    scratch=2,
 )
 def forward(
     start, stop, rule, left, right, weight, count, value, first, last, mask, bias, owner, shift, drop, scale,

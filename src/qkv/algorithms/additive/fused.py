@@ -56,7 +56,7 @@ def _refuses(problem: Problem) -> str | None:
         ),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None) or available.why_unavailable()
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def work(problem: Problem) -> Work:
@@ -237,6 +237,7 @@ FACTORED = Algorithm(
     _refuses_factored,
     work,
     run,
+    kernels=available.why_unavailable,
     reads_hidden_keys=False,
 )
 DIRECT = Algorithm(
@@ -246,6 +247,7 @@ DIRECT = Algorithm(
     _refuses_direct,
     work,
     run,
+    kernels=available.why_unavailable,
     reads_hidden_keys=False,
     prepare_loop=prepare_loop,
 )

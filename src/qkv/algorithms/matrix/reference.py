@@ -8,7 +8,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.dropout import keep_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
-from qkv.engine.work import memory_traffic, pairs_of, product_operations
+from qkv.engine.work import full_tensor, memory_traffic, pairs_of, product_operations
 from qkv.normalizers.dense import Sigmoid, Sum
 from qkv.scores.kernels import Gaussian
 from qkv.scores.widened import as_it_is, equation, wide
@@ -28,16 +28,17 @@ def work(problem: Problem) -> Work:
     Numbers that have left the cache are counted apart.
     """
     pairs = pairs_of(problem)
-    depth = problem.width if problem.core in ("tanh_sum", "distance") else 1
-    numbers = pairs * depth
+    numbers = full_tensor(problem)
     where = "in memory" if numbers > IN_CACHE else "in cache"
+    # Both find τ in the same way.
+    rule = "sparsemax" if problem.normalizer == "entmax" else problem.normalizer
     counts = {
         "operations": product_operations(problem),
         f"numbers of {problem.core} {where}": numbers,
         "masked pairs": pairs if problem.mask != "all" else 0,
         "masks": 1 if problem.mask != "all" else 0,
-        f"calls of {problem.normalizer}": 1,
-        f"pairs of {problem.normalizer}": pairs,
+        f"calls of {rule}": 1,
+        f"pairs of {rule}": pairs,
         "pairs dropped": pairs if problem.dropout else 0,
         "biased pairs": pairs if problem.bias != "none" else 0,
         "positions": pairs if problem.positional else 0,
@@ -45,11 +46,11 @@ def work(problem: Problem) -> Work:
         "sinks": 1 if problem.sink else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
         "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
-        f"pairs of {problem.normalizer} in float64": pairs if problem.dtype.itemsize == 8 else 0,
+        f"pairs of {rule} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         "calls with dropout": 1 if problem.dropout else 0,
         **memory_traffic(problem),
     }
-    memory = pairs * (depth + 3) * problem.dtype.itemsize * (2 if problem.gradient else 1)
+    memory = (numbers + 3 * pairs) * problem.dtype.itemsize * (2 if problem.gradient else 1)
     return Work(product_operations(problem) * (3 if problem.gradient else 1), memory, counts)
 
 

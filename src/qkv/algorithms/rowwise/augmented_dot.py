@@ -18,6 +18,7 @@ from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.sdpa import flash
 from qkv.algorithms.sdpa.operands import Products
 from qkv.algorithms.tiled import blocked
+from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
 from qkv.scores.pointwise import GaussianShape, Linear, NegativeHalf
@@ -83,4 +84,5 @@ AUGMENTED_DOT = Algorithm(
     distances.inspect,
     _declines,
     distances.describe,
+    kernels=available.why_unavailable,
 )

@@ -20,7 +20,7 @@ from torch import Tensor
 from qkv.algorithms.rowwise import distances
 from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.rowwise.squared_norms import Norms
-from qkv.compiled.available import has_register_kernels
+from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
@@ -54,7 +54,6 @@ def refuses(problem: Problem) -> str | None:
         (problem.state or problem.dropout, "the row state or dropout is asked for"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
         (problem.gradient and not isinstance(problem.pointwise, BoxcarShape), "only boxcars have a backward pass here"),
-        (not has_register_kernels(), "Numba does not compile here"),
     )
     return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
 
@@ -280,4 +279,5 @@ DISTANCE_TILES = Algorithm(
     distances.inspect,
     _declines,
     distances.describe,
+    kernels=available.why_no_register_kernels,
 )

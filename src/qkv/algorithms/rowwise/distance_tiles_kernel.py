@@ -255,9 +255,13 @@ def _transposed_sums(start, stop, sizes, nonzero, value, out, s, v, c, o):
 transposed_sums = Kernel(
     _transposed_sums,
     "void(u8, u8, u8[::1], u2[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1])",
+    scratch=4,
+    single=True,
 )
 sums = Kernel(
     _sums,
     "void(u8, u8, u8[::1], i8, b1, F, F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u2[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    scratch=10,
+    single=True,
 )

@@ -30,8 +30,7 @@ from torch import Tensor
 from qkv.algorithms.rowwise import row_tiles
 from qkv.algorithms.rowwise.squared_norms import Norms
 from qkv.algorithms.rowwise.squared_norms import norms as squared_norms
-from qkv.algorithms.tiled.cores import center
-from qkv.compiled import available
+from qkv.algorithms.tiled.cores import center, median_key
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import pairs_of
@@ -101,7 +100,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.mode != "eager", "compiled kernels serve eager calls"),
         (problem.empty, "an axis is empty"),
     )
-    return next((reason for holds, reason in reasons if holds), None) or available.why_unavailable()
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def describe(facts: Distances) -> str:
@@ -157,7 +156,7 @@ def _centered(query: Tensor, key: Tensor, with_operands: bool) -> tuple[Tensor, 
         smaller, larger = sorted(_max_norms(norms))
         sample = key[..., :: max(1, key.shape[-2] // SAMPLE), :]
         # The median is slower than the mean, but an outlier does not move it.
-        middle = sample.mean(-2, keepdim=True) if larger <= 4 * smaller else sample.median(-2, keepdim=True).values
+        middle = sample.mean(-2, keepdim=True) if larger <= 4 * smaller else median_key(sample)
         lengths = torch.linalg.vector_norm(sample, dim=-1).median(-1).values
         # False if there is a NaN.
         off_center = 2**0.5 * torch.linalg.vector_norm(middle, dim=(-2, -1)) > lengths

@@ -159,7 +159,7 @@ def _scores_to_weights(s, top, alpha, tau):
             s[k] = _power(slope * (np.float64(s[k]) - top) - tau, 1.0 / slope)
 
 
-@kernel("void(i8, i8, f8[::1], F[:,:,::1], f8[:,::1], f8[::1], F[::1])")
+@kernel("void(i8, i8, f8[::1], F[:,:,::1], f8[:,::1], f8[::1], F[::1])", scratch=2)
 def entmax(start, stop, alpha, scores, tau, near, columns):
     """Compute the weights of the rows start to stop, counted over (L, h), in place of their scores.
 
@@ -240,7 +240,7 @@ def _alpha_gradient(w, g, slope, total, total_qg, tau, g_tau):
     return total_dg + c * total_qg + (tau / slope - slope * c) * g_tau
 
 
-@kernel("void(i8, i8, f8[::1], b1, F[:,:,::1], f8[:,::1], f8[:,::1], F[:,:,::1], f8[:,::1], F[::1], F[::1])")
+@kernel("void(i8, i8, f8[::1], b1, F[:,:,::1], f8[:,::1], f8[:,::1], F[:,:,::1], f8[:,::1], F[::1], F[::1])", scratch=2)
 def entmax_back(start, stop, alpha, needs_alpha, weights, tau, g_tau, grads, d_alpha, q, typed):
     """Compute the gradients of the scores from those of the weights, in place, for the rows start to stop of (L, h).
 

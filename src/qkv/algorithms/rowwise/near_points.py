@@ -17,6 +17,7 @@ from torch import Tensor
 from qkv.algorithms.rowwise import distances, row_tiles
 from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.rowwise.squared_norms import Norms, distance_operands
+from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
@@ -187,4 +188,5 @@ NEAR_POINTS = Algorithm(
     distances.inspect,
     _declines,
     distances.describe,
+    kernels=available.why_unavailable,
 )

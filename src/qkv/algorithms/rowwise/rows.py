@@ -42,7 +42,7 @@ def _refuses_products(problem: Problem) -> str | None:
         (problem.empty, "an axis is empty"),
     )
     reason = next((reason for holds, reason in reasons if holds), None)
-    return reason or _refuses_rows(problem) or available.why_unavailable()
+    return reason or _refuses_rows(problem)
 
 
 def _refuses_distances(problem: Problem) -> str | None:
@@ -173,6 +173,7 @@ ROWS = Algorithm(
     _run_products,
     _inspect_steep,
     _declines_steep,
+    kernels=available.why_unavailable,
 )
 DISTANCE_ROWS = Algorithm(
     "rowwise.distance_rows",
@@ -184,4 +185,5 @@ DISTANCE_ROWS = Algorithm(
     distances.inspect,
     _declines_far,
     distances.describe,
+    kernels=available.why_unavailable,
 )

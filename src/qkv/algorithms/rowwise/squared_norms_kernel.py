@@ -22,7 +22,7 @@ def _scale_row(x, factor, out):
     return total
 
 
-@kernel("void(i8, i8, F[:,::1], F, i8, F[:,::1], F[::1])")
+@kernel("void(i8, i8, F[:,::1], F, i8, F[:,::1], F[::1])", scratch=0)
 def extend(start, stop, x, factor, first, out, norms):
     """Extend the rows start to stop by two columns: their squared norm and a one.
 
@@ -51,7 +51,7 @@ def _norm(x):
     return total
 
 
-@kernel("void(i8, i8, F[:,::1], F[::1])")
+@kernel("void(i8, i8, F[:,::1], F[::1])", scratch=0)
 def square(start, stop, x, norms):
     """Write the squared norms of the rows start to stop.
 

@@ -36,8 +36,7 @@ def refuses(problem: Problem) -> str | None:
         (problem.queries > MOST, f"more than {MOST} queries: tiled matrix products are faster"),
         (problem.rows < LEAST, f"fewer than {LEAST} items: the call would cost more than it saves"),
     )
-    reason = next((reason for holds, reason in reasons if holds), None)
-    return reason or refuses_mechanism(problem) or available.why_unavailable()
+    return next((reason for holds, reason in reasons if holds), None) or refuses_mechanism(problem)
 
 
 def work(problem: Problem) -> Work:
@@ -94,5 +93,6 @@ FEW_QUERIES = Algorithm(
     refuses,
     work,
     run,
+    kernels=available.why_unavailable,
     reads_hidden_keys=False,
 )

@@ -121,7 +121,11 @@ def _values(out, to, value, v, sizes, indices, count, scores):
             _add_one(out, to + h * value_width, value_width, scores[h, k], value, v + indices[k] * of_key + h * by)
 
 
-@kernel("void(u8, u8, u8[::1], F, F[::1], F[::1], F[::1], b1[::1], F[::1], F[::1], u8[::1], F[:,::1])")
+@kernel(
+    "void(u8, u8, u8[::1], F, F[::1], F[::1], F[::1], b1[::1], F[::1], F[::1], u8[::1], F[:,::1])",
+    scratch=2,
+    single=True,
+)
 def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, indices, scores):
     """Compute output and lse of the rows start to stop, counted over (B, Q), for all heads of each row.
 
@@ -153,7 +157,7 @@ def forward(start, stop, sizes, scale, query, key, value, mask, out, lse, indice
         _values(out, row * heads * value_width, value, v, sizes, indices, count, scores)
 
 
-@kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])")
+@kernel("void(u8, u8, u8[::1], F[::1], F[::1], F[::1])", single=True)
 def append(start, stop, sizes, fresh, key, value):
     """Append the new keys and values of the batch items start to stop to the cached ones.
 

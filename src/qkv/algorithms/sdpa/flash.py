@@ -125,9 +125,10 @@ class KernelInputs(NamedTuple):
 
 def kernel_inputs(problem: Problem, call: Call, products: Products) -> KernelInputs:
     """Reshape inputs to (batch, heads, length, width) and pad to one width, as PyTorch's kernel requires."""
-    query, key, value = (by_head(x, problem.leading) for x in _one_width(products))
+    (query, key, value), leading = _one_width(products), problem.leading
     mask, causal = _mask(problem, call, query.dtype)
-    return KernelInputs(query, key, value, mask, causal, products.scale)
+    by_heads = by_head(query, leading), by_head(key, leading), by_head(value, leading)
+    return KernelInputs(*by_heads, mask, causal, products.scale)
 
 
 def attend(problem: Problem, call: Call, products: Products, backend: str) -> Result | None:
@@ -146,21 +147,58 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
         if not _calls_kernel(problem):
             output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
             # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
-            output = output.masked_fill(inputs.query.isnan().any(-1, keepdim=True), torch.nan)
+            output = output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
             return finish(problem, call, output, None)
         output, lse = flash_operators.forward(*inputs)
-        if not trusted(problem, inputs, lse):
+        if not trusted(problem, call, inputs, lse):
             return None
         if problem.gradient:
             forbid_second_derivative(output, backend)
         return finish(problem, call, output, lse)
 
 
-def trusted(problem: Problem, inputs: KernelInputs, lse: Tensor) -> bool:
+def trusted(problem: Problem, call: Call, inputs: KernelInputs, lse: Tensor) -> bool:
     """Return whether log Σ e^s shows that non-finite numbers did not spoil the kernel's output."""
     masked = inputs.mask is not None
-    suspect = flash_operators.suspect(problem.keys, inputs.query.dtype, masked)
-    return not suspect or flash_operators.trusted(lse, problem.keys, masked)
+    if problem.state and masked:
+        # A state of 0 that stands for a maximum of −inf would give the row a share of a merged output.
+        sees_any = _rows_that_see(call)
+        doubtful = lse.reshape(*problem.leading, problem.queries) == 0
+        if bool((doubtful if sees_any is None else doubtful & sees_any).any()):
+            return False
+    suspect = problem.state or flash_operators.suspect(problem.keys, inputs.query.dtype, masked)
+    return not suspect or flash_operators.trusted(lse, masked)
+
+
+def _rows_that_see(call: Call) -> Tensor | None:
+    """Return whether mask and bias leave each row a key, (..., Q); None if they do."""
+    if call.bias_tensor is not None:
+        # A bias of -inf may mask a whole row, as a mask does.
+        return _rows_with_finite_bias(call.bias_tensor, call.visibility.matrix())
+    return call.visibility.rows_with_keys()
+
+
+def _without_finite_scores(problem: Problem, inputs: KernelInputs) -> Tensor:
+    """Return the rows (B, H, Q, 1) whose query, or every visible key, holds NaN or infinity.
+
+    None of their scores is finite, so that their softmax is NaN.
+    """
+    # This import takes half a second, but tracing has already loaded the module.
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    rows = inputs.query.isfinite().all(-1, keepdim=True).logical_not()
+    if inputs.mask is None and statically_known_true(problem.keys >= flash_operators.REGISTER):
+        return rows  # the kernel reports NaN among so many keys itself
+    lost_K = inputs.key.isfinite().all(-1).logical_not()
+    if inputs.causal:
+        first_finite = lost_K.long().cumprod(-1).sum(-1)
+        last_seen = torch.arange(problem.queries, device=rows.device).clamp(max=problem.keys - 1)
+        return rows | (last_seen < first_finite[..., None])[..., None]
+    lost_QK = lost_K[..., None, :]
+    if inputs.mask is None:
+        return rows | lost_QK.all(-1, keepdim=True)
+    hidden = inputs.mask.logical_not() if inputs.mask.dtype == torch.bool else inputs.mask == -torch.inf
+    return rows | ((lost_QK | hidden).all(-1, keepdim=True) & ~hidden.all(-1, keepdim=True))
 
 
 def forbid_second_derivative(output: Tensor, backend: str) -> None:
@@ -188,8 +226,8 @@ def _one_width(products: Products) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | None, bool]:
-    if problem.mask == "causal" and call.bias is None:
-        return None, True
+    if problem.mask in ("all", "causal") and call.bias is None:
+        return None, problem.mask == "causal"
     bias = call.bias_tensor
     if bias is None:
         added = call.visibility.remembered(f"added in {dtype}", lambda: _added(call.visibility, problem, dtype))
@@ -245,10 +283,9 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
     if len(problem.leading) != 2:
         output = output.reshape(*problem.leading, problem.queries, problem.value_width)
         lse = None if lse is None else lse.reshape(*problem.leading, problem.queries)
-    sees_any = None if problem.mask == "causal" else call.visibility.rows_with_keys()
+    sees_any = None if problem.mask in ("all", "causal") else call.visibility.rows_with_keys()
     if call.bias_tensor is not None and lse is not None:
-        # A bias of -inf may mask a whole row, as a mask does.
-        sees_any = _rows_with_finite_bias(call.bias_tensor, call.visibility.matrix())
+        sees_any = _rows_that_see(call)
     if sees_any is not None:
         # For rows without visible keys the kernel's output is undefined (its lse there is 0).
         output = torch.where(sees_any[..., None], output, output.new_zeros(()))

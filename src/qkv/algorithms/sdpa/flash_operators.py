@@ -50,7 +50,7 @@ def forward(
         mask = added(mask, query.dtype)
     query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
     output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
-    return output, lse.detach()
+    return output, lse.detach() if lse.requires_grad else lse
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,7 +91,9 @@ def _contiguous_last_dim(x: Tensor) -> Tensor:
 
 
 def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:
-    """Return whether `trusted` must check the results of a call; other calls give NaN exactly where the equation does.
+    """Return whether `trusted` must check the output of a call.
+
+    Other calls give NaN where the equation does, except that a row whose scores all overflow to −inf gives 0.
 
     Args:
         keys: K.
@@ -105,18 +107,18 @@ def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:
     return masked or keys < REGISTER or dtype.itemsize == 2
 
 
-def trusted(lse: Tensor, keys: int, masked: bool) -> bool:
+def trusted(lse: Tensor, masked: bool) -> bool:
     """Return whether log Σ e^s shows that the output is that of the equation, empty rows apart.
 
-    Without a mask or bias no row is empty, and lse = 0 means that the maximum was −inf: all scores of the row are NaN,
-    unless their exponentials happen to add up to 1. With a mask such a row is NaN, and lse = 0 means an empty row.
+    Without a mask or bias no row is empty, and lse = 0 means that the maximum was −inf: all scores of the row are NaN
+    or overflowed, unless their exponentials happen to add up to 1. With a mask lse = 0 means an empty row.
 
     Example:
-        >>> trusted(torch.tensor([0.5, -3.0]), 9, False), trusted(torch.tensor([0.5, 0.0]), 9, False)
+        >>> trusted(torch.tensor([0.5, -3.0]), False), trusted(torch.tensor([0.5, 0.0]), False)
         (True, False)
-        >>> trusted(torch.tensor([0.5, 0.0]), 9, True), trusted(torch.tensor([0.5, torch.nan]), 9, True)
+        >>> trusted(torch.tensor([0.5, 0.0]), True), trusted(torch.tensor([0.5, torch.nan]), True)
         (True, False)
     """
     # x/x is 1, and NaN for 0, infinities and NaN. A sum of finite numbers that overflows is a harmless false alarm.
-    total = float((lse if masked or keys >= REGISTER else lse / lse).sum())
+    total = float((lse if masked else lse / lse).sum())
     return total - total == 0

@@ -33,8 +33,12 @@ def products_of(call: Call) -> Products:
 
 def by_head(x: Tensor, leading: Shape, last: int = 2) -> Tensor:
     """Reshape (..., last dimensions) to (batch, heads, last dimensions), as a view if possible."""
-    rest = x.shape[x.ndim - last :]
-    if x.shape[:-last] != leading:
+    shape = x.shape
+    same = shape[:-last] == leading
+    if same and len(leading) == 2:
+        return x
+    rest = shape[len(shape) - last :]
+    if not same:
         x = x.expand(*leading, *rest)
     return x if len(leading) == 2 else x.reshape(-1, leading[-1] if leading else 1, *rest)
 

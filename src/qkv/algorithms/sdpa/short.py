@@ -58,7 +58,6 @@ def refuses(problem: Problem) -> str | None:
         (max(problem.queries, problem.keys) > LONGEST, f"more than {LONGEST} queries or keys"),
         (max(problem.width, problem.value_width) > WIDEST, f"wider than {WIDEST}"),
         (not _enough(problem), "too few items: the call would cost more than it saves"),
-        (not available.has_register_kernels(), "Numba does not compile here"),
     )
     return next((reason for holds, reason in reasons if holds), None) or refuses_mechanism(problem)
 
@@ -271,5 +270,6 @@ SHORT = Algorithm(
     refuses,
     work,
     run,
+    kernels=available.why_no_register_kernels,
     reads_hidden_keys=False,
 )

@@ -213,18 +213,23 @@ def _backward(
         store(t, queries, width, padded_width, d_query, (b * queries * heads + h) * width, heads * width)
 
 
-def _kernels(function, signature):
+def _kernels(function, signature, scratch):
     """Return a kernel for each type in which operands are stored, float32 and the bits of bfloat16, by their size."""
-    return {size: Kernel(function, signature.replace("T", letter)) for size, letter in ((4, "f4"), (2, "u2"))}
+    letters = {4: "f4", 2: "u2"}
+    return {
+        size: Kernel(function, signature.replace("T", letter), scratch, single=True) for size, letter in letters.items()
+    }
 
 
 forward = _kernels(
     _forward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], F[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    scratch=7,
 )
 backward = _kernels(
     _backward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], T[::1], T[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    scratch=10,
 )

@@ -49,7 +49,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         inputs = flash.kernel_inputs(problem, call, products)
         with torch.no_grad():
             output, lse = flash_operators.forward(*inputs)
-        if not flash.trusted(problem, inputs, lse):
+        if not flash.trusted(problem, call, inputs, lse):
             return blocked.run(problem, call)
         sink = _by_head(call.normalizer.sink, problem)
         output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)

@@ -105,7 +105,8 @@ def _side_totals(side, targets, sources, order, t, s, t_order, s_order, p0, extr
 
 @kernel(
     "void(u8, u8, u8, u8, b1, u8, F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1], F[::1], f8[:,::1], f8[:,::1],"
-    "f8[::1], f8[:,::1], f8[:,::1], f8[:,::1], F[::1], f8[::1], F[::1], f8[::1], f8[::1], f8[::1], f8[::1])"
+    "f8[::1], f8[:,::1], f8[:,::1], f8[:,::1], F[::1], f8[::1], F[::1], f8[::1], f8[::1], f8[::1], f8[::1])",
+    scratch=2,
 )
 def sides(
     begin, end, blocks, block_width, normalized, row_width, t, t_order, t_count, s, s_order, s_count, y, p0, p1, extra,

@@ -44,7 +44,7 @@ def refuses(problem: Problem) -> str | None:
 def _refuses_two_pointer(problem: Problem) -> str | None:
     if problem.mode != "eager" or problem.device != "cpu":
         return "compiled passes serve eager calls on the CPU"
-    return refuses(problem) or available.why_unavailable()
+    return refuses(problem)
 
 
 def _work_of_two_pointer(problem: Problem) -> Work:
@@ -181,6 +181,7 @@ TWO_POINTER = Algorithm(
     _run_two_pointer,
     inspect,
     _declines_two_pointer,
+    kernels=available.why_unavailable,
 )
 PREFIX_SUMS = Algorithm(
     "sorted.prefix_sums",

@@ -175,7 +175,8 @@ def _write_target(normalized, i, at, block, stride, width, result, values, total
 @kernel(
     "void(u8, u8, u8, u8, i8, b1, u8, F[::1], f8[::1], F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1], f8[::1],"
     "f8[::1], u8[::1], F[::1], f8[::1], f8[::1], F[::1], f8[::1], F[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1],"
-    "u8[::1], f8[::1])"
+    "u8[::1], f8[::1])",
+    scratch=4,
 )
 def window(
     first, last, blocks, block_width, kind, normalized, row_width, scale, per_width, t, t_order, t_count, s, s_order,

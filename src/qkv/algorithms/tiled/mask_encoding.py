@@ -11,18 +11,19 @@ from torch import Tensor
 
 from qkv.engine.mechanism import full_rank
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask
-from qkv.masks.patterns import Causal, Documents, Lengths, Window, clamped
+from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window, clamped
 
 _OPERATIONS: dict[type[Mask], str] = {Both: "and", Either: "or"}
 _CONSTRUCTORS = {
     "dense": Dense,
     "lengths": Lengths,
+    "span": Span,
     "documents": Documents,
     "window": Window,
     "and": Both,
     "or": Either,
 }
-_OPERAND_COUNTS = {"dense": 1, "lengths": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
+_OPERAND_COUNTS = {"dense": 1, "lengths": 2, "span": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
 
 
 def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
@@ -57,6 +58,8 @@ def _words(mask: Mask, rank: int, tensors: list[Tensor], numbers: list[int]) -> 
         items, name = [mask.offset], f"causal:{mask.align}"
     elif isinstance(mask, Lengths):
         items, name = [mask.keys, mask.queries], "lengths"
+    elif isinstance(mask, Span):
+        items, name = [mask.first, mask.last], "span"
     elif isinstance(mask, Window):
         items, name = [mask.left, mask.right, mask.offset], "window"
     elif isinstance(mask, Documents):

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
-from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, pointwise_gradient
+from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, apply_pointwise, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
 from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
 from qkv.linalg.matmul import batched, contiguous_rows
@@ -86,9 +86,11 @@ class Stripes:
         core = self.core.forward(operands)
         scale = None if inputs.scale is None else take(inputs.scale, items)
         x = core.mul_(mechanism.factor) if scale is None else core * scale
-        y = mechanism.pointwise(x)
+        y = apply_pointwise(mechanism.pointwise, x)
         # The derivatives of these two are computed from their results, which must not be overwritten.
-        s = y.clone() if isinstance(mechanism.pointwise, (GaussianShape, Softcap)) else y
+        kept = isinstance(mechanism.pointwise, (GaussianShape, Softcap))
+        untouched = visible is None and not inputs.biased and self.bias_tiles is None and self.rule is RULES["softmax"]
+        s = y.clone() if kept and not untouched else y
         biased = self._add_bias(s, slices)
         if visible is not None:
             s.masked_fill_(~visible, self.rule.hidden)

@@ -107,6 +107,29 @@ class Memory:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class SomeMemory:
+    """Projected keys and values of which each row may see some.
+
+    Args:
+        memory: keys and values (B, G, K, ...).
+        seen: which keys a row may see, bool (B, K).
+    """
+
+    memory: Memory
+    seen: Tensor
+
+    @property
+    def mask(self) -> Tensor:
+        """The mask of any query, (B, 1, 1, K)."""
+        return self.seen[:, None, None]
+
+    def select(self, rows: Tensor) -> "SomeMemory":
+        """Take rows of the batch: fewer, repeated or reordered."""
+        return SomeMemory(self.memory.select(rows), self.seen.index_select(0, rows))
+
+
+@final
 @dataclass(eq=False)
 class _Room:
     """Tensors with free space behind their keys and values, shared by the memories that grew in them.
@@ -173,8 +196,8 @@ def _empty(part: Tensor, rows: int, length: int, pool: MemoryPool | None) -> Ten
 class Rows(nn.Module):
     """The rows of a decoding batch: an identity, so that a forward hook sees where a batch starts and how rows change.
 
-    A model calls it with all rows and `start=True` when it reads a new source, and with the chosen rows in `select`.
-    The recorder follows each row through these calls.
+    A model calls it with all rows and `start=True` when it reads a new source (`begin`), and with the chosen rows in
+    `select`. The recorder follows each row through these calls.
 
     Example:
         >>> Rows()(torch.arange(2), start=True)
@@ -192,3 +215,7 @@ class Rows(nn.Module):
             `rows`.
         """
         return rows
+
+    def begin(self, batch: Tensor) -> None:
+        """Start a new batch (B, ...)."""
+        self(torch.arange(batch.shape[0], device=batch.device), start=True)

@@ -51,6 +51,7 @@ def steps(
     lengths: Tensor | None,
     seen: Tensor | None = None,
     session: Session | None = None,
+    parted: int = 0,
 ) -> tuple[Tensor, tuple[DecoderCache, ...]]:
     """Run decoder blocks one after another on the newest positions, as `block.step` does.
 
@@ -62,6 +63,7 @@ def steps(
         seen: the positions that each new one sees, bool (B, N, K), K those kept and the N new ones; None if each sees
             itself and all before it.
         session: keeps packed weights. Without one the modules run.
+        parted: with `seen`, the position from which on N keys are kept of every position.
 
     Returns:
         (B, N, M), and the caches that include the new positions.
@@ -72,7 +74,7 @@ def steps(
         return _fused(packed, x, caches, lengths, seen, session)
     mask, grown = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):
-        x, after = block.step(x, cache, mask, seen, session)
+        x, after = block.step(x, cache, mask, seen, session, parted)
         grown.append(after)
     return x, tuple(grown)
 
@@ -224,6 +226,7 @@ def _has_form(block: DecoderBlock) -> bool:
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
         and block.feed_forward.activation == "relu"
         and block.reach is None
+        and block.second_attention is None
         and all(map(_plain, (block.self_attention, block.cross_attention)))
         and available.why_unavailable() is None
         and _linked()
@@ -246,7 +249,8 @@ def _plain(layer: MultiHeadAttention) -> bool:
         and attention.backend == "auto"
         and layer.key_heads == layer.heads
         and layer.projections.one
-        and len(set(layer.projections.sizes)) == 1
+        and set(layer.projections.sizes) == {layer.width}
+        and layer.query_norm is None
         and layer.output is not None
     )
 

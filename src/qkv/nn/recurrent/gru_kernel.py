@@ -34,7 +34,7 @@ def _step(x, u, h, out, r, z, n):
         out[c] = n[c] + z[c] * (h[c] - n[c])
 
 
-@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1])")
+@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,::1], F[:,:,::1])", scratch=0)
 def forward(start, stop, inputs, recurrent, hidden, out, gates):
     """Compute the rows start to stop.
 
@@ -63,7 +63,7 @@ def _slopes(g, u, h, r, z, n, to_x, to_u, to_h):
         to_h[c] = g[c] * z[c]
 
 
-@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[:,::1])")
+@kernel("void(i8, i8, F[:,::1], F[:,::1], F[:,::1], F[:,:,::1], F[:,::1], F[:,::1], F[:,::1])", scratch=0)
 def backward(start, stop, grad, recurrent, hidden, gates, to_inputs, to_recurrent, to_hidden):
     """Compute the gradients of the rows start to stop.
 

@@ -28,7 +28,7 @@ class KeptAttention:
         >>> attention, kept, score = Attention(), KeptAttention(), Additive(torch.randn(8))
         >>> query, (key, value) = torch.randn(3, 2, 1, 8), torch.randn(2, 2, 5, 8)
         >>> steps = [kept.attend(attention, score, None, key, value, each) for each in query]
-        >>> torch.equal(torch.stack(steps), attention(query, key, value, score=score))
+        >>> torch.allclose(torch.stack(steps), attention(query, key, value, score=score), atol=1e-6)
         True
     """
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, error_message, out_of_memory_text
+from qkv.files import FREE, room_for
 from qkv.view.answers.answer import Answer, Words
 from qkv.view.answers.asked import Asked
 from qkv.view.answers.gallery import heads
@@ -90,9 +91,10 @@ class Desk:
         Raises:
             LookupError: the kind is unknown.
             QkvError: a parameter is unknown, missing or out of range.
+            OutOfMemoryError: memory ran out; the same request can be answered once there is some.
         """
         question = self.questions[name]
-        with self.maps.background.standing_back():
+        with self.maps.background.standing_back(), room_for(name, FREE):
             return question.answer(_asked(parameters, question.parameters, body))
 
     def close(self) -> None:
@@ -100,7 +102,12 @@ class Desk:
         self.maps.background.close()
 
     def _broken(self, error: Exception) -> None:
-        logging.getLogger("qkv.view").error("exact levels could not be computed", exc_info=error)
+        said = out_of_memory_text(error)
+        log = logging.getLogger("qkv.view")
+        if said is None:
+            log.error("exact levels could not be computed", exc_info=error)
+        else:
+            log.error("exact levels could not be computed: %s. %s", said, FREE)
 
     def _scene(self, asked: Asked) -> Answer:
         return Words(listed(self.scene, self.live))

@@ -5,17 +5,19 @@ from typing import Any
 from qkv.biases import Bias
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Both, Either, Inverse, Mask
-from qkv.masks.patterns import Causal, Documents, Lengths, Window
+from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.view.answers.equations import equation_of
 from qkv.view.answers.head import Head, head_of
 from qkv.view.answers.pooling import levels
 from qkv.view.scene import Layer, Scene
-from qkv.view.tokens import label
+from qkv.view.tokens import label, labels, sentence
 
 VERSION = 1
 """Version of the requests and answers between page and server."""
 LISTED = 20_000
 """Maximum length of a sequence that is listed in full."""
+_READ = 200
+"""Maximum number of tokens of a translation that the page shows beside its title."""
 PIECE = 4_096
 """Maximum number of tokens per answer for a longer one."""
 
@@ -32,7 +34,16 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
         for name, tokens in scene.sequences.items()
     }
     layers = [_layer(layer) for layer in scene.layers]
-    return {"title": label_of(scene.title), "version": VERSION, "live": live, "sequences": sequences, "layers": layers}
+    crossing = any(layer.kind == "cross" for layer in scene.layers)
+    written = sentence(scene.sequences["target"][:_READ]) if crossing and "target" in scene.sequences else ""
+    return {
+        "written": written,
+        "title": label_of(scene.title),
+        "version": VERSION,
+        "live": live,
+        "sequences": sequences,
+        "layers": layers,
+    }
 
 
 def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
@@ -44,11 +55,12 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
     if sequence not in scene.sequences:
         hint = nearest(sequence[:40], scene.sequences)
         raise ConfigError(error_message("sequence", "the name of a sequence", ascii(sequence[:40]), hint))
-    tokens = scene.sequences[sequence][start:stop]
+    whole = scene.sequences[sequence]
+    tokens = whole[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [
-        {"text": _sayable(token), "shown": label(token), "note": note}
-        for token, note in zip(tokens, notes, strict=True)
+        {"text": _sayable(token), "shown": shown, "note": note}
+        for token, shown, note in zip(tokens, labels(tokens, whole), notes, strict=True)
     ]
 
 
@@ -104,6 +116,6 @@ def _named(mask: Mask) -> str:
             return f"{_named(left)} {joined} {_named(right)}"
         case Inverse(inner):
             return f"not {_named(inner)}"
-        case Causal() | Lengths() | Window() | Documents():
+        case Causal() | Lengths() | Span() | Window() | Documents():
             return type(mask).__name__.lower()
     return "a pattern"

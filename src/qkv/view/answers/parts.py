@@ -63,6 +63,10 @@ class MaskPart(Mask):
         bounds = self.whole.bounds(self._grid(grid))
         return None if bounds is None else Bounds(self._bound(bounds.first), self._bound(bounds.last))
 
+    def inside(self, grid: Grid) -> list[tuple[Mask, Grid]]:
+        """Return the whole mask, which applies to all rows."""
+        return [(self.whole, self._grid(grid))]
+
     def _grid(self, grid: Grid) -> Grid:
         return Grid((self.cut.heads,), self.cut.queries, grid.keys, grid.device)
 

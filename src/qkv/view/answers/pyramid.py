@@ -15,7 +15,8 @@ STORED = 1 << 24
 """Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
 _CHUNK = 1 << 20
 _HEIGHT = 256
-_SAMPLE = 1 << 25
+_SAMPLE = 3 << 23
+"""Maximum weights computed for a sampled tile; a row whose state is unknown takes a pass over all of its keys more."""
 _SAMPLES = 8 << 20
 _CHEAP = 1 << 22
 How = Literal["mean", "max"]
@@ -187,7 +188,8 @@ class Pyramid:
         """Sample a few whole rows of weights for each row of cells."""
         across = fine(columns, level, self.shape[1])
         wide = max(1, across.stop - across.start)
-        each = max(1, min(1 << level, _SAMPLE // (len(rows) * wide * self.weights.head.depth)))
+        passed = wide if self.weights.ready else wide + self.shape[1]
+        each = max(1, min(1 << level, _SAMPLE // (len(rows) * passed * self.weights.head.depth)))
         places = _drawn(rows, level, each, self.shape[0])
         part, cells = self.weights.rows(places.flatten()), []
         for some in self._chunks(across, places.numel(), 1 << level):

@@ -12,11 +12,11 @@ from qkv.view.answers.normalizing import Row, weight_stages
 from qkv.view.answers.scoring import score_stages, scores, wide
 from qkv.view.answers.stage import Keys, Stage, number
 from qkv.view.scene import Layer, Scene
-from qkv.view.tokens import label
+from qkv.view.tokens import labels
 
 SHOWN = 64
 """Maximum number of keys whose numbers a stage shows."""
-_MOVED = "After the model's own changes: positions, or a projection of the score."
+_MOVED = "After the model's own changes: positions, norms of heads, or a projection of the score."
 
 
 class _Asked(NamedTuple):
@@ -93,8 +93,8 @@ def _biases(head: Head, query: int) -> Tensor | None:
 
 def _keys(scene: Scene, asked: _Asked) -> Keys:
     tokens = scene.sequences[asked.layer.keys]
-    labels = tuple(label(tokens[place]) for place in asked.row.places.tolist())
-    return Keys(asked.row.places, labels, asked.head.shape[1])
+    shown = labels([tokens[place] for place in asked.row.places.tolist()], tokens)
+    return Keys(asked.row.places, shown, asked.head.shape[1])
 
 
 def _inputs(asked: _Asked) -> list[Stage]:
@@ -150,12 +150,12 @@ def _scores(asked: _Asked) -> list[Stage]:
 def _outputs(asked: _Asked, keys: Keys) -> list[Stage]:
     head, row = asked.head, asked.row
     weighted = row.weights[row.places, None] * head.value[row.places]
-    labels = keys.labels
+    names = keys.labels
     if len(row.places) < keys.length:
         weighted = torch.cat([weighted, (asked.output - weighted.sum(0))[None]])
-        labels = (*labels, "all others")
+        names = (*names, "all others")
     stages = [
-        Stage("weighted values", "w v", "w v", "matrix", weighted, labels=labels),
+        Stage("weighted values", "w v", "w v", "matrix", weighted, labels=names),
         Stage("sum", "o", "o = Σ w v", "vector", asked.output),
     ]
     if asked.layer.heads > 1 or asked.layer.output is not None:

@@ -43,6 +43,11 @@ class Weights:
         keys = self.head.key
         return keys.numel() * keys.element_size() + 9 * self.head.shape[0]
 
+    @property
+    def ready(self) -> bool:
+        """Whether the states of all rows are known."""
+        return self._whole is not None
+
     def sees(self, rows: slice, columns: slice) -> bool:
         """Return whether any of these queries may see any of these keys, as far as the mask is an interval."""
         if self._bounds is None:

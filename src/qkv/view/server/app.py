@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from qkv.errors import QkvError
+from qkv.errors import OutOfMemoryError, QkvError
 from qkv.view.answers.answer import Answer, Numbers
 from qkv.view.answers.desk import Desk
 
@@ -49,7 +49,7 @@ def application(desk: Desk, page: str, files: Mapping[str, str], workers: Thread
         try:
             answer = await get_running_loop().run_in_executor(workers, desk.ask, name, parameters, body)
         except QkvError as error:
-            raise HTTPException(400, str(error)) from error
+            raise HTTPException(503 if isinstance(error, OutOfMemoryError) else 400, str(error)) from error
         return _response(answer)
 
     app = Starlette(

@@ -5,15 +5,20 @@ import hmac
 import secrets
 from typing import final
 
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LONGEST_TARGET = 2_048
 """Maximum bytes of a path with its query."""
 LARGEST_BODY = 64 << 10
 """Maximum bytes of a request body."""
+LARGEST_HEAD = 16 << 10
+"""Maximum bytes of a request's first line and headers."""
 PATIENCE = 10
-"""Seconds that a client has for its request, and again for its body."""
+"""Seconds that a client has for its request, again for its body, and again to read its answer."""
+ENTRANCE = "enter"
+"""First part of the path that exchanges a one-use token for a cookie."""
+_ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><title>Attention</title>'
 _SITES = (b"none", b"same-origin")
 _POLICY = "; ".join(
     f"{name} {value}"
@@ -59,7 +64,10 @@ class Guard:
     """Passes requests on to an application, or refuses them.
 
     A request must name this machine and port as its host (against DNS rebinding), come from this origin if it names
-    one, have the token as the first part of its path, and be of bounded size. Refusals reveal nothing.
+    one, have the token as the first part of its path or in its cookie, and be of bounded size. Refusals reveal nothing.
+
+    A browser gets the cookie for a one-use token, so that the token itself is in no address: addresses can be seen in
+    the list of processes and in the browser's history.
 
     Args:
         app: the guarded application; it sees paths without the token.
@@ -70,6 +78,8 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app = app
         self._token = token.encode()
+        self._cookie = f"qkv-{port}={token}".encode()
+        self._entrances: set[bytes] = set()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
 
@@ -79,6 +89,10 @@ class Guard:
             return
         dressed = _dressed(send)
         refusal = self._refusal(scope)
+        if refusal is None and self._enters(scope):
+            cookie = f"{self._cookie.decode()}; HttpOnly; SameSite=Strict; Path=/"
+            await HTMLResponse(_ENTERED, headers={"set-cookie": cookie})(scope, receive, dressed)
+            return
         if refusal is None:
             try:
                 body = await _body(scope, receive)
@@ -87,24 +101,58 @@ class Guard:
             except TimeoutError:
                 refusal = 408, f"The request was not complete within {PATIENCE} seconds."
         if refusal is not None:
-            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, dressed)
+            # Whoever is refused gets one answer per connection, however many requests are on their way.
+            await JSONResponse({"error": refusal[1]}, refusal[0], {"connection": "close"})(scope, receive, dressed)
             return
-        path = scope["raw_path"][1 + len(self._token) :].decode("ascii", "replace")
+        skipped = 1 + len(self._token) if self._has_token(scope) else 0
+        path = scope["raw_path"][skipped:].decode("ascii", "replace")
         await self._app(dict(scope, path=path, raw_path=path.encode(), root_path=""), _replayed(body, receive), dressed)
+
+    def new_entrance(self) -> str:
+        """Return a new path that gives a browser the cookie, once."""
+        token = new_token()
+        self._entrances.add(token.encode())
+        return f"/{ENTRANCE}/{token}"
+
+    def _enters(self, scope: Scope) -> bool:
+        """Return whether a request has a one-use token; it is then used up."""
+        found = self._entrance(scope)
+        if scope["method"] != "GET" or found is None:
+            return False
+        self._entrances.discard(found)
+        return True
+
+    def _entrance(self, scope: Scope) -> bytes | None:
+        parts = scope["raw_path"].split(b"/")
+        if len(parts) != 3 or parts[1] != ENTRANCE.encode():
+            return None
+        return next((token for token in self._entrances if hmac.compare_digest(token, parts[2])), None)
+
+    def _has_token(self, scope: Scope) -> bool:
+        first = scope["raw_path"].split(b"/", 2)[1:2]
+        return len(first) == 1 and hmac.compare_digest(first[0], self._token)
+
+    def _has_cookie(self, scope: Scope) -> bool:
+        given = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
+        return any(hmac.compare_digest(pair, self._cookie) for pair in given)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 403, "This server only responds to its own address."
-        if any(origin not in self._origins for origin in origins) or any(site not in _SITES for site in sites):
+        # A browser comes to the entrance from a file, which is another site: the token is what counts.
+        strange = any(site not in _SITES for site in sites) and self._entrance(scope) is None
+        if any(origin not in self._origins for origin in origins) or strange:
             return 403, "This server only responds to its own page."
         target = len(scope["raw_path"]) + 1 + len(scope["query_string"])
         if target > LONGEST_TARGET:
             return 414, f"The URL is {target} bytes long; at most {LONGEST_TARGET} are allowed."
-        first = scope["raw_path"].split(b"/", 2)[1:2]
-        if len(first) != 1 or not hmac.compare_digest(first[0], self._token):
-            return 404, "Not found."
-        return None
+        head = target + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if head > LARGEST_HEAD:
+            return 431, f"The headers are {head} bytes long; at most {LARGEST_HEAD} are allowed."
+        if self._has_token(scope) or self._has_cookie(scope) or self._entrance(scope) is not None:
+            return None
+        return 404, "Not found."
 
 
 def _values(scope: Scope, name: bytes) -> list[bytes]:

@@ -1,46 +1,128 @@
 """Running the viewer's server, on this machine only."""
 
 import asyncio
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import final
 
+import h11
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from qkv.checkpoint.disk import write_file
 from qkv.errors import ConfigError, error_message
 from qkv.view.answers.desk import Desk
 from qkv.view.bundle import linked, names, static
 from qkv.view.scene import Scene
 from qkv.view.server.app import application
-from qkv.view.server.guard import PATIENCE, Guard, new_token
+from qkv.view.server.guard import HEADERS, LARGEST_HEAD, PATIENCE, Guard, new_token
 
+WAITING = 64
+"""Maximum number of connections whose next request is not complete; a new one takes the place of the oldest."""
 CLIENTS = 128
 """Maximum number of simultaneous connections."""
 WORKERS = 2
 """Threads that compute answers; each uses PyTorch's threads."""
-_HEAD = 16 << 10
+_ACCEPTED = WAITING // 4
+_QUEUED = 1024
 
 
 @final
 class Impatient(H11Protocol):
-    """HTTP that disconnects clients who do not complete a request's headers in time."""
+    """HTTP that disconnects clients who keep it waiting: for the next request, or for their reading of an answer.
+
+    The time runs from when the waiting begins, whatever arrives meanwhile. Clients that wait are few: a new one takes
+    the place of the one that has waited longest, so that nobody can lock others out.
+    """
+
+    _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
-        self._clock = self.loop.call_later(PATIENCE, self._hang_up)
+        self._wait()
+        waiting = [each for each in self.connections if isinstance(each, Impatient) and each._waits]
+        if len(waiting) > WAITING:
+            min(waiting, key=Impatient._due)._hang_up()
+        if len(self.connections) > CLIENTS:
+            self._hang_up()
+
+    def data_received(self, data: bytes) -> None:
+        """Stop the timer once a request's headers are complete."""
+        super().data_received(data)
+        self._stop_unless_waiting()
+
+    def on_response_complete(self) -> None:
+        """Start the timer for the next request, or for the rest of one that was refused."""
+        self._wait()
+        super().on_response_complete()
+        self._stop_unless_waiting()
+
+    def pause_writing(self) -> None:
+        """Start the timer for the client to read."""
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        """Stop the timer for the client to read."""
+        super().resume_writing()
+        self._stop_unless_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
-        self._clock.cancel()
+        self._stop()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, with the headers of every answer."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": msg}).encode()
+            own = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+            answer = h11.Response(status_code=400, headers=[*own, *HEADERS.items()], reason=b"Bad Request")
+            for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    @property
+    def _waits(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _stop_unless_waiting(self) -> None:
+        if not self._waits and not self.flow.write_paused:
+            self._stop()
+
+    def _due(self) -> float:
+        return 0.0 if self._clock is None else self._clock.when()
+
+    def _wait(self) -> None:
+        self._stop()
+        self._clock = self.loop.call_later(PATIENCE, self._hang_up)
+
+    def _stop(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
     def _hang_up(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+        # Not `close`, which waits until the client has read everything.
+        self.transport.abort()
+        self.connections.discard(self)  # from now on, not only once asyncio has told so
+
+
+@final
+class Listening(Server):
+    """A server that accepts few connections at once, so that each is read before many others are, and queues many."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; asyncio accepts as many connections at once as it lets the system queue."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUED)
 
 
 @final
@@ -71,19 +153,22 @@ class Serving:
         self.url = f"http://127.0.0.1:{self.port}/{self.token}/"
         self._workers = ThreadPoolExecutor(WORKERS, "qkv-view")
         inner = application(self.desk, linked({}), {name: static(name) for name in names()}, self._workers)
-        self._server = Server(
+        self._guard = Guard(inner, self.token, self.port)
+        self._folder: TemporaryDirectory[str] | None = None
+        self._server = Listening(
             Config(
-                Guard(inner, self.token, self.port),
+                self._guard,
                 http=Impatient,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                log_level="error",  # whoever sends no HTTP must not fill the terminal
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=CLIENTS,
                 timeout_graceful_shutdown=1,
-                h11_max_incomplete_event_size=_HEAD,
+                backlog=_ACCEPTED,
+                h11_max_incomplete_event_size=LARGEST_HEAD,
             )
         )
         self._thread = threading.Thread(target=self._run, name="qkv-view-server", daemon=True)
@@ -97,6 +182,26 @@ class Serving:
     ) -> None:
         self.close()
 
+    def entrance(self) -> str:
+        """Return a new address for a browser, which works once: the browser then has a cookie."""
+        return f"http://127.0.0.1:{self.port}{self._guard.new_entrance()}"
+
+    def redirect_file(self) -> Path:
+        """Write a page that only this user can read, and that leads a browser to a new entrance.
+
+        Other users see the arguments of every process: the address of the file may stand there, the token may not.
+
+        Returns:
+            The page; it is removed when the viewer stops.
+        """
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="qkv-view-")  # mode 0700
+        page = Path(self._folder.name, f"{new_token()}.html")
+        head = f'<meta http-equiv="refresh" content="0;url={self.entrance()}">'
+        write_file(page, f"<!doctype html><title>Attention</title>{head}".encode())
+        page.chmod(0o600)
+        return page
+
     def wait(self) -> None:
         """Serve until interrupted."""
         while self._thread.is_alive():
@@ -107,6 +212,8 @@ class Serving:
         self._server.should_exit = True
         self._thread.join()
         self._workers.shutdown(cancel_futures=True)
+        if self._folder is not None:
+            self._folder.cleanup()
         self.desk.close()
 
     def _run(self) -> None:

@@ -56,13 +56,16 @@ export function alignment(sentence, look) {
     sides.links,
     sides.targets,
     empty ? element("p.empty", "No tokens to attend to.") : map.map,
+    element("span.caption.across", `${look.sides[0]} →`),
   );
   for (const [name, value] of Object.entries({ cell, pitch, wide: cell }))
     grid.style.setProperty(`--${name}`, `${value}px`);
   grid.style.setProperty("--across", String(sentence.source.length));
   grid.style.setProperty("--down", String(sentence.target.length));
   look.home.replaceChildren(grid);
-  const longest = Math.max(0, ...[...map.columns.querySelectorAll("bdi")].map((label) => label.offsetWidth));
+  const names = [...map.columns.querySelectorAll("bdi")];
+  for (const name of names) name.classList.toggle("single", [...(name.textContent ?? "")].length === 1);
+  const longest = Math.max(0, ...names.map((name) => (name.classList.contains("single") ? 18 : name.offsetWidth)));
   grid.style.setProperty("--longest", `${longest}px`);
   const across = wide(look.home, map.columns, sentence.source.length, cell, longest / 2);
   grid.style.setProperty("--wide", `${across}px`);

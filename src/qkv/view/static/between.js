@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { latest, path } from "./answers.js";
 import { gradient } from "./colors.js";
-import { button } from "./controls.js";
+import { button, hinted } from "./controls.js";
 import { element, token } from "./dom.js";
 import { equation } from "./equation.js";
 import { clamp, count, figure } from "./numbers.js";
@@ -20,7 +20,7 @@ const WHOLE = 96; // or all of them, if they are no more
 /** @param {HTMLElement} home @param {import("./shell.js").Page} page @returns {import("./shell.js").View} */
 export function alignments(home, page) {
   const readout = element("div.readout");
-  const stage = element("div.stage");
+  const stage = hinted(element("div.stage"));
   const legend = element("div.legend");
   const turns = element("div.turns");
   const cell = equation(page, () => page.go({ query: null, key: null }));

@@ -7,6 +7,7 @@ import { clamp } from "./numbers.js";
 
 export const DECADES = 5; // that a logarithmic scale spans, down from its highest value
 const STEPS = 1024;
+const MIDDLE = 0.179; // the relative luminance (WCAG 2.1) from which black and white stand out alike
 
 /**
  * The position of a value on a scale.
@@ -67,4 +68,22 @@ function table(ramp) {
  */
 export function gradient(ramp) {
   return `linear-gradient(90deg, ${ramp.map((color) => `rgb(${color.join(" ")})`).join(", ")})`;
+}
+
+const CARDS = [
+  [255, 255, 255],
+  [25, 29, 39],
+]; // what cells lie on, --card in page.css: light, dark
+
+/**
+ * Black or white, whichever is easier to read on a color: at least 4.58 to 1, for one of them always is.
+ * @param {number[]} color red, green, blue, alpha @returns {string} for both themes
+ */
+export function inkOn([red, green, blue, alpha]) {
+  const inks = CARDS.map((card) => {
+    const seen = [red, green, blue].map((part, at) => (part * alpha + card[at] * (255 - alpha)) / 255 ** 2);
+    const [r, g, b] = seen.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > MIDDLE ? "#000" : "#fff";
+  });
+  return `light-dark(${inks.join(", ")})`;
 }

@@ -25,6 +25,14 @@ export function segmented(label, options, chosen, pick) {
 }
 
 /**
+ * @param {Record<string, unknown>} offered @param {string | undefined} wanted what a URL says @param {string} usual
+ * @returns {string} the wanted option if there is one of that name
+ */
+export function offeredOr(offered, wanted, usual) {
+  return wanted !== undefined && Object.hasOwn(offered, wanted) ? wanted : usual;
+}
+
+/**
  * A choice of many options.
  * @param {string} label @param {Record<string, string>} options @param {string} chosen
  * @param {(value: string) => void} pick @returns {HTMLElement}
@@ -34,6 +42,36 @@ export function select(label, options, chosen, pick) {
   for (const [value, text] of Object.entries(options)) field.add(new Option(text, value, false, value === chosen));
   field.addEventListener("change", () => pick(field.value));
   return element("label.field", element("span", label), field);
+}
+
+/**
+ * Controls that a narrow page folds away.
+ * @param {string} title @param {HTMLElement} controls @returns {HTMLElement}
+ */
+export function folded(title, controls) {
+  const home = /** @type {HTMLDetailsElement} */ (element("details.folded", element("summary", title), controls));
+  const narrow = matchMedia("(max-width: 760px)");
+  const fold = () => {
+    home.open = !narrow.matches;
+  };
+  narrow.addEventListener("change", fold);
+  fold();
+  return home;
+}
+
+/**
+ * Fade the edges beyond which a container can be scrolled.
+ * @template {HTMLElement} T @param {T} home @returns {T}
+ */
+export function hinted(home) {
+  const tell = () => {
+    const rest = home.scrollWidth - home.clientWidth - Math.abs(home.scrollLeft);
+    home.dataset.more = [Math.abs(home.scrollLeft) > 4 ? "before" : "", rest > 4 ? "after" : ""].join(" ").trim();
+  };
+  home.addEventListener("scroll", tell, { passive: true });
+  new ResizeObserver(tell).observe(home);
+  new MutationObserver(() => requestAnimationFrame(tell)).observe(home, { childList: true, subtree: true });
+  return home;
 }
 
 /**
@@ -78,7 +116,7 @@ export function ribbon(home, tokens, label, chosen, pick) {
   const focused = home.contains(document.activeElement);
   const start = clamp(chosen - RIBBON / 2, 0, Math.max(0, tokens.length - RIBBON));
   const stop = Math.min(tokens.length, start + RIBBON);
-  const list = element("div.ribbon", { role: "listbox", "aria-label": label, tabindex: 0 });
+  const list = hinted(element("div.ribbon", { role: "listbox", "aria-label": label, tabindex: 0 }));
   const fill = () => {
     const items = Array.from({ length: stop - start }, (_, at) => {
       const place = start + at;

@@ -1,15 +1,15 @@
 // The graph: where the attention of one token comes from, down through the layers.
 
 import { latest, nameOf, path } from "./answers.js";
-import { ribbon, segmented } from "./controls.js";
+import { folded, hinted, offeredOr, ribbon, segmented } from "./controls.js";
 import { element, shape, token } from "./dom.js";
-import { figure } from "./numbers.js";
+import { figure, placeIn } from "./numbers.js";
 
 /** @typedef {{ layer: number, token: number, mass: number }} Node_ */
 /** @typedef {{ layer: number, from: number, to: number, weight: number }} Link */
 /** @typedef {{ nodes: Node_[], links: Link[], discarded: number[], sequences?: string[] }} Graph */
 
-const [ROW, THICKEST] = [26, 10];
+const [ROW, THICKEST, HEADER] = [26, 10, 92];
 const LINKS = { 2: "2 links", 4: "4 links", 8: "8 links" };
 const TOKENS = { 6: "6 tokens", 12: "12 tokens", 24: "24 tokens" };
 
@@ -18,25 +18,24 @@ export function graph(home, page) {
   const picker = element("div");
   const choices = element("div.controls");
   const readout = element("div.readout");
-  const stage = element("div.stage.graph-stage");
-  home.append(choices, picker, readout, stage);
+  const stage = hinted(element("div.stage.graph-stage"));
+  home.append(folded("Options", choices), picker, readout, stage);
   const run = latest(stage);
   let shown = "";
   return {
     show: (state) => {
       const offered = ways(page);
-      const way =
-        state.way !== undefined && Object.hasOwn(offered, state.way) ? state.way : Object.keys(offered).at(-1);
-      const chain = offered[way ?? ""];
+      const way = offeredOr(offered, state.way, Object.keys(offered).at(-1) ?? "");
+      const chain = offered[way];
       const tokens = page.sequences[page.layers[chain[chain.length - 1]].queries];
-      const query = Math.min(Number(state.follow ?? tokens.length - 1) || 0, tokens.length - 1);
-      const [links, frontier] = [state.links ?? "4", state.frontier ?? "12"];
+      const query = placeIn(state.follow ?? tokens.length - 1, tokens.length);
+      const [links, frontier] = [offeredOr(LINKS, state.links, "4"), offeredOr(TOKENS, state.frontier, "12")];
       const asked = path("graph", { layers: chain.join(","), query, top: links, frontier });
       if (`${asked} ${innerWidth}` === shown) return;
       shown = `${asked} ${innerWidth}`;
       const titles = Object.fromEntries(Object.keys(offered).map((name) => [name, name]));
       choices.replaceChildren(
-        segmented("Through which layers", titles, way ?? "", (to) => page.go({ way: to, follow: null })),
+        segmented("Through which layers", titles, way, (to) => page.go({ way: to, follow: null })),
         segmented("Links per token", LINKS, links, (to) => page.go({ links: to })),
         segmented("Tokens per layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
@@ -90,8 +89,8 @@ function drawn(graph, page, chain, room, say) {
   const places = [...new Set(graph.nodes.map(({ token }) => token))].sort((a, b) => a - b);
   const lines = new Map(places.map((place, line) => [place, line]));
   const gap = Math.max(150, Math.min(420, (room - 130) / chain.length));
-  const at = (layer, token) => ({ x: layer * gap, y: 58 + (lines.get(token) ?? 0) * ROW });
-  const [width, height] = [chain.length * gap + 120, 58 + places.length * ROW + 4];
+  const at = (layer, token) => ({ x: layer * gap, y: HEADER + (lines.get(token) ?? 0) * ROW });
+  const [width, height] = [chain.length * gap + 120, HEADER + places.length * ROW + 4];
   const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(weight)), 1e-9);
   const home = element("div.graph", { role: "img", "aria-label": spoken(graph, chain.length, name) });
   home.style.setProperty("--gap", `${gap}px`);

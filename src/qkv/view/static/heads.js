@@ -32,7 +32,13 @@ export function heads(home, page) {
         gallery.removeAttribute("aria-busy");
         filters.replaceChildren(...choices(found, state, page));
         const wanted = found.filter(({ labels }) => fits(labels, state.only));
-        gallery.replaceChildren(...wanted.map((head) => card(head, state, page)));
+        const layers = [...new Set(wanted.map(({ layer }) => layer))];
+        gallery.replaceChildren(
+          ...layers.map((layer) => {
+            const cards = wanted.filter((head) => head.layer === layer).map((head) => card(head, state, page));
+            return element("section.layer", element("h2", page.layers[layer].name), element("div.cards", ...cards));
+          }),
+        );
       };
       run(asked, fill);
     },
@@ -41,7 +47,7 @@ export function heads(home, page) {
 
 /** @param {Label[]} labels @param {string | undefined} only @returns {boolean} */
 function fits(labels, only) {
-  if (only === undefined) return true;
+  if (only === undefined || !(only === "none" || Object.hasOwn(MEANING, only))) return true;
   return only === "none"
     ? !labels.some(({ holds }) => holds)
     : labels.some(({ name, holds }) => holds && name === only);
@@ -110,7 +116,7 @@ function card({ layer, head, thumbnail, labels }, state, page) {
   return element(
     "article.head",
     open,
-    element("h3", element("span", { title: name }, name), element("b", ` head ${head}`)),
+    element("h3", `head ${head}`),
     element("p.labels", ...named),
     element("dl", ...numbers),
   );

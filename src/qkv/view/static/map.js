@@ -97,7 +97,7 @@ export function map(home, page) {
       const side = Math.min(LARGEST, (field.clientWidth - left - right) / own.size.columns);
       field.style.setProperty("--fit", `${top + bottom + own.size.rows * side}px`);
       const [x, y, scale] = (state.at ?? "").split("_").map(Number);
-      if (scale > 0) view.set({ x, y, scale });
+      if ([x, y, scale].every(Number.isFinite) && scale > 0) view.set({ x, y, scale });
       else if (rows !== own.size.rows || columns !== own.size.columns) view.fit();
       else view.set({});
     },

@@ -86,27 +86,32 @@ export function drawMesh(pen, view, box, color) {
  * Tokens along one side, or positions if tokens would be unreadable.
  * @param {CanvasRenderingContext2D} pen
  * @param {Axis & { across: number, size: number, near: boolean }} axis text ends at the pixel `across`
- * @param {boolean} upright whether the axis runs across and text is turned
+ * @param {boolean} upright whether the axis runs across: its texts are turned unless all fit, single letters never
  * @param {(place: number) => { text: string, on: boolean, marked: boolean }} label @param {Inks} inks
  */
 export function drawAxis(pen, { start, scale, from, to, across, size, near }, upright, label, inks) {
   const step = near ? 1 : rounded(64 / scale);
   pen.font = `${near ? clamp(scale * 0.62, 11, 14) : 11}px system-ui, "Segoe UI", "Noto Sans", sans-serif`;
   pen.textBaseline = "middle";
+  const written = (place) => (label(place).marked ? `${cut(label(place).text)} •` : cut(label(place).text));
+  const [begin, end] = [Math.max(0, Math.floor(start)), Math.min(size, Math.ceil(start + (to - from) / scale))];
+  const seen = near ? Array.from({ length: Math.max(0, end - begin) }, (_, at) => written(begin + at)) : [];
+  const flat = seen.every((text) => pen.measureText(text).width <= 0.9 * scale);
   for (let place = Math.ceil(Math.max(0, start - 0.5) / step) * step; place < size; place += step) {
     const at = from + (place + 0.5 - start) * scale;
     if (at > to) return;
     if (at < from) continue;
-    const { text, on, marked } = near ? label(place) : { text: count(place), on: false, marked: false };
+    const { text, on } = near ? label(place) : { text: count(place), on: false };
     pen.save();
     pen.fillStyle = on ? inks.ink : inks.quiet;
     if (upright) pen.translate(at, across);
     else pen.translate(across, at);
-    if (upright && near) pen.rotate(-Math.PI / 2);
-    pen.textAlign = upright ? (near ? "left" : "center") : "right";
-    if (upright && !near) pen.textBaseline = "bottom";
+    const turned = upright && near && !flat && [...text].length > 1;
+    if (turned) pen.rotate(-Math.PI / 2);
+    pen.textAlign = upright ? (turned ? "left" : "center") : "right";
+    if (upright && !turned) pen.textBaseline = "bottom";
     if (on) pen.font = pen.font.replace(/^(?!bold)/, "600 ");
-    pen.fillText(marked ? `${cut(text)} •` : cut(text), 0, 0);
+    pen.fillText(near ? written(place) : text, 0, 0);
     pen.restore();
   }
 }

@@ -24,6 +24,7 @@ const TRACKS = 32; // kept
  * @property {(place: Cell, level: number) => number | undefined} value of the pooled cell that contains a cell
  * @property {(side: Side, place: number) => { text: string, marked: boolean }} token
  * @property {(side: Side, start: number, stop: number) => void} need tokens
+ * @property {() => [string, string]} sides what its rows and its columns are
  */
 
 /**
@@ -85,6 +86,7 @@ export function matrix(page, listener) {
       return tile?.grid.values[(down % SIZE) * tile.grid.columns + (right % SIZE)];
     },
     token: (side, place) => ({ text: nameOf(tokens(side), place), marked: Boolean(tokens(side).at(place)?.note) }),
+    sides: () => (layer().kind === "self" ? ["queries", "keys"] : [layer().queries, layer().keys]),
     need: (side, start, stop) => {
       const [first, last] = [Math.max(0, Math.floor(start)), Math.min(tokens(side).length, Math.ceil(stop)) - 1];
       if (tokens(side).at(first) && tokens(side).at(last)) return;

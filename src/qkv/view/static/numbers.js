@@ -50,6 +50,14 @@ export function clamp(value, low, high) {
 }
 
 /**
+ * @param {unknown} value what a URL says @param {number} size
+ * @returns {number} the nearest place of so many, from 0; 0 for what is no number
+ */
+export function placeIn(value, size) {
+  return clamp(Math.floor(Number(value)) || 0, 0, size - 1);
+}
+
+/**
  * Little-endian float32 from base64.
  * @param {string} text @returns {Float32Array}
  */

@@ -112,6 +112,11 @@ function axes(pen, view, own, cells, color) {
   const near = view.scale >= NEAR;
   drawAxis(pen, { ...down, across: cells.left - 8, size: own.size.rows, near }, false, query, color);
   drawAxis(pen, { ...across, across: cells.top - 8, size: own.size.columns, near }, true, key, color);
+  pen.fillStyle = color.quiet;
+  [pen.font, pen.textAlign, pen.textBaseline] = ["11px system-ui, sans-serif", "right", "alphabetic"];
+  const [down_, across_] = own.sides();
+  pen.fillText(`${across_} →`, cells.left - 8, cells.top - 24);
+  pen.fillText(`${down_} ↓`, cells.left - 8, cells.top - 9);
 }
 
 /**

@@ -2,7 +2,8 @@
 
 import { byId } from "./dom.js";
 import { embedded } from "./embedded.js";
+import { unpacked } from "./packed.js";
 import { start } from "./shell.js";
 
 const data = JSON.parse(byId("data").textContent ?? "");
-start(embedded(data.answers), data.ramps);
+unpacked(data.packed).then((answers) => start(embedded(answers), data.ramps));

@@ -2,6 +2,7 @@
 
 import { alignment } from "./alignment.js";
 import { gradient } from "./colors.js";
+import { hinted } from "./controls.js";
 import { byId, element, themed, token } from "./dom.js";
 import { list } from "./list.js";
 import { figure } from "./numbers.js";
@@ -17,7 +18,7 @@ const help =
   "Hover over words, links or cells; click to select one. In the map, use arrow keys, Home and End; Escape clears the selection.";
 const sentences = element("nav", { id: "sentences", "aria-label": "Sentences" });
 const readout = element("div.readout", { id: "readout" });
-const stage = element("div.stage", { id: "stage" });
+const stage = hinted(element("div.stage", { id: "stage" }));
 const legend = element("div.legend");
 const main = element("main", readout, stage, element("footer", legend, element("p", help)));
 byId("page").replaceChildren(sentences, main);

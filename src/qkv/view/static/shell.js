@@ -2,12 +2,12 @@
 
 import { alignments } from "./between.js";
 import { sequence } from "./answers.js";
-import { segmented, select } from "./controls.js";
+import { folded, offeredOr, segmented, select } from "./controls.js";
 import { byId, element, themed } from "./dom.js";
 import { graph } from "./graph.js";
 import { heads } from "./heads.js";
 import { map } from "./map.js";
-import { clamp } from "./numbers.js";
+import { placeIn } from "./numbers.js";
 import { steps } from "./steps.js";
 import { whatif } from "./whatif.js";
 
@@ -69,6 +69,13 @@ const VIEWS = {
     controls: ["colors", "log"],
   },
 };
+/** The settings that have a few values, and the words for them. */
+const CHOICES = {
+  quantity: { weight: "weight", contribution: "contribution" },
+  how: { mean: "mean", max: "max" },
+  colors: { cividis: "cividis", viridis: "viridis" },
+  log: { 0: "linear", 1: "log" },
+};
 const USUAL = { view: "map", layer: "0", head: "0", quantity: "weight", how: "mean", colors: "cividis", log: "0" };
 
 /**
@@ -85,7 +92,9 @@ export async function start(source, ramps) {
   if (!scene) return;
   if (scene.layers.length === 0) return void main.append(element("p.trouble", "No attention was recorded."));
   document.title = `${scene.title} · Attention`;
-  byId("summary").textContent = scene.title;
+  byId("summary").replaceChildren(scene.title, ...(scene.written ? [element("b", " → "), scene.written] : []));
+  const crossing = scene.layers.map(({ kind }) => kind).lastIndexOf("cross");
+  const usual = { ...USUAL, layer: String(Math.max(0, crossing)) }; // a translator opens between its languages
   /** @type {State} */
   let state = {};
   /** @type {View | undefined} */
@@ -95,7 +104,8 @@ export async function start(source, ramps) {
   const lead = element("p.lead");
   const controls = element("div.controls");
   const home = element("div.home");
-  main.append(tabs, lead, controls, home);
+  const options = folded("Options", controls);
+  main.append(tabs, lead, options, home);
 
   /** @type {Page} */
   const page = {
@@ -104,28 +114,31 @@ export async function start(source, ramps) {
     sequences: Object.fromEntries(
       Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)]),
     ),
-    ramp: ({ colors }) => ramps[colors] ?? ramps.cividis,
+    ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
     go: (changes) => {
       page.note(changes);
-      follow();
+      follow(state);
     },
     note: (changes) => {
       state = { ...state, ...texts(changes) };
-      history.replaceState(null, "", address(state));
+      try {
+        history.replaceState(null, "", address(state, usual));
+      } catch {} // the frame of a notebook has no address that could change
     },
     say: (text) => {
       byId("live").textContent = text;
     },
   };
-  const follow = () => {
-    state = checked({ ...USUAL, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) }, scene.layers);
+  const follow = (/** @type {State} */ said) => {
+    const given = Object.fromEntries(Object.entries(said).filter(([, value]) => value !== undefined));
+    state = checked({ ...usual, ...given }, scene.layers);
     const chosen = VIEWS[state.view];
     const there = source.live || !chosen.live;
     const wanted = there ? chosen.controls : [];
     keepFocus(controls, () => controls.replaceChildren(...wanted.map((name) => CONTROLS[name](state, page))));
-    controls.hidden = wanted.length === 0;
+    options.hidden = wanted.length === 0;
     const shared = Object.entries(VIEWS).filter(([, { live }]) => source.live || !live);
-    tabs.replaceChildren(...shared.map(([name, { title }]) => tab(name, title, state)));
+    tabs.replaceChildren(...shared.map(([name, { title }]) => tab(name, title, state, usual)));
     lead.textContent = chosen.sentence;
     if (shown !== state.view) {
       view?.close?.();
@@ -136,9 +149,16 @@ export async function start(source, ramps) {
     }
     view?.show(state);
   };
-  addEventListener("hashchange", follow);
+  const read = (/** @type {string} */ hash) => follow(Object.fromEntries(new URLSearchParams(hash.slice(1))));
+  addEventListener("hashchange", () => read(location.hash));
+  main.addEventListener("click", (event) => {
+    const link = /** @type {Element} */ (event.target).closest("a[href^='#']");
+    if (!link || location.protocol !== "about:") return;
+    event.preventDefault(); // in the frame of a notebook it leads out of the frame
+    read(link.getAttribute("href") ?? "");
+  });
   addEventListener("resize", () => view?.show(state));
-  follow();
+  read(location.hash);
 }
 
 /** @type {(home: HTMLElement) => View} */
@@ -163,24 +183,23 @@ const CONTROLS = {
       (to) => go({ head: to }),
     ),
   quantity: ({ quantity }, { go }) =>
-    segmented("Quantity", { weight: "weight", contribution: "contribution" }, quantity, (to) => go({ quantity: to })),
+    segmented("Quantity", CHOICES.quantity, quantity, (to) => go({ quantity: to })),
   how: ({ how }, { go }) =>
-    segmented("Cells when zoomed out", { mean: "mean", max: "max" }, how, (to) => go({ how: to })),
+    segmented("Cells when zoomed out", CHOICES.how, how, (to) => go({ how: to })),
   colors: ({ colors }, { go }) =>
-    segmented("Colors", { cividis: "cividis", viridis: "viridis" }, colors, (to) => go({ colors: to })),
-  log: ({ log }, { go }) => segmented("Color scale", { 0: "linear", 1: "log" }, log, (to) => go({ log: to })),
+    segmented("Colors", CHOICES.colors, colors, (to) => go({ colors: to })),
+  log: ({ log }, { go }) => segmented("Color scale", CHOICES.log, log, (to) => go({ log: to })),
 };
 
-/** @param {string} name @param {string} title @param {State} state @returns {HTMLElement} */
-function tab(name, title, state) {
-  const link = element("a", { href: address({ ...state, view: name }) }, title);
+/** @param {string} name @param {string} title @param {State} state @param {State} usual @returns {HTMLElement} */
+function tab(name, title, state, usual) {
+  const link = element("a", { href: address({ ...state, view: name }, usual) }, title);
   if (name === state.view) link.setAttribute("aria-current", "page");
   return link;
 }
 
-/** @param {State} state @returns {string} `#view=…`, without default values */
-function address(state) {
-  const usual = /** @type {State} */ (USUAL);
+/** @param {State} state @param {State} usual @returns {string} `#view=…`, without default values */
+function address(state, usual) {
   const said = Object.entries(state).filter(
     ([name, value]) => value !== undefined && (name === "view" || value !== usual[name]),
   );
@@ -192,13 +211,14 @@ function address(state) {
  * @param {State} state @param {Layer[]} layers @returns {State}
  */
 function checked(state, layers) {
-  const within = (value, size) => String(clamp(Math.floor(Number(value)) || 0, 0, size - 1));
+  const within = (value, size) => String(placeIn(value, size));
   const layer = within(state.layer, layers.length);
   const { heads, rows, columns } = layers[Number(layer)];
   const places = Object.entries({ query: rows, key: columns }).filter(([name]) => name in state);
+  const choices = Object.entries({ ...CHOICES, view: VIEWS });
   return {
     ...state,
-    view: Object.hasOwn(VIEWS, state.view) ? state.view : USUAL.view,
+    ...Object.fromEntries(choices.map(([name, offered]) => [name, offeredOr(offered, state[name], USUAL[name])])),
     layer,
     head: within(state.head, heads),
     ...Object.fromEntries(places.map(([name, size]) => [name, within(state[name], size)])),

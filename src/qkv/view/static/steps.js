@@ -51,7 +51,15 @@ function stage({ name, symbol, equation, kind, labels = [], values, shape, scale
   const body =
     kind === "number"
       ? element("output.number", short(numbers[0]))
-      : strip({ values: numbers, rows, label, names, ramp: scale === "weight" ? ramp : undefined, name }).node;
+      : strip({
+          values: numbers,
+          rows,
+          label,
+          names: kind === "matrix" && labels.length === rows ? labels : names,
+          ramp: scale === "weight" ? ramp : undefined,
+          name,
+          scaled: true,
+        }).node;
   const told = [equation === symbol ? "" : element("p.formula", equation), note ? element("p.note", note) : ""];
   return element(
     "li.step",

@@ -1,6 +1,7 @@
 // Vectors, rows and small matrices as colored cells; hovering or arrow keys show the numbers.
 
-import { colorAt } from "./colors.js";
+import { colorAt, gradient, inkOn } from "./colors.js";
+import { hinted } from "./controls.js";
 import { element, token } from "./dom.js";
 import { clamp, short } from "./numbers.js";
 
@@ -15,23 +16,24 @@ const [ABOVE, BELOW] = [
  * @property {(number | null)[]} values row by row; null for none, as for masked keys
  * @property {number} [rows]
  * @property {(place: number) => string} [label] of a value
- * @property {string[]} [names] labels under the values, if they fit
+ * @property {string[]} [names] labels under the values, if they fit; of a matrix, beside its rows
  * @property {import("./colors.js").Color[]} [ramp] for weights; omitted for signed numbers
  * @property {number} [largest] end of the scale; the largest value by default
  * @property {string} name
  * @property {boolean} [bare] whether to omit numbers in cells
+ * @property {boolean} [scaled] whether to show the scale of the colors
  * @property {(place: number | null) => void} [pointed] called with the hovered value
  */
 
 /** @typedef {{ node: HTMLElement, point: (place: number | null) => void }} Strip */
 
 /** @param {Numbers} numbers @returns {Strip} */
-export function strip({ values, rows = 1, label, names, ramp, largest, name, bare, pointed }) {
+export function strip({ values, rows = 1, label, names, ramp, largest, name, bare, scaled, pointed }) {
   const columns = Math.max(1, values.length / rows);
   const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(value ?? 0)), 0);
-  const canvas = drawn(values, rows, columns, (value) =>
-    ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1)),
-  );
+  const color = (value) =>
+    ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1));
+  const canvas = drawn(values, rows, columns, color);
   const cursor = element("i.at");
   const written = rows === 1 && columns <= WRITTEN && !bare;
   const cells = element(
@@ -47,14 +49,18 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   cells.style.setProperty("--columns", String(columns));
   cells.style.setProperty("--rows", String(rows));
   if (written) {
-    const light = (value) => ramp && (value ?? 0) / (top || 1) < 0.45;
-    cells.append(
-      ...values.map((value) => element(light(value) ? "span.light" : ramp ? "span.dark" : "span", short(value))),
-    );
+    for (const value of values) {
+      const cell = element("span", short(value));
+      cell.style.color = inkOn(value === null ? [0, 0, 0, 0] : color(value));
+      cells.append(cell);
+    }
   }
   if (written && names) cells.append(...names.map((text) => token(text, "under")));
   const said = element("output.said");
-  const node = element(written ? "div.strip.written" : "div.strip", cells, said);
+  const beside = rows > 1 && names ? [element("div.rows", ...names.map((text) => token(text)))] : [];
+  const table = element("div.table", ...beside, written ? hinted(element("div.wide", cells)) : cells);
+  const node = element(written ? "div.strip.written" : "div.strip", table, scaled ? scaleOf(ramp, top) : "", said);
+  if (beside.length > 0) node.classList.add("named");
   /** @type {number | null} */
   let current = null;
   const point = (place) => {
@@ -96,6 +102,17 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   });
   point(null);
   return { node, point };
+}
+
+/** @param {import("./colors.js").Color[] | undefined} ramp @param {number} top end of the scale @returns {HTMLElement} */
+function scaleOf(ramp, top) {
+  const bar = element("span.ramp");
+  const steps = Array.from({ length: 9 }, (_, at) => {
+    const [red, green, blue, alpha] = signed(at / 4 - 1);
+    return `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
+  });
+  bar.style.background = ramp ? gradient(ramp) : `linear-gradient(90deg, ${steps.join(", ")})`;
+  return element("div.legend.small", short(ramp ? 0 : -top), bar, short(top));
 }
 
 /** @param {number} part −1 to 1 @returns {number[]} red, green, blue, alpha */

@@ -43,6 +43,7 @@ export function whatif(home, page) {
       page.source.json(path("steps", { layer, head, query })),
     ]);
     const fill = ([mechanisms, { stages }]) => {
+      for (const side of /** @type {const} */ (["before", "after"])) changes[side] = offered(changes[side], mechanisms);
       vector = stages.find(({ symbol }) => symbol === "q")?.values ?? [];
       build(mechanisms, state);
       ask(state);
@@ -86,6 +87,11 @@ export function whatif(home, page) {
       reset,
     );
   };
+  /** @param {string} told why the change was refused; the last comparison stays */
+  const refused = (told) => {
+    result.querySelector(".trouble")?.remove();
+    result.prepend(element("p.trouble", { role: "alert" }, told));
+  };
   const ask = ({ layer, head, query = "0" }) => {
     const where = { layer: Number(layer), head: Number(head), query: Number(query) };
     const one = (to) => page.source.post("api/whatif", { ...where, ...to });
@@ -93,25 +99,38 @@ export function whatif(home, page) {
       Object.keys(changes.before).length === 0 ? [one(changes.after)] : [one(changes.after), one(changes.before)];
     const fill = (/** @type {any[]} */ [after, before]) => {
       const failed = after.error ?? before?.error;
-      if (failed) return result.replaceChildren(element("p.trouble", { role: "alert" }, failed));
+      if (failed) return refused(failed);
       const tokens = page.sequences[page.layers[Number(layer)].keys];
       result.replaceChildren(
         compared({ after, before, label: (place) => nameOf(tokens, place), ramp: page.ramp({ colors: "cividis" }) }),
       );
     };
-    answering(Promise.all(wanted), fill);
+    const refuse = (/** @type {Error} */ error) => [{ error: error.message }];
+    answering(Promise.all(wanted).catch(refuse), fill);
   };
   return { show, close: () => clearTimeout(timer) };
 }
 
-/** @param {string | undefined} text @returns {Change} */
+/** @param {string | undefined} text what the URL says, by whomever @returns {Change} what of it is a change */
 function parsed(text) {
+  let found;
   try {
-    const found = JSON.parse(text ?? "{}");
-    return typeof found === "object" && found !== null ? found : {};
+    found = JSON.parse(text ?? "{}") ?? {};
   } catch {
     return {};
   }
+  const isChoice = (/** @type {any} */ choice) =>
+    typeof choice?.name === "string" && Object.values(choice.parameters ?? {}).every(Number.isFinite);
+  const isVector = (/** @type {any} */ vector) => Array.isArray(vector) && vector.every(Number.isFinite);
+  const tests = { score: isChoice, normalizer: isChoice, mask: isChoice, temperature: Number.isFinite, vector: isVector };
+  const own = Object.entries(tests).filter(([name, test]) => Object.hasOwn(found, name) && test(found[name]));
+  return Object.fromEntries(own.map(([name]) => [name, found[name]]));
+}
+
+/** @param {Change} change @param {Kinds} kinds @returns {Change} without choices that there are not */
+function offered(change, kinds) {
+  const known = ([part, choice]) => !(part in PARTS) || kinds[PARTS[part]].some(({ name }) => name === choice.name);
+  return Object.fromEntries(Object.entries(change).filter(known));
 }
 
 /**

@@ -1,0 +1,163 @@
+"""The wait for a first result in a fresh process, as a multiple of the time that `import torch` takes in it.
+
+Each figure is what a process takes after `import torch` until the first result is there: the import of qkv, planning,
+compiling or loading kernels, and the call. Cases:
+
+    toy          a first look: 2 × 4 heads, 16 × 16, width 32; no machine code on disk
+    full cache   2 × 4 heads, 256 × 256, width 64; an earlier process stored the machine code
+    empty cache  the same, with nothing stored
+
+    python -m benchmarks.first_calls                                every mechanism
+    python -m benchmarks.first_calls --only Additive --case toy     some; others keep what was measured
+
+Rows take turns, so that changes of the machine's speed affect all of them; a figure is the median over rounds. Results
+go to benchmarks/results/first_calls.json, by processor.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results" / "first_calls.json"
+MECHANISMS = {
+    "Dot": "Dot()",
+    "ScaledDot": "ScaledDot()",
+    "Softcap": "ScaledDot(softcap=5.0)",
+    "Cosine": "Cosine()",
+    "Bilinear": "Bilinear(matrix)",
+    "Additive": "Additive(vector, matrix, matrix)",
+    "Concat": "Concat(vector, vector)",
+    "SquaredDistance": "SquaredDistance(8.0)",
+    "Gaussian": "Gaussian(8.0)",
+    "Boxcar": "Boxcar(8.0)",
+    "Epanechnikov": "Epanechnikov(8.0)",
+    "Uniform": "Uniform()",
+    "lengths": "ScaledDot(), mask=masks.lengths(torch.tensor([16, 11]))",
+    "causal": "ScaledDot(), mask=masks.causal()",
+    "alibi": "ScaledDot(), bias=qkv.biases.alibi(0.1)",
+    "dropout": "ScaledDot(), dropout=0.1",
+    "Sink": "ScaledDot(), normalizer=Softmax(sink)",
+    "Mean": "ScaledDot(), normalizer=Mean()",
+    "Hard": "ScaledDot(), normalizer=Hard()",
+    "Identity": "ScaledDot(), normalizer=Identity()",
+    "Sigmoid": "ScaledDot(), normalizer=Sigmoid()",
+    "Sparsemax": "ScaledDot(), normalizer=Sparsemax()",
+    "Entmax": "ScaledDot(), normalizer=Entmax()",
+}
+"""What to call, by name: arguments of `qkv.attention` from `score=` on."""
+DIRECTIONS = ("forward", "with backward")
+SIZES = {"toy": (16, 32), "full cache": (256, 64), "empty cache": (256, 64)}
+
+PROGRAM = """
+import sys, time
+started = time.perf_counter()
+import torch
+imported = time.perf_counter()
+import qkv
+from qkv import masks
+from qkv.scores import *
+from qkv.normalizers import *
+length, width, gradient = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "with backward"
+query, key, value = (torch.randn(2, 4, length, width, requires_grad=gradient) for _ in range(3))
+vector, matrix, sink = (torch.randn(*shape, requires_grad=gradient) for shape in ((width,), (width, width), (4,)))
+output = qkv.attention(query, key, value, score={arguments})
+if gradient:
+    output.sum().backward()
+print(imported - started, time.perf_counter() - imported)
+"""
+
+
+class Row(NamedTuple):
+    """One figure of the table."""
+
+    mechanism: str
+    direction: str
+    case: str
+
+    def __str__(self) -> str:
+        return f"{self.mechanism}, {self.direction}, {self.case}"
+
+
+def first_call(row: Row, cache: Path) -> float:
+    """Return how long a first result takes in a fresh process, as a multiple of importing PyTorch.
+
+    Args:
+        row: what to call.
+        cache: the folder of machine code; for `full cache`, one that an earlier call has filled.
+    """
+    program = PROGRAM.replace("{arguments}", MECHANISMS[row.mechanism])
+    arguments = [str(size) for size in SIZES[row.case]]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments, row.direction],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{row}: {done.stderr[-2000:]}")
+    imported, waited = map(float, done.stdout.split())
+    return waited / imported
+
+
+def measure(rows: list[Row], rounds: int) -> Iterator[tuple[Row, list[float]]]:
+    """Yield each row with what was measured so far, round by round."""
+    figures: dict[Row, list[float]] = {row: [] for row in rows}
+    with tempfile.TemporaryDirectory() as filled:
+        for row in rows:
+            if row.case == "full cache":
+                first_call(row, Path(filled))
+        for _ in range(rounds):
+            for row in rows:
+                with tempfile.TemporaryDirectory() as empty:
+                    cache = Path(filled if row.case == "full cache" else empty)
+                    figures[row].append(first_call(row, cache))
+                yield row, figures[row]
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return what was measured as a Markdown table: mechanism and direction down, cases across."""
+    lines = [f"| mechanism | {' | '.join(SIZES)} |", f"|---|{'---|' * len(SIZES)}"]
+    for name in MECHANISMS:
+        for direction in DIRECTIONS:
+            found = [results.get(str(Row(name, direction, case))) for case in SIZES]
+            if any(found):
+                cells = ["" if each is None else f"{each['times import torch']:.2f}" for each in found]
+                lines.append(f"| {name}, {direction} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, write JSON, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(MECHANISMS), default=list(MECHANISMS), metavar="MECHANISM")
+    parser.add_argument("--case", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    from benchmarks.fit import name_of_this
+
+    kept: dict[str, Any] = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
+    results = kept.setdefault(name_of_this(), {})
+    rows = [Row(name, direction, case) for case in given.case for name in given.only for direction in given.direction]
+    for row, figures in measure(rows, given.rounds):
+        results[str(row)] = {
+            "times import torch": round(statistics.median(figures), 2),
+            "rounds": [round(each, 2) for each in figures],
+        }
+        print(f"{time.strftime('%H:%M:%S')} {row}: {figures[-1]:.2f} × import torch", file=sys.stderr, flush=True)
+        given.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Run any example by its name, from any folder: python PATH/examples/run.py 01_regression --out pictures.
+
+Figures go to the folder after `--out`, `pictures` by default.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def found() -> dict[str, Path]:
+    """Return the examples by name, except the files that they share."""
+    scripts = sorted(HERE.glob("*/*.py"))
+    return {path.stem: path for path in scripts if path.stem not in ("drawing", "__init__")}
+
+
+def main(names: list[str]) -> None:
+    """Run the example that is named first; the others are its arguments."""
+    examples = found()
+    if not names or names[0] not in examples:
+        print(f"Give the name of an example: {', '.join(examples)}.", file=sys.stderr)
+        raise SystemExit(2)
+    path = examples[names[0]]
+    sys.path[:0] = [str(HERE.parent), str(path.parent)]
+    sys.argv = [str(path), *names[1:]]
+    runpy.run_path(str(path), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""What arguments of other libraries are called here."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import ParamSpec, TypeVar
+
+from qkv.errors import ArgumentError, error_message, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CAUSAL = "Pass mask=qkv.masks.causal()."
+_MASK = "Pass a bool tensor as mask= (True: may attend), a float tensor as bias=."
+_SCALE = "Pass score=qkv.scores.ScaledDot(scale=...)."
+_FLEX = "qkv.flex_attention takes it."
+_HEADS = "Heads are a dimension of the tensors: (B, H, N, D)."
+ATTENTION: Mapping[str, str] = MappingProxyType(
+    {
+        "is_causal": _CAUSAL,
+        "causal": _CAUSAL,
+        "attn_mask": _MASK,
+        "attention_mask": _MASK,
+        "attn_bias": "Pass bias=.",
+        "key_padding_mask": "Pass mask=qkv.masks.lengths(...), or mask=~key_padding_mask[:, None, None, :].",
+        "scale": _SCALE,
+        "scaling": _SCALE,
+        "softmax_scale": _SCALE,
+        "softcap": "Pass score=qkv.scores.ScaledDot(softcap=...).",
+        "alibi_slopes": "Pass bias=qkv.biases.alibi(slopes).",
+        "window_size": "Pass mask=qkv.masks.window(left, right).",
+        "sliding_window": "Pass mask=qkv.masks.window(left, right).",
+        "s_aux": "Pass normalizer=qkv.normalizers.Softmax(sink=...).",
+        "dropout_p": "Pass dropout=.",
+        "need_weights": "Call qkv.attention_with_weights.",
+        "return_lse": "Call qkv.attention_with_state.",
+        "score_mod": _FLEX,
+        "block_mask": _FLEX,
+        "embed_dim": "The width is that of the tensors; qkv.nn.MultiHeadAttention has projections.",
+        "num_heads": _HEADS,
+        "n_heads": _HEADS,
+    }
+)
+"""Arguments of other attention functions, and what to pass to `qkv.attention`."""
+LAYER: Mapping[str, str] = MappingProxyType(
+    {
+        "embed_dim": "Pass width=.",
+        "num_heads": "Pass heads=.",
+        "kdim": "Pass key_width=.",
+        "vdim": "Pass value_width=.",
+        "batch_first": "The batch comes first; qkv.nn.TorchMultiheadAttention takes both orders.",
+        "add_bias_kv": "A learned sink is normalizer=qkv.nn.SinkSoftmax(heads).",
+        "add_zero_attn": "A key with score 0 and value 0 is normalizer=qkv.normalizers.Softmax(sink=0.0).",
+        "num_key_value_heads": "Pass key_heads=.",
+    }
+)
+"""Arguments of other multi-head attention layers, and what to pass to `qkv.nn.MultiHeadAttention`."""
+
+
+def unknown_argument(given: Iterable[str], valid: Iterable[str], others: Mapping[str, str]) -> ArgumentError | None:
+    """Return the error for the first unknown argument, or None if all are known.
+
+    Args:
+        given: the names that were given.
+        valid: the names that the function has.
+        others: for names that other libraries use, one sentence that says what to do.
+
+    Example:
+        >>> print(unknown_argument(["mask", "is_causal"], ["mask", "bias"], ATTENTION))
+        is_causal: expected an argument of this function; got 'is_causal'. Pass mask=qkv.masks.causal().
+    """
+    names = list(valid)
+    name = next((name for name in given if name not in names), None)
+    if name is None:
+        return None
+    hint = others.get(name) or nearest(name, names)
+    return ArgumentError(error_message(name, "an argument of this function", repr(name), hint))
+
+
+def explain_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that an unknown argument raises an error that says what it is called here.
+
+    Args:
+        others: as for `unknown_argument`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        valid = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            error = unknown_argument(kwargs, valid, others)
+            if error is not None:
+                raise error
+            return function(*args, **kwargs)
+
+        return run
+
+    return decorate

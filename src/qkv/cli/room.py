@@ -1,0 +1,38 @@
+"""What a command says when memory runs out."""
+
+import os
+import sys
+
+from qkv.errors import error_message, out_of_memory_text
+
+BAD_INPUT = 2
+"""The exit code of a command that refuses its input, or finds no room for it."""
+_LESS = (
+    "Process less at once: fewer tokens per batch ([training] tokens in --config), a smaller model, a smaller --beam, "
+    "shorter texts; `qkv explain` shows how much memory attention takes."
+)
+_NAME, _EXPECTED = "memory", "room for this"
+_PLAIN = f"qkv: {error_message(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()
+
+
+def tell_if_out_of_memory(error: BaseException) -> bool:
+    """Write one message to standard error if an error says that memory ran out.
+
+    Args:
+        error: the exception.
+
+    Returns:
+        Whether it does.
+
+    Example:
+        >>> tell_if_out_of_memory(ValueError("size"))
+        False
+    """
+    try:
+        said = out_of_memory_text(error)
+        if said is None:
+            return False
+        print(f"qkv: {error_message(_NAME, _EXPECTED, said, _LESS)}", file=sys.stderr)  # noqa: T201
+    except MemoryError:  # not even for the message
+        os.write(2, _PLAIN)
+    return True

@@ -1,0 +1,115 @@
+"""Functions that only compiled functions call, and functions that do nothing but call one of those.
+
+`numba.njit` would write two wrappers for each, for calls from Python and from C, then machine code for all three, and
+would optimize every function again in each of its callers. That took more than half of the time.
+"""
+
+# mypy: ignore-errors
+# Numba's compiler has no types.
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core import dispatcher, types
+from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
+from numba.core.registry import CPUDispatcher, cpu_target
+
+
+class _Library(CPUCodeLibrary):
+    """LLVM code that is optimized for other libraries to link, and never becomes machine code on its own."""
+
+    def _finalize_final_module(self):
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _Shell(JITCodeLibrary):
+    """A small function and the libraries that it calls, which have been optimized: only the function still is."""
+
+    def _optimize_functions(self, ll_module):
+        super()._optimize_functions(ll_module)
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(ll_module, builder)
+
+    def _optimize_final_module(self):
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()  # functions that their callers have inlined
+        passes.run(self._final_module, self._codegen._pass_builder())
+
+
+class _Target:
+    """Numba's target for this processor, except for what happens to a function's LLVM code.
+
+    Args:
+        library: the class of that code.
+    """
+
+    options = cpu_target.options
+
+    def __init__(self, library):
+        """Start no compiler yet."""
+        self._library = library
+
+    @property
+    def typing_context(self):
+        return cpu_target.typing_context
+
+    @cached_property
+    def target_context(self):
+        kind = type("Codegen", (JITCPUCodegen,), {"_library_class": self._library})
+        return cpu_target.target_context.subtarget(_internal_codegen=kind(f"qkv.{self._library.__name__}"))
+
+
+class _Compiler(dispatcher._FunctionCompiler):
+    def _customize_flags(self, flags):
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        return flags
+
+
+class Part(CPUDispatcher):
+    """A function that only compiled functions call.
+
+    Args:
+        py_func: plain Python that Numba understands.
+        targetoptions: those of `numba.njit`.
+    """
+
+    targetdescr = _Target(_Library)
+
+    def __init__(self, py_func: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
+        """Compile nothing yet."""
+        super().__init__(py_func, targetoptions={"nopython": True, **targetoptions})
+        self._compiler = _Compiler(
+            py_func, self.targetdescr, self.targetoptions, self.locals, self._compiler.pipeline_class
+        )
+
+    def __call__(self, *_):
+        """Refuse: without a wrapper there is nothing that Python can call."""
+        raise TypeError(f"{self.__name__} is for compiled functions; call {self.__name__}.py_func from Python.")
+
+    def get_call_template(self, args, kws):
+        """Compile one variant for constants and for variables; Numba would write one more for each constant."""
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return super().get_call_template([types.unliteral(kind) for kind in args], plain)
+
+    def add_overload(self, cres):
+        """Remember a compiled function under a key of its own: Numba's is the entry point, which this one lacks."""
+        key = object()
+        self.targetctx.insert_user_function(key, cres.fndesc, [cres.library])
+        self.overloads[tuple(cres.signature.args)] = cres._replace(entry_point=key)
+
+
+class Shell(CPUDispatcher):
+    """A function that Python calls and that does nothing but call a `Part`.
+
+    Args:
+        py_func, targetoptions: as for `Part`.
+    """
+
+    targetdescr = _Target(_Shell)
+
+    def __init__(self, py_func: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
+        """Compile nothing yet."""
+        super().__init__(py_func, targetoptions={"nopython": True, **targetoptions})

@@ -1,0 +1,215 @@
+"""The tokenizer of a published model, in the form of the library `tokenizers`, with the model's marks."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import tokenizers
+from tokenizers import decoders
+
+from qkv.data.segments import byte_alphabet
+from qkv.data.sentencepieces import parse_sentencepieces
+from qkv.errors import DataError, error_message
+
+FORMAT = "qkv published tokenizer 1"
+_NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
+_NONE = -1
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """A tokenizer, and the special tokens of the model that it belongs to.
+
+    Args:
+        source: the tokenizer as JSON.
+        target: that of the other language as JSON; "" for the same.
+        numbers: the ids of pieces where the tokenizers have others of their own; empty for theirs.
+        files: the files that it was made from, in base64, where they are not the source itself.
+        pad, bos, eos, unk: special tokens; −1 for none. `bos` is the one that a decoder begins with.
+        others: further end tokens.
+        marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
+
+    Raises:
+        DataError: a text is no tokenizer.
+    """
+
+    source: str
+    target: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict, repr=False)
+    pad: int = _NONE
+    bos: int = _NONE
+    eos: int = _NONE
+    unk: int = _NONE
+    others: Sequence[int] = ()
+    marks: bool = True
+
+    def __post_init__(self) -> None:
+        ours = _library(self.source)
+        object.__setattr__(self, "_source", ours)
+        object.__setattr__(self, "_target", _library(self.target) if self.target else ours)
+        object.__setattr__(self, "_pieces", {number: piece for piece, number in self.numbers.items()})
+        object.__setattr__(self, "_bytes", byte_alphabet() if isinstance(ours.decoder, decoders.ByteLevel) else {})
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        numbers = self.numbers or self._library(target=False).get_vocab(with_added_tokens=True)
+        return 1 + max(numbers.values(), default=0)
+
+    @property
+    def mask(self) -> int | None:
+        """The id of the mask of a masked language model; None if there is none."""
+        numbers = self._library(target=False).get_vocab(with_added_tokens=True)
+        return next((numbers[name] for name in ("[MASK]", "<mask>") if name in numbers), None)
+
+    def encode(self, text: str, *, target: bool) -> list[int]:
+        """Encode a text; a target has no special tokens."""
+        library = self._library(target=target)
+        if not self.numbers:
+            return list(library.encode(text, add_special_tokens=self.marks and not target).ids)
+        ids = [self.numbers.get(piece, self.unk) for piece in library.encode(text, add_special_tokens=False).tokens]
+        return [*ids, self.eos] if self.marks and not target else ids
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Encode words as a text with spaces between them.
+
+        Args:
+            words: each of at least one character that the tokenizer keeps.
+
+        Returns:
+            The ids, and the index of each word's first token.
+
+        Raises:
+            DataError: a word has no token of its own.
+        """
+        found = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
+        begins, place = [], 0
+        for word in words:
+            tokens = (found.char_to_token(at) for at in range(place, place + len(word)))
+            first = next((token for token in tokens if token is not None), None)
+            if first is None:
+                hint = "Remove it: this model's tokenizer leaves it out."
+                raise DataError(error_message("words", "words of at least one token", ascii(word)[:80], hint))
+            begins.append(first)
+            place += len(word) + 1
+        return list(found.ids), begins
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode ids; special tokens are left out."""
+        library = self._library(target=True)
+        if not self.numbers:
+            return str(library.decode(list(ids), skip_special_tokens=True))
+        left_out = (self.pad, self.bos, self.eos)
+        pieces = [self._pieces_by_number().get(number, "") for number in ids if number not in left_out]
+        return "".join(pieces).replace("▁", " ").strip()
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return a readable name for each id, with spaces shown as "▁"."""
+        return [self._piece(number) for number in ids]
+
+    def original(self) -> dict[str, bytes]:
+        """Return the files that it was made from: two SentencePiece models, and their vocabulary."""
+        numbers = json.dumps(dict(self.numbers), ensure_ascii=False, indent=2) + "\n"
+        return {**{name: b64decode(text) for name, text in self.files.items()}, "vocab.json": numbers.encode()}
+
+    def to_json(self) -> str:
+        """Serialize it as JSON; the same tokenizer always gives the same JSON."""
+        values = {name: getattr(self, name) for name in _NAMES if name != "format"}
+        return (
+            json.dumps(
+                {
+                    "format": FORMAT,
+                    **values,
+                    "numbers": dict(self.numbers),
+                    "files": dict(self.files),
+                    "others": list(self.others),
+                },
+                ensure_ascii=False,
+            )
+            + "\n"
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Published":
+        """Parse the output of `to_json`.
+
+        Raises:
+            DataError: `to_json` could not have written it.
+        """
+        try:
+            document: dict[str, Any] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DataError(error_message("tokenizer", "JSON", str(error)[:200], _AGAIN)) from error
+        values = {name: document[name] for name in _NAMES if name != "format" and name in document}
+        kinds = {"source": str, "target": str, "numbers": dict, "files": dict, "others": list, "marks": bool}
+        wrong = [name for name, item in values.items() if not isinstance(item, kinds.get(name, int))]
+        if wrong or set(document) != set(_NAMES):
+            got = f"a wrong {wrong[0]}" if wrong else "other fields"
+            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN))
+        return cls(**values)
+
+    def _library(self, *, target: bool) -> tokenizers.Tokenizer:
+        found: tokenizers.Tokenizer = self.__dict__["_target" if target else "_source"]
+        return found
+
+    def _pieces_by_number(self) -> dict[int, str]:
+        found: dict[int, str] = self.__dict__["_pieces"]
+        return found
+
+    def _piece(self, number: int) -> str:
+        if self.numbers:
+            return self._pieces_by_number().get(number, f"<{number}>")
+        piece = self._library(target=False).id_to_token(number)
+        if piece is None:
+            return f"<{number}>"
+        letters: dict[str, int] = self.__dict__["_bytes"]
+        if not letters or not set(piece) <= letters.keys():
+            return str(piece)
+        body = bytes(letters[letter] for letter in piece)
+        try:
+            return body.decode().replace(" ", "▁")
+        except UnicodeDecodeError:
+            return "".join(chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in body)
+
+
+def of_sentencepieces(
+    source: bytes,
+    target: bytes,
+    numbers: Mapping[str, int],
+    *,
+    pad: int,
+    bos: int,
+    eos: int,
+    unk: int,
+    others: Sequence[int] = (),
+) -> Published:
+    """Build the tokenizer of Marian's models: two SentencePiece models, and one vocabulary.
+
+    Args:
+        source, target: the bytes of source.spm and target.spm.
+        numbers: the vocabulary.
+        pad, bos, eos, unk, others: special tokens, as for `Published`.
+
+    Raises:
+        DataError: a file is not a SentencePiece model.
+    """
+    ours, theirs = (
+        parse_sentencepieces(data, name).tokenizer().to_str()
+        for data, name in ((source, "source.spm"), (target, "target.spm"))
+    )
+    files = {name: b64encode(data).decode() for name, data in (("source.spm", source), ("target.spm", target))}
+    return Published(ours, theirs, numbers, files, pad, bos, eos, unk, others)
+
+
+_AGAIN = "Copy the folder again from its source."
+
+
+def _library(text: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain exceptions
+        raise DataError(error_message("tokenizer.json", "a tokenizer", str(error)[:200], _AGAIN)) from error

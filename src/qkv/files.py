@@ -1,0 +1,160 @@
+"""The one way in which qkv opens a file that a user names or a folder holds: regular files only, never beyond a size.
+
+Opening never waits (for the writer of a named pipe, for a device), and what was opened is checked, not what had the
+name a moment before. Links are followed where the user gave the path, never where a folder holds it.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, error_message, out_of_memory_text
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_handle(path: str | Path, *, links: bool, folder: int | None = None) -> int:
+    """Open a regular file for reading, without waiting.
+
+    Args:
+        path: the file; with `folder` its plain name in it.
+        links: whether the last part of the path may be a symbolic link.
+        folder: handle of an open folder, to which the path is relative.
+
+    Returns:
+        Its handle, which the caller closes.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file: `strerror` says what it is.
+
+    Example:
+        >>> open_handle("/dev/zero", links=True)
+        Traceback (most recent call last):
+        OSError: [Errno 22] a device, not a regular file: save it as one: '/dev/zero'
+    """
+    follow = 0 if links else os.O_NOFOLLOW
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow, dir_fd=folder)
+    try:
+        _expect_regular(handle, path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def open_file(path: str | Path, *, links: bool = True) -> BinaryIO:
+    """Open a regular file as a stream of bytes.
+
+    Args:
+        path: the file.
+        links: whether the last part of the path may be a symbolic link; no for a file that a folder holds.
+
+    Returns:
+        The stream, which the caller closes.
+
+    Raises:
+        OSError: as for `open_handle`.
+    """
+    return os.fdopen(open_handle(path, links=links), "rb")
+
+
+def absolute(path: str | Path) -> Path:
+    """Make a path absolute.
+
+    Args:
+        path: any path.
+
+    Returns:
+        The same place, whatever the working folder becomes.
+
+    Raises:
+        ConfigError: the path is relative, and the working folder was removed.
+
+    Example:
+        >>> absolute("/tmp/../run")
+        PosixPath('/run')
+    """
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError:
+        hint = "Change to another folder (cd), or give an absolute path."
+        got = "a removed working folder"
+        raise ConfigError(error_message(str(path), "a path in a folder that exists", got, hint)) from None
+
+
+def read_file(path: str | Path, limit: int, *, links: bool = True) -> bytes:
+    """Read a whole file of at most a given size.
+
+    Args:
+        path: the file.
+        limit: maximum size in bytes; it also holds for a file that grows meanwhile.
+        links: as for `open_file`.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        OSError: as for `open_handle`, or it is larger.
+
+    Example:
+        >>> read_file("/proc/self/cmdline", 1)
+        Traceback (most recent call last):
+        OSError: [Errno 75] more than 1 bytes: '/proc/self/cmdline'
+    """
+    with open_file(path, links=links) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        # Never more at once than the file claims to hold: a limit of gibibytes allocates nothing.
+        data = b"" if size > limit else stream.read(min(limit, size) + 1)
+        while size <= limit and len(data) <= limit and (more := stream.read(min(1 << 20, limit - len(data) + 1))):
+            data += more
+    if size > limit or len(data) > limit:
+        raise OSError(errno.EOVERFLOW, f"more than {limit:,} bytes", str(path))
+    return data
+
+
+FREE = "Free some memory, or take a machine with more."
+"""A hint for `room_for`."""
+
+
+@contextmanager
+def room_for(path: str | Path, hint: str) -> Iterator[None]:
+    """Turn an exhausted memory into an error that names the file.
+
+    Args:
+        path: what is being read.
+        hint: how to need less.
+
+    Raises:
+        OutOfMemoryError: for every out-of-memory error raised inside.
+
+    Example:
+        >>> with room_for("text.de", "Split the file."):
+        ...     raise MemoryError
+        Traceback (most recent call last):
+        qkv.errors.OutOfMemoryError: text.de: expected enough memory for it; got none left. Split the file.
+    """
+    try:
+        yield
+    except MEMORY_ERRORS as error:
+        got = out_of_memory_text(error)
+        if got is None or isinstance(error, OutOfMemoryError):
+            raise
+        raise OutOfMemoryError(error_message(str(path), "enough memory for it", got, hint)) from error
+
+
+def _expect_regular(handle: int, path: str | Path) -> None:
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        what = _KINDS.get(kind, "something else")
+        raise OSError(errno.EINVAL, f"{what}, not a regular file: save it as one", str(path))

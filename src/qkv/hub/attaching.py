@@ -1,0 +1,234 @@
+"""Running models of `transformers` on qkv's engine."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType, MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from qkv.decode.hypothesis import Hypothesis
+from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message
+from qkv.hub.interface import CALLED, attend, seam_of
+from qkv.hub.mask_functions import make_mask
+from qkv.nn.decoding.cache import Rows
+
+NAME = "qkv"
+"""The name of the implementation: `model.config._attn_implementation`."""
+ROWS = "qkv_rows"
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+_BASES = ("torch.nn.modules.module", "transformers.modeling_utils")
+_QUERY, _KEY = (
+    re.compile(rf"(^|_)({names})(_|$|\d)", re.IGNORECASE) for names in ("q|query|queries|wq|qs", "k|key|keys|wk|ks")
+)
+_TOGETHER = re.compile(r"(^|_)(w?qkv|c_attn|query_key_value|query_key)", re.IGNORECASE)
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
+    """Let a model of `transformers` compute its attention with qkv, so that it can be recorded and inspected.
+
+    Nothing runs. Results agree with the model's own within rounding; weights are never stored as a matrix: with
+    `output_attentions=True` the model returns lazy maps. `model.set_attn_implementation("sdpa")` undoes it.
+
+    Args:
+        model: a model that uses the `AttentionInterface` of `transformers`.
+        ignore: paths or class names of modules that keep an attention of their own, which cannot be recorded.
+
+    Returns:
+        The same model.
+
+    Raises:
+        AttachError: no module of the model uses the interface; the first forward pass raises it too, for modules that
+            have query and key projections but compute attention themselves.
+        UnsupportedError: the model is not one of `transformers`, or the installed version is too old.
+
+    Example:
+        >>> import qkv, torch
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=2, n_head=2)
+        >>> model = qkv.hub.attach(GPT2LMHeadModel(config).eval())
+        >>> with qkv.record(model) as trace:
+        ...     output = model(torch.arange(5)[None])
+        >>> trace.layers, trace.weights("transformer.h.1.attn").shape
+        (['transformer.h.0.attn', 'transformer.h.1.attn'], torch.Size([1, 2, 5, 5]))
+    """
+    _register(model)
+    inside = [module for _, module in _attending(model)]
+    if not inside:
+        raise _refused(model, [name for name, _ in _with_projections(model)])
+    for module in inside:
+        seam_of(module)
+    for name, module in _with_projections(model):
+        if name not in ignore and type(module).__name__ not in ignore:
+            _verify(model, module)
+    model.set_attn_implementation(NAME)  # type: ignore[operator]
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation_internal"):
+            config._attn_implementation_internal = NAME  # type: ignore[union-attr]
+        if hasattr(module, "_expand_inputs_for_generation"):
+            _follow_rows(module)
+    return model
+
+
+def _register(model: nn.Module) -> None:
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    except ImportError as error:
+        hint = "Install it: pip install 'qkv[hub]'."
+        raise UnsupportedError(error_message("attach", "transformers 5.6 or newer", str(error), hint)) from error
+    if not isinstance(model, PreTrainedModel):
+        hint = "Models of qkv and PyTorch are recorded as they are: qkv.record(model)."
+        got = type(model).__name__
+        raise UnsupportedError(error_message("attach(model)", "a model of transformers", got, hint))
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, make_mask)
+
+
+def _attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Return the modules whose code calls the interface."""
+    return ((name, module) for name, module in model.named_modules() if _calls_interface(type(module)))
+
+
+def _calls_interface(cls: type) -> bool:
+    own = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
+    return any(_INTERFACE in names for each in own for function in each for names in _names_in(function))
+
+
+def _names_in(function: object) -> Iterator[tuple[str, ...]]:
+    """Return the global names that a function reads, beneath its decorators."""
+    while isinstance(function, Callable) and hasattr(function, "__wrapped__"):  # type: ignore[arg-type]
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    pending = [code] if isinstance(code, CodeType) else []
+    while pending:
+        code = pending.pop()
+        yield code.co_names
+        pending += [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
+def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Return the modules with projections of queries and keys of their own."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            continue  # recorded as it is
+        parts = {**dict(module.named_parameters(recurse=False)), **dict(module.named_children())}
+        names = [part for part, own in parts.items() if _is_matrix(own)]
+        separate = any(map(_QUERY.search, names)) and any(map(_KEY.search, names))
+        if separate or any(map(_TOGETHER.search, names)):
+            yield name, module
+
+
+def _is_matrix(part: nn.Module | nn.Parameter) -> bool:
+    weight = part if isinstance(part, nn.Parameter) else getattr(part, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim >= 2 and not isinstance(part, nn.Embedding)
+
+
+def _verify(model: nn.Module, module: nn.Module) -> None:
+    """Check on the first pass of a module that its attention comes through the interface."""
+    names = tuple(name for name, other in model.named_modules() if type(other) is type(module))
+    module.register_forward_pre_hook(_begin)
+    module.register_forward_hook(partial(_end, names))
+
+
+def _begin(module: nn.Module, inputs: object) -> None:
+    CALLED.difference_update(module.modules())
+
+
+def _end(names: tuple[str, ...], module: nn.Module, inputs: object, output: object) -> None:
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for key, hook in list(hooks.items()):
+            if hook is _begin or (isinstance(hook, partial) and hook.func is _end):
+                del hooks[key]
+    if CALLED.isdisjoint(module.modules()):
+        raise _refused(module, names)
+
+
+def _refused(module: nn.Module, names: Sequence[str]) -> AttachError:
+    kind = type(module).__name__
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    hint = (
+        "It computes attention itself, whatever attn_implementation says; attach(model, ignore=[...]) leaves modules "
+        "with these names or of these classes as they are, if others can be attached."
+    )
+    got = f"{kind}, which does not use it: {shown}" if names else f"{kind}, which does not use it"
+    return AttachError(error_message("attach(model)", "attention through transformers' AttentionInterface", got, hint))
+
+
+def _follow_rows(model: nn.Module) -> None:
+    """Let a recorder know where the rows of a batch come from as `generate` expands and reorders them."""
+    if ROWS in model._modules:
+        return
+    model.add_module(ROWS, Rows())
+    model.generate = MethodType(_generate, model)  # type: ignore[assignment]
+    model._prepare_model_inputs = MethodType(_prepare_model_inputs, model)  # type: ignore[assignment]
+    model._expand_inputs_for_generation = MethodType(_expand_inputs, model)  # type: ignore[assignment]
+    model._reorder_cache = MethodType(_reorder_cache, model)  # type: ignore[assignment]
+
+
+def _own(model: nn.Module, name: str) -> Callable[..., Any]:
+    """Return a method of the model's class, bound to it."""
+    return inspect.getattr_static(type(model), name).__get__(model, type(model))  # type: ignore[no-any-return]
+
+
+def _generate(model: Any, *given: Any, **options: Any) -> Any:
+    """Note the end of a generation."""
+    try:
+        return _own(model, "generate")(*given, **options)
+    finally:
+        model._modules[ROWS](torch.empty(0, dtype=torch.int64), start=True)
+
+
+def _prepare_model_inputs(model: Any, *given: Any, **options: Any) -> Any:
+    """Note the start of a generation."""
+    prepared = _own(model, "_prepare_model_inputs")(*given, **options)
+    model._modules[ROWS](torch.arange(prepared[0].shape[0]), start=True)
+    return prepared
+
+
+def _expand_inputs(model: Any, expand_size: int = 1, *given: Any, **options: Any) -> Any:
+    """Note that every row is repeated."""
+    expanded = _own(model, "_expand_inputs_for_generation")(expand_size, *given, **options)
+    if expand_size > 1:
+        batch = next(x for x in (expanded[0], *expanded[1].values()) if isinstance(x, Tensor)).shape[0] // expand_size
+        model._modules[ROWS](torch.arange(batch).repeat_interleave(expand_size))
+    return expanded
+
+
+def _reorder_cache(model: Any, past: Any, beams: Tensor) -> Any:
+    """Note which row each row continues."""
+    model._modules[ROWS](beams)
+    if hasattr(type(model), "_reorder_cache"):
+        return _own(model, "_reorder_cache")(past, beams)
+    past.reorder_cache(beams)
+    return past
+
+
+def hypotheses(generated: Any) -> list[Hypothesis]:
+    """Return the sequences of a beam search of `transformers` as values that a trace can select.
+
+    Args:
+        generated: what `generate(..., num_beams=..., return_dict_in_generate=True, output_scores=True)` returned.
+
+    Returns:
+        One for each sequence, for `hypothesis=` of `trace.alignment` and `trace.scene` with its row of the batch.
+
+    Raises:
+        ConfigError: the outputs do not say which beams the tokens come from.
+    """
+    beams = getattr(generated, "beam_indices", None)
+    if beams is None:
+        hint = "Call generate with num_beams, return_dict_in_generate=True and output_scores=True."
+        raise ConfigError(error_message("generated", "the outputs of a beam search", type(generated).__name__, hint))
+    found = []
+    for ids, rows, score in zip(generated.sequences, beams, generated.sequences_scores, strict=True):
+        steps = int((rows >= 0).sum())
+        new = ids[len(ids) - beams.shape[-1] :][:steps].tolist()
+        terms = tuple(float(generated.scores[step][rows[step], token]) for step, token in enumerate(new))
+        found.append(Hypothesis(tuple(new), sum(terms), True, terms, float(score), int(rows[steps - 1])))
+    return found

@@ -1,0 +1,359 @@
+"""Families of language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.keys import Keys
+from qkv.hub.families.rules import HeadGain, Heads, Layout, Rule, Same, named
+from qkv.models.stack import PositionParts, StackConfig
+from qkv.nn.positions import RopeScaling
+from qkv.nn.stack_block import NormParts, Place
+
+_BOTH = ("weight", "bias")
+
+
+def _gpt2(keys: Keys) -> StackConfig:
+    keys.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    width, heads = keys.size("n_embd"), keys.size("n_head")
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        width // heads,
+        keys.maybe("n_inner") or 4 * width,
+        keys.layers("n_layer"),
+        context=keys.size("n_positions"),
+        norms=NormParts("layer", keys.number("layer_norm_epsilon")),
+        activation=keys.choice("activation_function", ACTIVATIONS),
+        tied=tied(keys),
+        dropout=keys.share("resid_pdrop"),
+        attention_dropout=keys.share("attn_pdrop"),
+    )
+
+
+def _gpt2_rules(config: StackConfig) -> list[Rule]:
+    rules = named("embed", "transformer.wte", ["weight"]) + named("positions", "transformer.wpe", ["weight"])
+    turned = Same(transposed=True)
+    for i in range(config.layers):
+        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
+        rules += named(f"{ours}.around_self.norm", f"{theirs}.ln_1", _BOTH)
+        rules += _fused(f"{ours}.self_attention", f"{theirs}.attn.c_attn", Heads("rows", transposed=True))
+        rules += named(f"{ours}.self_attention.output", f"{theirs}.attn.c_proj", _BOTH, turned)
+        rules += named(f"{ours}.around_feed.norm", f"{theirs}.ln_2", _BOTH)
+        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.c_fc", _BOTH, turned)
+        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.mlp.c_proj", _BOTH, turned)
+    return rules + named("norm", "transformer.ln_f", _BOTH) + _output(config, "lm_head")
+
+
+def _neox(keys: Keys) -> StackConfig:
+    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    rope = _rope(keys, base="rotary_emb_base", share="rotary_pct")
+    place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        width // heads,
+        keys.size("intermediate_size"),
+        keys.layers("num_hidden_layers"),
+        context=keys.size("max_position_embeddings"),
+        norms=NormParts("layer", keys.number("layer_norm_eps"), place),
+        positions=rope,
+        activation=keys.choice("hidden_act", ACTIVATIONS),
+        attention_bias=keys.flag("attention_bias"),
+        tied=tied(keys, "embed_out.weight"),
+        dropout=keys.share("hidden_dropout"),
+        attention_dropout=keys.share("attention_dropout"),
+    )
+
+
+def _neox_rules(config: StackConfig) -> list[Rule]:
+    rules = named("embed", "gpt_neox.embed_in", ["weight"])
+    biased = _BOTH if config.attention_bias else ("weight",)
+    for i in range(config.layers):
+        ours, theirs = f"blocks.{i}", f"gpt_neox.layers.{i}"
+        rules += named(f"{ours}.around_self.norm", f"{theirs}.input_layernorm", _BOTH)
+        rules += _fused(f"{ours}.self_attention", f"{theirs}.attention.query_key_value", Heads("heads"), biased)
+        rules += named(f"{ours}.self_attention.output", f"{theirs}.attention.dense", biased)
+        rules += named(f"{ours}.around_feed.norm", f"{theirs}.post_attention_layernorm", _BOTH)
+        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.dense_h_to_4h", _BOTH)
+        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.mlp.dense_4h_to_h", _BOTH)
+    return rules + named("norm", "gpt_neox.final_layer_norm", _BOTH) + _output(config, "embed_out")
+
+
+def _llama(keys: Keys, **parts: Any) -> StackConfig:
+    """Return the parts that Llama and its successors share; others are given."""
+    heads = keys.size("num_attention_heads")
+    width, bias = keys.size("hidden_size"), "attention_bias"
+    usual: dict[str, Any] = {
+        "norms": NormParts("rms", keys.number("rms_norm_eps")),
+        "positions": _rope(keys),
+        "activation": keys.choice("hidden_act", ACTIVATIONS),
+        "attention_bias": keys.get(bias) is not None and keys.flag(bias),
+        "feed_forward_bias": keys.get("mlp_bias") is not None and keys.flag("mlp_bias"),
+    }
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        keys.maybe("num_key_value_heads") or heads,
+        keys.maybe("head_dim") or width // heads,
+        keys.size("intermediate_size"),
+        keys.layers("num_hidden_layers"),
+        context=keys.size("max_position_embeddings"),
+        gated=True,
+        tied=tied(keys),
+        attention_dropout=keys.share("attention_dropout"),
+        **{**usual, **parts},
+    )
+
+
+def _mistral(keys: Keys) -> StackConfig:
+    reach = keys.maybe("sliding_window")
+    windowed = () if reach is None else (True,) * keys.layers("num_hidden_layers")
+    return _llama(keys, window=None if reach is None else reach - 1, windowed=windowed)
+
+
+def _qwen2(keys: Keys) -> StackConfig:
+    return _llama(keys, attention_bias="inputs", **_windows(keys))
+
+
+def _qwen3(keys: Keys) -> StackConfig:
+    norms = NormParts("rms", keys.number("rms_norm_eps"), heads=True)
+    return _llama(keys, norms=norms, **_windows(keys))
+
+
+def _gemma(keys: Keys) -> StackConfig:
+    keys.expect(use_bidirectional_attention=False)
+    return _llama(
+        keys,
+        norms=NormParts("rms_plus_one", keys.number("rms_norm_eps")),
+        # Their first models name another activation than they use.
+        activation="gelu_tanh",
+        embed_scale=keys.size("hidden_size") ** 0.5,
+    )
+
+
+def _gemma2(keys: Keys, **parts: Any) -> StackConfig:
+    keys.expect(use_bidirectional_attention=False)
+    norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both")
+    usual: dict[str, Any] = {
+        "norms": norms,
+        "activation": keys.choice("hidden_activation", ACTIVATIONS),
+        "embed_scale": keys.size("hidden_size") ** 0.5,
+        "scale": keys.number("query_pre_attn_scalar") ** -0.5,
+        "softcap": keys.maybe_number("attn_logit_softcapping"),
+        "output_softcap": keys.maybe_number("final_logit_softcapping"),
+        **_layer_windows(keys, every=2),
+    }
+    return _llama(keys, **{**usual, **parts})
+
+
+def _gemma3(keys: Keys) -> StackConfig:
+    norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both", heads=True)
+    every = keys.maybe("sliding_window_pattern") or keys.maybe("_sliding_window_pattern") or 6
+    return _gemma2(keys, norms=norms, positions=_two_ropes(keys), **_layer_windows(keys, every=every))
+
+
+def _llama_rules(config: StackConfig) -> list[Rule]:
+    weight, sandwich = ("weight",), config.norms.place == "both"
+    inputs = _BOTH if config.attention_bias else weight
+    outputs = _BOTH if config.attention_bias is True else weight
+    feeds = _BOTH if config.feed_forward_bias else weight
+    rules = named("embed", "model.embed_tokens", weight)
+    for i in range(config.layers):
+        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
+        attention, feed = f"{ours}.self_attention", f"{ours}.feed_forward"
+        rules += named(f"{ours}.around_self.norm", f"{theirs}.input_layernorm", weight)
+        rules += three(attention, f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj"), inputs)
+        rules += named(f"{attention}.output", f"{theirs}.self_attn.o_proj", outputs)
+        if config.norms.heads:
+            for side in ("query", "key"):
+                rules += named(f"{attention}.{side}_norm", f"{theirs}.self_attn.{side[0]}_norm", weight, HeadGain())
+        after, before = f"{theirs}.post_attention_layernorm", f"{theirs}.pre_feedforward_layernorm"
+        if sandwich:
+            rules += named(f"{ours}.around_self.end_norm", after, weight)
+            rules += named(f"{ours}.around_feed.end_norm", f"{theirs}.post_feedforward_layernorm", weight)
+        rules += named(f"{ours}.around_feed.norm", before if sandwich else after, weight)
+        for mine, name in (("gate", "gate_proj"), ("expand", "up_proj"), ("contract", "down_proj")):
+            rules += named(f"{feed}.{mine}", f"{theirs}.mlp.{name}", feeds)
+    return rules + named("norm", "model.norm", weight) + _output(config, "lm_head")
+
+
+def three(ours: str, theirs: str, names: tuple[str, str, str], kinds: tuple[str, ...] = _BOTH) -> list[Rule]:
+    """Return the rules of three projections that we store as one."""
+    return [
+        Rule(f"{ours}.projections.layers.0.{kind}", tuple(f"{theirs}.{name}.{kind}" for name in names), Heads())
+        for kind in kinds
+    ]
+
+
+def _fused(ours: str, theirs: str, layout: Layout, kinds: tuple[str, ...] = _BOTH) -> list[Rule]:
+    return named(f"{ours}.projections.layers.0", theirs, kinds, layout)
+
+
+def _output(config: StackConfig, name: str) -> list[Rule]:
+    return [] if config.tied else named("output", name, ["weight"])
+
+
+def tied(keys: Keys, name: str = "lm_head.weight") -> bool:
+    """Return whether the output layer shares the embedding: where it has no tensor of its own, and may."""
+    return keys.get("tie_word_embeddings") is not False and name not in keys.tensors
+
+
+def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share: str = "") -> PositionParts:
+    """Read rotary positions from either form of config.json: a table of parameters, or settings beside it."""
+    given = table or keys.table_of("rope_parameters") or keys.table_of("rope_scaling") or Keys({}, {}, keys.where)
+    kind = given.get("rope_type") or given.get("type") or "default"
+    rate = given.number("rope_theta") if given.get("rope_theta") is not None else keys.number(base)
+    part = given if given.get("partial_rotary_factor") is not None else keys
+    name = share if part is keys and share else "partial_rotary_factor"
+    turned = 1.0 if part.get(name) is None else part.number(name)
+    original = given.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
+    scaling: RopeScaling | None = None
+    match kind:
+        case "default":
+            pass
+        case "linear":
+            scaling = RopeScaling("linear", given.number("factor"))
+        case "llama3":
+            ends = given.number("low_freq_factor"), given.number("high_freq_factor")
+            scaling = RopeScaling("llama3", given.number("factor"), original, *ends)
+        case "yarn":
+            ends = given.maybe_number("beta_slow") or 1.0, given.maybe_number("beta_fast") or 32.0
+            given.expect(mscale=None, mscale_all_dim=None)
+            gain, whole = given.maybe_number("attention_factor"), given.get("truncate") is not False
+            scaling = RopeScaling("yarn", given.number("factor"), original, *ends, gain, whole)
+        case _:
+            given.refuse("rope_type", "default, linear, llama3 or yarn", "Others depend on the length of the text.")
+    return PositionParts("rotary", base=rate, share=turned, scaling=scaling)
+
+
+def _two_ropes(keys: Keys) -> PositionParts:
+    """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
+    table = keys.table_of("rope_parameters")
+    whole = None if table is None else table.table_of("full_attention")
+    near = None if table is None else table.table_of("sliding_attention")
+    found = _rope(keys, whole)
+    if near is not None and near.get("rope_type") not in (None, "default"):
+        near.refuse("rope_type", "default for blocks with a window")
+    local = keys.number("rope_local_base_freq") if near is None else near.number("rope_theta")
+    return PositionParts("rotary", base=found.base, share=found.share, scaling=found.scaling, local_base=local)
+
+
+def _windows(keys: Keys) -> dict[str, Any]:
+    """Read the windows of Qwen: of blocks from some number on, if they are used at all."""
+    if keys.get("use_sliding_window") is not True or keys.maybe("sliding_window") is None:
+        return {}
+    first, count = keys.get("max_window_layers"), keys.layers("num_hidden_layers")
+    usual = ["sliding_attention" if isinstance(first, int) and i >= first else "full_attention" for i in range(count)]
+    return _windowed(keys, usual)
+
+
+def _layer_windows(keys: Keys, every: int) -> dict[str, Any]:
+    """Read the windows of Gemma: of all blocks but each so many."""
+    count = keys.layers("num_hidden_layers")
+    return _windowed(keys, ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)])
+
+
+def _windowed(keys: Keys, usual: list[str]) -> dict[str, Any]:
+    kinds, reach = keys.get("layer_types") or usual, keys.maybe("sliding_window")
+    if not isinstance(kinds, list) or len(kinds) != len(usual):
+        keys.refuse("layer_types", f"a list of {len(usual)} names")
+    if reach is None:
+        return {}
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            keys.refuse("layer_types", "full_attention or sliding_attention for each block")
+    return {"window": reach - 1, "windowed": tuple(kind == "sliding_attention" for kind in kinds)}
+
+
+_CACHED = (r"\.rotary_emb\.inv_freq$", r"\.attention\.(bias|masked_bias)$")
+_LLAMA: Mapping[str, Any] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def _family(name: str, class_name: str, configure: Any, **defaults: Any) -> Family:
+    table = {**_LLAMA, **defaults}
+    return Family(
+        name,
+        class_name,
+        "generate",
+        configure,
+        _llama_rules,
+        "model.",
+        table,
+        {},
+        _CACHED,
+        (("lm_head.weight", "model.embed_tokens.weight"),),
+    )
+
+
+GPT2 = Family(
+    "gpt2",
+    "GPT2LMHeadModel",
+    "generate",
+    _gpt2,
+    _gpt2_rules,
+    "transformer.",
+    {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024, "tie_word_embeddings": True},
+    ignored=(r"\.attn\.(bias|masked_bias)$",),
+    copies=(("lm_head.weight", "transformer.wte.weight"),),
+)
+NEOX = Family(
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
+    "generate",
+    _neox,
+    _neox_rules,
+    "gpt_neox.",
+    {
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "max_position_embeddings": 2048,
+        "rotary_emb_base": 10_000.0,
+        "rotary_pct": 0.25,
+        "use_parallel_residual": True,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+    },
+    {r"^lm_head\.": "embed_out."},
+    _CACHED,
+    (("embed_out.weight", "gpt_neox.embed_in.weight"),),
+)
+_GEMMA = {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+_GEMMA2 = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096}
+DECODERS = (
+    GPT2,
+    NEOX,
+    _family("llama", "LlamaForCausalLM", _llama),
+    _family("mistral", "MistralForCausalLM", _mistral, num_key_value_heads=8, sliding_window=4096),
+    _family("qwen2", "Qwen2ForCausalLM", _qwen2, sliding_window=4096, max_window_layers=28),
+    _family("qwen3", "Qwen3ForCausalLM", _qwen3, head_dim=128, sliding_window=4096, max_window_layers=28),
+    _family("gemma", "GemmaForCausalLM", _gemma, **_GEMMA),
+    _family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        _gemma2,
+        **_GEMMA,
+        **_GEMMA2,
+        attn_logit_softcapping=50.0,
+        final_logit_softcapping=30.0,
+    ),
+    _family(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        _gemma3,
+        **{**_GEMMA, **_GEMMA2, "max_position_embeddings": 131_072},
+        rope_theta=1_000_000.0,
+        rope_local_base_freq=10_000.0,
+    ),
+)

@@ -1,0 +1,259 @@
+"""Families of masked language models and of classifiers on top of them: BERT, RoBERTa, DistilBERT."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from qkv.hub.families.decoders import three
+from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.keys import Keys
+from qkv.hub.families.labels import labels_of
+from qkv.hub.families.rules import Rule, named
+from qkv.models.stack import PositionParts, StackConfig
+from qkv.nn.stack_block import NormParts
+
+_BOTH = ("weight", "bias")
+_HEADS = {
+    "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"),
+    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head"),
+    "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+}
+"""Of each family the layer before the output layer, its norm, and what holds the output's bias."""
+
+
+class _Block(NamedTuple):
+    """The names of a block's parts in a family."""
+
+    attention: str
+    projections: tuple[str, str, str]
+    output: str
+    norm: str
+    expand: str
+    contract: str
+    last_norm: str
+
+
+_BERT_BLOCK = _Block(
+    "attention.self",
+    ("query", "key", "value"),
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+_DISTILBERT_BLOCK = _Block(
+    "attention",
+    ("q_lin", "k_lin", "v_lin"),
+    "attention.out_lin",
+    "sa_layer_norm",
+    "ffn.lin1",
+    "ffn.lin2",
+    "output_layer_norm",
+)
+
+
+def _bert(keys: Keys, head: str = "bert", skipped: int = 0) -> StackConfig:
+    keys.expect(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    context = keys.size("max_position_embeddings")
+    if skipped >= context:
+        keys.refuse("pad_token_id", f"less than {context - 1}, where positions begin")
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        width // heads,
+        keys.size("intermediate_size"),
+        keys.layers("num_hidden_layers"),
+        context=context - skipped,
+        norms=NormParts("layer", keys.number("layer_norm_eps"), "after", final=False, embedding=True),
+        positions=PositionParts("learned", skipped=skipped, count=context),
+        activation=keys.choice("hidden_act", ACTIVATIONS),
+        kinds=keys.size("type_vocab_size"),
+        dropout=keys.share("hidden_dropout_prob"),
+        attention_dropout=keys.share("attention_probs_dropout_prob"),
+        **_head(keys, head),
+    )
+
+
+def _roberta(keys: Keys) -> StackConfig:
+    # Positions are counted from the padding's number on.
+    return _bert(keys, "roberta", 1 + (keys.token("pad_token_id") or 0))
+
+
+def _distilbert(keys: Keys) -> StackConfig:
+    width, heads = keys.size("dim"), keys.size("n_heads")
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        width // heads,
+        keys.size("hidden_dim"),
+        keys.layers("n_layers"),
+        context=keys.size("max_position_embeddings"),
+        norms=NormParts("layer", 1e-12, "after", final=False, embedding=True),
+        activation=keys.choice("activation", ACTIVATIONS),
+        dropout=keys.share("dropout"),
+        attention_dropout=keys.share("attention_dropout"),
+        **_head(keys, "distilbert"),
+    )
+
+
+def _head(keys: Keys, name: str) -> dict[str, Any]:
+    """Return whether there is a head, and whether its output layer has its own weights."""
+    headed = f"{_HEADS[name][0]}.weight" in keys.tensors
+    own = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
+    return {"masked_head": headed, "output_bias": headed, "tied": not own}
+
+
+def _head_rules(config: StackConfig, name: str) -> list[Rule]:
+    if not config.masked_head:
+        return []
+    layer, norm, output = _HEADS[name]
+    rules = named("head.linear", layer, _BOTH) + named("head.norm", norm, _BOTH)
+    rules.append(Rule("output.bias", (f"{output}.bias",)))
+    weight = f"{output}.weight" if name == "distilbert" else f"{output}.decoder.weight"
+    return rules if config.tied else [*rules, Rule("output.weight", (weight,))]
+
+
+def _bert_rules(config: StackConfig, name: str = "bert") -> list[Rule]:
+    rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
+    rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
+    rules += named("kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
+    rules += named("embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
+    return rules + _block_rules(config, f"{name}.encoder.layer", _BERT_BLOCK) + _head_rules(config, name)
+
+
+def _roberta_rules(config: StackConfig) -> list[Rule]:
+    return _bert_rules(config, "roberta")
+
+
+def _distilbert_rules(config: StackConfig) -> list[Rule]:
+    name = "distilbert"
+    rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
+    rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
+    rules += named("embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
+    return rules + _block_rules(config, f"{name}.transformer.layer", _DISTILBERT_BLOCK) + _head_rules(config, name)
+
+
+def _block_rules(config: StackConfig, layers: str, block: _Block) -> list[Rule]:
+    rules = []
+    for i in range(config.layers):
+        ours, theirs = f"blocks.{i}", f"{layers}.{i}"
+        rules += three(f"{ours}.self_attention", f"{theirs}.{block.attention}", block.projections)
+        rules += named(f"{ours}.self_attention.output", f"{theirs}.{block.output}", _BOTH)
+        rules += named(f"{ours}.around_self.norm", f"{theirs}.{block.norm}", _BOTH)
+        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.{block.expand}", _BOTH)
+        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.{block.contract}", _BOTH)
+        rules += named(f"{ours}.around_feed.norm", f"{theirs}.{block.last_norm}", _BOTH)
+    return rules
+
+
+_DEFAULTS = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
+_OLD_NAMES = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+_UNUSED = (r"\.position_ids$", r"\.token_type_ids$", r"\.pooler\.", r"^cls\.seq_relationship\.", r"\.decoder\.bias$")
+ENCODERS = (
+    Family(
+        "bert",
+        "BertForMaskedLM",
+        "fill",
+        _bert,
+        _bert_rules,
+        "bert.",
+        _DEFAULTS,
+        _OLD_NAMES,
+        _UNUSED,
+        (("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),),
+    ),
+    Family(
+        "roberta",
+        "RobertaForMaskedLM",
+        "fill",
+        _roberta,
+        _roberta_rules,
+        "roberta.",
+        {**_DEFAULTS, "pad_token_id": 1},
+        _OLD_NAMES,
+        _UNUSED,
+        (("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),),
+    ),
+    Family(
+        "distilbert",
+        "DistilBertForMaskedLM",
+        "fill",
+        _distilbert,
+        _distilbert_rules,
+        "distilbert.",
+        {"activation": "gelu", "max_position_embeddings": 512, "tie_word_embeddings": True},
+        _OLD_NAMES,
+        _UNUSED,
+        (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+    ),
+)
+
+
+class _Pooler(NamedTuple):
+    """The layers of a classifier of texts in a family.
+
+    Attributes:
+        layer: the layer on the state of the first token.
+        activation: its activation.
+        output: the output layer.
+        kept: tensors that other models of the family have and leave out, but this one uses.
+    """
+
+    layer: str
+    activation: Literal["tanh", "relu"]
+    output: str
+    kept: tuple[str, ...] = ()
+
+
+_POOLERS = {
+    "bert": _Pooler("bert.pooler.dense", "tanh", "classifier", (r"\.pooler\.",)),
+    "roberta": _Pooler("classifier.dense", "tanh", "classifier.out_proj"),
+    "distilbert": _Pooler("pre_classifier", "relu", "classifier"),
+}
+
+
+def _labeled(family: Family, pooler: _Pooler | None, keys: Keys) -> StackConfig:
+    config = family.configure(keys)
+    activation = None if pooler is None else pooler.activation
+    labels = len(labels_of(keys))
+    return replace(config, masked_head=False, tied=False, output_bias=True, labels=labels, pooler=activation)
+
+
+def _labeled_rules(family: Family, pooler: _Pooler | None, config: StackConfig) -> list[Rule]:
+    rules = family.rules(config)
+    if pooler is None:
+        return rules + named("output", "classifier", _BOTH)
+    return rules + named("head.linear", pooler.layer, _BOTH) + named("output", pooler.output, _BOTH)
+
+
+def _on_top(family: Family, task: Literal["classify", "tag"]) -> Family:
+    """Return the family of classifiers of texts or tokens whose states are those of a masked language model."""
+    pooler = _POOLERS[family.name] if task == "classify" else None
+    ending = "ForSequenceClassification" if task == "classify" else "ForTokenClassification"
+    kept = () if pooler is None else pooler.kept
+    return replace(
+        family,
+        class_name=family.class_name.replace("ForMaskedLM", ending),
+        task=task,
+        configure=partial(_labeled, family, pooler),
+        rules=partial(_labeled_rules, family, pooler),
+        ignored=tuple(pattern for pattern in family.ignored if pattern not in kept),
+        copies=(),
+    )
+
+
+_LABELING: tuple[Literal["classify", "tag"], ...] = ("classify", "tag")
+LABELERS = tuple(_on_top(family, task) for family in ENCODERS for task in _LABELING)

@@ -1,0 +1,76 @@
+"""What a family of models is: how its config.json and its tensors are read."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+from qkv.hub.families.keys import Keys
+from qkv.hub.families.rules import Rule
+from qkv.models.stack import StackConfig
+from qkv.nn.blocks import Activation
+
+Task = Literal["generate", "fill", "translate", "classify", "tag"]
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "squared_relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Their names of activations and ours."""
+
+
+@final
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Args:
+        name: its `model_type`.
+        class_name: their class with an output layer.
+        task: what its models do.
+        configure: from config.json to the parts of a model.
+        rules: the rules between their tensors and ours.
+        prefix: of all tensors but those of the output layer; missing in folders of the model without it.
+        defaults: the values of settings that may be missing in config.json.
+        aliases: other names of tensors, as patterns and what they stand for.
+        ignored: tensors without numbers of their own, or of other outputs, as patterns.
+        copies: tensors that may repeat another one: their names, and that one's.
+    """
+
+    name: str
+    class_name: str
+    task: Task
+    configure: Callable[[Keys], StackConfig]
+    rules: Callable[[StackConfig], list[Rule]]
+    prefix: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+
+    def canonical(self, stored: list[str]) -> dict[str, str]:
+        """Return for each of their usual names the name under which a tensor is stored.
+
+        Example:
+            >>> from qkv.hub.families.decoders import GPT2
+            >>> GPT2.canonical(["wte.weight", "h.0.attn.bias"])
+            {'transformer.wte.weight': 'wte.weight'}
+        """
+        bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in stored)
+        found = {}
+        for name in stored:
+            usual = name
+            for pattern, other in self.aliases.items():
+                usual = re.sub(pattern, other, usual)
+            usual = self.prefix + usual if bare and usual not in _OUTPUTS else usual
+            if not any(re.search(pattern, usual) for pattern in self.ignored):
+                found[usual] = name
+        return found
+
+
+_OUTPUTS = ("lm_head.weight", "embed_out.weight")

@@ -1,0 +1,133 @@
+"""Typed access to another library's config.json."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, final
+
+from qkv.errors import CheckpointError, error_message, nearest
+
+T = TypeVar("T")
+_MOST = 1 << 40
+"""Larger sizes are refused: nothing has that many numbers in one dimension, and products of them overflow."""
+_LAYERS = 10_000
+_SHOWN = 80
+
+
+@final
+class Keys:
+    """The settings of a model, each checked when it is read.
+
+    Args:
+        table: the contents of config.json, or a table within.
+        defaults: the values of settings that may be missing.
+        where: its name in messages.
+        tensors: the names of the tensors that are stored.
+
+    Example:
+        >>> keys = Keys({"n_head": 12}, {"n_layer": 12}, "config.json")
+        >>> keys.size("n_head"), keys.size("n_layer")
+        (12, 12)
+        >>> keys.size("n_embd")
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: config.json: n_embd: expected a whole number from 1 to ...; got nothing. ...
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        where: str,
+        tensors: Sequence[str] = (),
+    ) -> None:
+        self.table, self.defaults, self.where = table, defaults, where
+        self.tensors = frozenset(tensors)
+
+    def get(self, name: str) -> Any:
+        """Return a setting as it is, None included, or its default where it is missing; None if there is neither."""
+        return self.table.get(name, self.defaults.get(name))
+
+    def size(self, name: str, most: int = _MOST) -> int:
+        """Return a whole number from 1 to `most`."""
+        found = self.get(name)
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
+            self.refuse(name, f"a whole number from 1 to {most:,}")
+        return found
+
+    def maybe(self, name: str) -> int | None:
+        """Return a whole number above 0; None if there is none."""
+        return None if self.get(name) is None else self.size(name)
+
+    def layers(self, name: str) -> int:
+        """Return a number of layers: at most 10,000."""
+        return self.size(name, _LAYERS)
+
+    def token(self, name: str) -> int | None:
+        """Return a token, or the first of several; None if there is none."""
+        return next(iter(self.tokens(name)), None)
+
+    def tokens(self, name: str) -> list[int]:
+        """Return a token or several as a list; none if there is none."""
+        found = self.get(name)
+        given = [] if found is None else found if isinstance(found, list) else [found]
+        for each in given:
+            if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= _MOST:
+                self.refuse(name, "a token's number")
+        return given
+
+    def number(self, name: str) -> float:
+        """Return a finite number above 0."""
+        found = self.get(name)
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < math.inf:
+            self.refuse(name, "a number above 0")
+        return float(found)
+
+    def maybe_number(self, name: str) -> float | None:
+        """Return a finite number above 0; None if there is none."""
+        return None if self.get(name) is None else self.number(name)
+
+    def share(self, name: str) -> float:
+        """Return a fraction in [0, 1); 0 if there is none."""
+        found = self.get(name) or 0.0
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < 1:
+            self.refuse(name, "a fraction in [0, 1)")
+        return float(found)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a setting is on."""
+        found = self.get(name)
+        if not isinstance(found, bool):
+            self.refuse(name, "true or false")
+        return found
+
+    def choice(self, name: str, names: Mapping[str, T]) -> T:
+        """Return what a name stands for."""
+        found = self.get(name)
+        if not isinstance(found, str) or found not in names:
+            self.refuse(name, f"one of {', '.join(names)}", nearest(str(found)[:_SHOWN], names))
+        return names[found]
+
+    def table_of(self, name: str) -> "Keys | None":
+        """Return a table of settings; None if there is none."""
+        found = self.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, Mapping):
+            self.refuse(name, "a table")
+        return Keys(found, {}, f"{self.where}: {name}")
+
+    def expect(self, **values: Any) -> None:
+        """Refuse settings that change what is computed in a way that this library does not compute."""
+        for name, value in values.items():
+            if self.get(name) is not None and self.get(name) != value:
+                self.refuse(name, f"{value}, the only choice that qkv computes")
+
+    def refuse(self, name: str, expected: str, hint: str = "") -> NoReturn:
+        """Raise an error about a setting.
+
+        Raises:
+            CheckpointError: always.
+        """
+        found = self.get(name)
+        got = "nothing" if found is None else ascii(found)[:_SHOWN]
+        hint = hint or "Check the file, or copy the folder again from its source."
+        raise CheckpointError(error_message(f"{self.where}: {name}", expected, got, hint))

@@ -1,0 +1,286 @@
+"""Reading a folder of another library: which family it is of, and its tensors as ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.checkpoint.manifest import NAME as MANIFEST
+from qkv.checkpoint.plain import decode_mapping, encode
+from qkv.errors import CheckpointError, ConfigError, QkvError, error_message, nearest
+from qkv.hub.families.decoders import DECODERS
+from qkv.hub.families.encoders import ENCODERS, LABELERS
+from qkv.hub.families.family import Family
+from qkv.hub.families.keys import Keys
+from qkv.hub.families.labels import labels_of
+from qkv.hub.families.pairs import PAIRS
+from qkv.hub.families.rules import to_ours, to_theirs
+from qkv.hub.folder import CONFIG, Folder, Weights
+from qkv.models.stack import StackConfig
+from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.stack_encoder import StackReader
+from qkv.models.stack_translator import StackTranslator
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
+"""The families that are read and written, by their `model_type`."""
+_LABELERS: Mapping[str, Family] = {family.class_name: family for family in LABELERS}
+StackModel = StackLanguageModel | StackReader | StackTranslator
+_MODELS: Mapping[str, type[StackModel]] = {
+    "generate": StackLanguageModel,
+    "fill": StackReader,
+    "classify": StackReader,
+    "tag": StackReader,
+    "translate": StackTranslator,
+}
+_TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
+_SHOWN = 4
+
+
+@final
+@dataclass(frozen=True)
+class PublishedConfig:
+    """A published model as a checkpoint keeps it: its config.json, from which its parts follow.
+
+    Args:
+        settings: config.json as text.
+        stored: which tensors of the output layer the folder holds, separated by spaces.
+        context: tokens that are read at once, if fewer than the model can read.
+        dropout: in training; None for that of config.json.
+
+    Raises:
+        ConfigError: a number is outside its range.
+    """
+
+    settings: str
+    stored: str = ""
+    context: int | None = None
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.context is not None and self.context < 1:
+            raise ConfigError(error_message("model.context", "at least 1", f"{self.context}", "Omit it for all."))
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ConfigError(error_message("model.dropout", "a fraction in [0, 1)", f"{self.dropout}", "0: none."))
+
+    @property
+    def copy(self) -> str:
+        """Whether words are copied: never."""
+        return "none"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of a classifier's labels."""
+        return labels_of(Keys(decode_mapping(self.settings.encode(), CONFIG), {}, CONFIG))
+
+    def described(self) -> "Described":
+        """Return the family, and the parts of the model.
+
+        Raises:
+            ConfigError, CheckpointError: the settings are not those of a family, or the context is too long.
+        """
+        table = decode_mapping(self.settings.encode(), "model.settings")
+        family, config = describe(table, self.stored.split(), "model.settings")
+        if self.dropout is not None:
+            config = replace(config, dropout=self.dropout)
+        if self.context is None:
+            return Described(family, config)
+        if self.context > config.context:
+            hint = "Omit it, or take less."
+            raise ConfigError(error_message("model.context", f"at most {config.context}", f"{self.context}", hint))
+        count = config.positions.count or config.context + config.positions.skipped
+        positions = replace(config.positions, count=count)
+        return Described(family, replace(config, context=self.context, positions=positions))
+
+    def build(self) -> "StackModel":
+        """Create the model, with new weights."""
+        return build(*self.described())
+
+
+@final
+@dataclass(frozen=True)
+class Pretrained:
+    """A model of a folder, before it is built.
+
+    Args:
+        family: its family.
+        table: its config.json.
+        config: its parts.
+        tensors: our names and tensors.
+        stored: the tensors of its output layer that the folder holds.
+    """
+
+    family: Family
+    table: Mapping[str, Any]
+    config: StackConfig
+    tensors: Mapping[str, Tensor]
+    stored: tuple[str, ...] = ()
+
+    @property
+    def published(self) -> PublishedConfig:
+        """The model as a checkpoint keeps it."""
+        return PublishedConfig(self.config.settings, " ".join(self.stored))
+
+    def build(self) -> StackModel:
+        """Create the model, with these tensors."""
+        model = build(self.family, self.config)
+        model.load_state_dict(dict(self.tensors))
+        return model.eval()
+
+
+class Described(NamedTuple):
+    """A model as config.json describes it: its family and its parts."""
+
+    family: Family
+    config: StackConfig
+
+
+def is_published(folder: Folder) -> bool:
+    """Return whether a folder holds a model as other libraries write it."""
+    return folder.has(CONFIG) and not folder.has(MANIFEST) and "task" not in folder.table(CONFIG)
+
+
+def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Described:
+    """Return the family and the parts of a model.
+
+    Args:
+        table: the contents of config.json.
+        tensors: the usual names of the tensors that are stored.
+        where: the name of the file in messages.
+
+    Raises:
+        CheckpointError: the family is unknown, config.json names code, or a setting is none that is computed here.
+    """
+    family = family_of(table, where)
+    try:
+        config = family.configure(Keys(table, family.defaults, where, tensors))
+        return Described(family, replace(config, settings=encode(dict(table), where).decode()))
+    except (ConfigError, ArithmeticError) as error:
+        hint = "Check config.json, or copy the folder again from its source."
+        raise CheckpointError(error_message(where, "settings of a model", str(error)[:200], hint)) from error
+
+
+def family_of(table: Mapping[str, Any], where: str) -> Family:
+    """Return the family that config.json names: by `model_type`, and of classifiers by `architectures`.
+
+    Raises:
+        CheckpointError: it is unknown, or config.json names code.
+    """
+    if table.get("auto_map"):
+        hint = "Nothing in a folder is executed: only models of the library's own families are read."
+        raise CheckpointError(error_message(f"{where}: auto_map", "none", "the name of code to run", hint))
+    name = table.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        hint = nearest(str(name)[:80], FAMILIES)
+        hint = f"{hint} " if hint else ""
+        got = ascii(name)[:80]
+        hint += "Any other model of transformers can be recorded: see qkv.hub.attach."
+        raise CheckpointError(error_message(f"{where}: model_type", f"one of {', '.join(FAMILIES)}", got, hint))
+    classes = table.get("architectures")
+    labeler = _LABELERS.get(str(classes[0])) if isinstance(classes, list) and classes else None
+    return FAMILIES[name] if labeler is None or labeler.name != name else labeler
+
+
+def read_folder(folder: Folder) -> Pretrained:
+    """Read the model in a folder, in float32.
+
+    No tensor is read before all names and shapes are those of the model that config.json describes, except copies of
+    another one, which are compared with it.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The model.
+
+    Raises:
+        CheckpointError: a file is missing, or is not what it should be; a setting or a tensor is unknown, missing, or
+            has another shape; the message names it.
+    """
+    where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
+    family = family_of(table, where)
+    stored = _without_copies(family, table, weights, family.canonical(list(weights.shapes)))
+    found = describe(table, list(stored), where)
+    places = _expect_tensors(found, {name: weights.shapes[place] for name, place in stored.items()}, folder)
+    for name in places:
+        if weights.dtypes[stored[name]] not in _FLOATS:
+            got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
+            raise CheckpointError(
+                error_message(str(folder.path), f"tensors of {', '.join(map(str, _FLOATS))}", got, hint)
+            )
+    theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in places]).items()}
+    rules = family.rules(found.config)
+    ours = to_ours(rules, {name: theirs[stored[name]] for name in places}, found.config)
+    if found.config.tied:
+        ours["output.weight"] = ours["target_embed.weight" if found.config.two_embeddings else "embed.weight"]
+    outputs = tuple(name for name in sorted(stored) if any(part in name for part in _HEADS))
+    return Pretrained(family, table, found.config, ours, outputs)
+
+
+def build(family: Family, config: StackConfig) -> StackModel:
+    """Create a model with new weights."""
+    return _MODELS[family.task](config)
+
+
+def _without_copies(
+    family: Family, table: Mapping[str, Any], weights: Weights, stored: dict[str, str]
+) -> dict[str, str]:
+    """Leave out tensors that repeat another one, as some files store them."""
+    kept = dict(stored)
+    for copy, home in family.copies:
+        unties = copy in _OUTPUTS and table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
+        if copy in kept and home in kept and not unties:
+            both = weights.read([kept[copy], kept[home]])
+            if torch.equal(both[kept[copy]], both[kept[home]]):
+                del kept[copy]
+    return kept
+
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""Types that float32 holds exactly."""
+_HEADS = ("lm_head", "embed_out", "cls.predictions", "vocab_")
+_OUTPUTS = ("lm_head.weight", "embed_out.weight", "vocab_projector.weight", "cls.predictions.decoder.weight")
+
+
+def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> list[str]:
+    """Return the names of all tensors of a model, each of which must be stored with the model's shape."""
+    _expect_modest(found.config, shapes, folder)
+    try:
+        with torch.device("meta"):
+            model: nn.Module = build(*found)
+            theirs = to_theirs(found.family.rules(found.config), model.state_dict(), found.config)
+    except QkvError as error:
+        raise CheckpointError(
+            error_message(str(folder.path / CONFIG), "sizes of a model", str(error)[:200], _HINT)
+        ) from error
+    except _TOO_LARGE as error:
+        got = str(error).partition("\n")[0][:200]
+        raise CheckpointError(error_message(str(folder.path / CONFIG), "sizes of a model", got, _HINT)) from error
+    faults = [f"no {name}" for name in theirs if name not in shapes]
+    faults += [
+        f"{name} of shape {shapes[name]} in place of {tuple(tensor.shape)}"
+        for name, tensor in theirs.items()
+        if name in shapes and shapes[name] != tuple(tensor.shape)
+    ]
+    faults += [f"{name}, which this model does not have" for name in shapes if name not in theirs]
+    if faults:
+        more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        expected = f"the tensors of {found.family.class_name} as config.json describes it"
+        raise CheckpointError(error_message(str(folder.path), expected, "; ".join(faults[:_SHOWN]) + more, _HINT))
+    return list(theirs)
+
+
+def _expect_modest(config: StackConfig, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> None:
+    """Refuse sizes beyond those of the stored tensors before anything of such a size is made."""
+    widest = max((size for shape in shapes.values() for size in shape), default=0)
+    places = config.positions.count if config.positions.kind == "learned" else 1
+    heads = config.heads * config.head_width
+    sizes = (config.size, config.width, heads, config.feed_forward, places, config.kinds, config.labels)
+    blocks = config.layers + config.decoder_layers
+    if max(sizes) > widest or blocks > len(shapes):
+        got = f"sizes to {max(sizes):,} and {blocks:,} blocks, where tensors have sizes to {widest:,}"
+        raise CheckpointError(error_message(str(folder.path / CONFIG), "sizes of the stored tensors", got, _HINT))
+
+
+_HINT = "Copy the folder again from its source, all files of one model."

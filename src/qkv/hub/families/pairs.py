@@ -1,0 +1,176 @@
+"""Families of encoder-decoders: Marian, Pegasus, T5."""
+
+from typing import Literal
+
+from qkv.hub.families.decoders import three
+from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.keys import Keys
+from qkv.hub.families.rules import Rule, Same, named
+from qkv.models.stack import PositionParts, StackConfig
+from qkv.nn.stack_block import NormParts
+
+_BOTH = ("weight", "bias")
+
+
+def _bart(keys: Keys, place: Literal["before", "after"]) -> StackConfig:
+    """Return the parts that Marian and Pegasus share."""
+    for name in ("attention_heads", "ffn_dim"):
+        if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
+            keys.refuse(f"decoder_{name}", f"{keys.size(f'encoder_{name}')}, as in the encoder")
+    width, heads = keys.size("d_model"), keys.size("encoder_attention_heads")
+    if keys.get("decoder_vocab_size") not in (None, keys.size("vocab_size")):
+        keys.refuse("decoder_vocab_size", f"{keys.size('vocab_size')}, the size of the one vocabulary")
+    shared = keys.flag("share_encoder_decoder_embeddings")
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        width // heads,
+        keys.size("encoder_ffn_dim"),
+        keys.layers("encoder_layers"),
+        decoder_layers=keys.layers("decoder_layers"),
+        context=keys.size("max_position_embeddings"),
+        norms=NormParts("layer", 1e-5, place, final=place == "before"),
+        positions=PositionParts("halves"),
+        activation=keys.choice("activation_function", ACTIVATIONS),
+        embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
+        tied="lm_head.weight" not in keys.tensors,
+        two_embeddings=not shared,
+        output_bias=True,
+        dropout=keys.share("dropout"),
+        attention_dropout=keys.share("attention_dropout"),
+    )
+
+
+def _marian(keys: Keys) -> StackConfig:
+    return _bart(keys, "after")
+
+
+def _pegasus(keys: Keys) -> StackConfig:
+    return _bart(keys, "before")
+
+
+def _bart_rules(config: StackConfig) -> list[Rule]:
+    two = config.two_embeddings
+    rules = named("embed", "model.encoder.embed_tokens" if two else "model.shared", ["weight"])
+    rules += named("target_embed", "model.decoder.embed_tokens", ["weight"]) if two else []
+    for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
+        for i in range(count):
+            ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
+            attentions = [("self", "self_attn")] + ([("cross", "encoder_attn")] if side == "decoder" else [])
+            for mine, name in attentions:
+                rules += three(f"{ours}.{mine}_attention", f"{theirs}.{name}", ("q_proj", "k_proj", "v_proj"))
+                rules += named(f"{ours}.{mine}_attention.output", f"{theirs}.{name}.out_proj", _BOTH)
+                rules += named(f"{ours}.around_{mine}.norm", f"{theirs}.{name}_layer_norm", _BOTH)
+            rules += named(f"{ours}.feed_forward.expand", f"{theirs}.fc1", _BOTH)
+            rules += named(f"{ours}.feed_forward.contract", f"{theirs}.fc2", _BOTH)
+            rules += named(f"{ours}.around_feed.norm", f"{theirs}.final_layer_norm", _BOTH)
+        if config.norms.final:
+            rules += named(f"{side}_norm", f"model.{side}.layer_norm", _BOTH)
+    rules.append(Rule("output.bias", ("final_logits_bias",), Same(row=True)))
+    return rules if config.tied else [*rules, Rule("output.weight", ("lm_head.weight",))]
+
+
+def _t5(keys: Keys) -> StackConfig:
+    width, heads = keys.size("d_model"), keys.size("num_heads")
+    gate, _, activation = f"{keys.get('feed_forward_proj')}".rpartition("-")
+    # Their config names the exact function where their code takes the approximation.
+    named_so = "gelu_new" if gate and activation == "gelu" else activation
+    if gate not in ("", "gated") or named_so not in ACTIVATIONS:
+        keys.refuse("feed_forward_proj", "an activation, or gated- and an activation")
+    scaled = keys.get("tie_word_embeddings") is not False and keys.get("scale_decoder_outputs") is not False
+    return StackConfig(
+        keys.size("vocab_size"),
+        width,
+        heads,
+        heads,
+        keys.size("d_kv"),
+        keys.size("d_ff"),
+        keys.layers("num_layers"),
+        decoder_layers=keys.layers("num_layers" if keys.get("num_decoder_layers") is None else "num_decoder_layers"),
+        norms=NormParts("rms", keys.number("layer_norm_epsilon")),
+        positions=PositionParts(
+            "buckets",
+            buckets=keys.size("relative_attention_num_buckets"),
+            farthest=keys.size("relative_attention_max_distance"),
+        ),
+        context=keys.size("n_positions"),
+        activation=ACTIVATIONS[named_so],
+        gated=bool(gate),
+        attention_bias=False,
+        feed_forward_bias=False,
+        scale=1.0,
+        output_scale=width**-0.5 if scaled else 1.0,
+        tied="lm_head.weight" not in keys.tensors,
+        dropout=keys.share("dropout_rate"),
+        attention_dropout=keys.share("dropout_rate"),
+    )
+
+
+def _t5_rules(config: StackConfig) -> list[Rule]:
+    rules, weight = named("embed", "shared", ["weight"]), ("weight",)
+    feeds = {"gate": "wi_0", "expand": "wi_1"} if config.gated else {"expand": "wi"}
+    for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        rules += named(f"{side}_bias", bias, weight)
+        for i in range(count):
+            parts = [("self", "SelfAttention")] + ([("cross", "EncDecAttention")] if side == "decoder" else [])
+            for place, (mine, name) in enumerate(parts):
+                ours, theirs = f"{side}.{i}.{mine}_attention", f"{side}.block.{i}.layer.{place}"
+                rules += three(ours, f"{theirs}.{name}", ("q", "k", "v"), weight)
+                rules += named(f"{ours}.output", f"{theirs}.{name}.o", weight)
+                rules += named(f"{side}.{i}.around_{mine}.norm", f"{theirs}.layer_norm", weight)
+            theirs = f"{side}.block.{i}.layer.{len(parts)}"
+            for mine, name in (*feeds.items(), ("contract", "wo")):
+                rules += named(f"{side}.{i}.feed_forward.{mine}", f"{theirs}.DenseReluDense.{name}", weight)
+            rules += named(f"{side}.{i}.around_feed.norm", f"{theirs}.layer_norm", weight)
+        rules += named(f"{side}_norm", f"{side}.final_layer_norm", weight)
+    return rules if config.tied else [*rules, Rule("output.weight", ("lm_head.weight",))]
+
+
+_BART = {
+    "activation_function": "gelu",
+    "max_position_embeddings": 1024,
+    "scale_embedding": False,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+_SINUSOIDS = (r"^model\.(encoder|decoder)\.embed_positions\.weight$",)
+_COPIES = tuple(
+    (f"{name}.weight", "model.shared.weight")
+    for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+)
+PAIRS = (
+    Family(
+        "marian", "MarianMTModel", "translate", _marian, _bart_rules, defaults=_BART, ignored=_SINUSOIDS, copies=_COPIES
+    ),
+    Family(
+        "pegasus",
+        "PegasusForConditionalGeneration",
+        "translate",
+        _pegasus,
+        _bart_rules,
+        defaults=_BART,
+        ignored=_SINUSOIDS,
+        copies=_COPIES,
+    ),
+    Family(
+        "t5",
+        "T5ForConditionalGeneration",
+        "translate",
+        _t5,
+        _t5_rules,
+        defaults={
+            "feed_forward_proj": "relu",
+            "layer_norm_epsilon": 1e-6,
+            "relative_attention_num_buckets": 32,
+            "relative_attention_max_distance": 128,
+            "n_positions": 512,
+            "tie_word_embeddings": True,
+        },
+        # A bias of the attention to the source was once stored, and never used.
+        ignored=(r"EncDecAttention\.relative_attention_bias",),
+        copies=tuple((f"{name}.weight", "shared.weight") for name in ("encoder.embed_tokens", "decoder.embed_tokens")),
+    ),
+)

@@ -1,0 +1,173 @@
+"""Rules between another library's tensors and ours: names, and a change of layout that can be undone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from qkv.models.stack import StackConfig
+
+
+class Layout(Protocol):
+    """A change of layout, in both directions; exact, because numbers are only moved."""
+
+    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+        """Make our tensor from theirs."""
+        ...
+
+    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+        """Make their tensors from ours."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Same:
+    """No change; or stored transposed, as (in, out); or with one more dimension in front."""
+
+    transposed: bool = False
+    row: bool = False
+
+    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+        """Return their tensor in our layout."""
+        (only,) = parts
+        only = only[0] if self.row else only
+        return only.mT if self.transposed and only.ndim == 2 else only
+
+    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+        """Return our tensor in their layout."""
+        tensor = tensor.mT if self.transposed and tensor.ndim == 2 else tensor
+        return [tensor[None] if self.row else tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Heads:
+    """Query, key and value projections, which we store as one matrix.
+
+    Rotary positions by halves turn feature j with feature j + D/2; ours turn neighbors. So the rows of queries and keys
+    are permuted.
+
+    Args:
+        fused: how theirs are stored: three matrices (""), one below the other ("rows"), or alternating for each head
+            ("heads").
+        transposed: whether they are stored as (in, out).
+    """
+
+    fused: str = ""
+    transposed: bool = False
+
+    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+        """Stack the three below each other, neighbors paired."""
+        if self.fused:
+            (whole,) = parts
+            whole = whole.mT if self.transposed and whole.ndim == 2 else whole
+            if self.fused == "heads":
+                return self._paired(list(_by_head(whole, config).unbind(1)), config)
+            parts = list(whole.split_with_sizes(_sizes(config)))
+        return self._paired([_heads(part, config) for part in parts], config)
+
+    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+        """Undo it."""
+        order = halves(config)
+        parts = [_heads(part, config) for part in tensor.split_with_sizes(_sizes(config))]
+        parts = [part[:, order] if index < 2 else part for index, part in enumerate(parts)]
+        if self.fused == "heads":
+            return [torch.stack(parts, 1).reshape(tensor.shape)]
+        flat = [part.flatten(0, 1) for part in parts]
+        if not self.fused:
+            return flat
+        whole = torch.cat(flat)
+        return [whole.mT if self.transposed and whole.ndim == 2 else whole]
+
+    def _paired(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+        order = pairs(config)
+        return torch.cat([(part[:, order] if index < 2 else part).flatten(0, 1) for index, part in enumerate(parts)])
+
+
+@final
+@dataclass(frozen=True)
+class HeadGain:
+    """The gain of a norm of each head's queries or keys, permuted like these."""
+
+    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+        """Pair neighbors."""
+        return parts[0][pairs(config)]
+
+    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+        """Undo it."""
+        return [tensor[halves(config)]]
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """One of our tensors, and those of theirs that it consists of.
+
+    Args:
+        ours: its name in our model.
+        theirs: their names.
+        layout: the change of layout.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    layout: Layout = Same()
+
+
+def pairs(config: StackConfig) -> Tensor:
+    """Return their places of our features of a head (D,): rotated neighbors first.
+
+    Example:
+        >>> pairs(StackConfig(9, 8, 1, 1, 8, 8, 1)).tolist()
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    width, positions = config.head_width, config.positions
+    if positions.kind != "rotary":
+        return torch.arange(width, device="cpu")
+    turned = int(width * positions.share)
+    order = torch.arange(turned, device="cpu").view(2, -1).T.flatten()
+    return torch.cat([order, torch.arange(turned, width, device="cpu")])
+
+
+def halves(config: StackConfig) -> Tensor:
+    """Return our places of their features of a head (D,): the inverse of `pairs`."""
+    return pairs(config).argsort()
+
+
+def named(ours: str, theirs: str, kinds: Iterable[str], layout: Layout = Same()) -> list[Rule]:
+    """Return the rules of a layer's tensors.
+
+    Example:
+        >>> [rule.theirs for rule in named("norm", "ln_f", ("weight", "bias"))]
+        [('ln_f.weight',), ('ln_f.bias',)]
+    """
+    return [Rule(f"{ours}.{kind}", (f"{theirs}.{kind}",), layout) for kind in kinds]
+
+
+def to_ours(rules: Iterable[Rule], theirs: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+    """Return our tensors, made from theirs."""
+    return {rule.ours: rule.layout.to_ours([theirs[name] for name in rule.theirs], config) for rule in rules}
+
+
+def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+    """Return their tensors, made from ours."""
+    found: dict[str, Tensor] = {}
+    for rule in rules:
+        found |= zip(rule.theirs, rule.layout.to_theirs(ours[rule.ours], config), strict=True)
+    return found
+
+
+def _sizes(config: StackConfig) -> list[int]:
+    keys = config.key_heads * config.head_width
+    return [config.heads * config.head_width, keys, keys]
+
+
+def _heads(part: Tensor, config: StackConfig) -> Tensor:
+    return part.view(-1, config.head_width, *part.shape[1:])
+
+
+def _by_head(whole: Tensor, config: StackConfig) -> Tensor:
+    return whole.view(config.heads, 3, config.head_width, *whole.shape[1:])

@@ -1,0 +1,125 @@
+"""Writing a folder that `transformers` loads."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qkv.checkpoint.disk import SAVING, fsync_folder, make_folder, remove_leftovers, typed, write_file
+from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.checkpoint.tensors import pack
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import CheckpointError, UnsupportedError, error_message
+from qkv.hub.families.load import family_of
+from qkv.hub.families.own import Counterpart, of_language_model, of_translator
+from qkv.hub.families.rules import to_theirs
+from qkv.hub.families.tokens import tokenizer_files
+from qkv.hub.folder import CONFIG, WEIGHTS
+from qkv.models.decoder import LanguageModel
+from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.stack_encoder import StackReader
+from qkv.models.stack_translator import StackTranslator
+from qkv.models.transformer import TransformerTranslator
+
+_GENERATION = "generation_config.json"
+_STACKS = (StackLanguageModel, StackReader, StackTranslator)
+
+
+def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
+    """Write a model in the form of `transformers`: config.json, model.safetensors and the tokenizer.
+
+    A model that was read from such a folder, fine-tuned or not, is written as its own family. A language model that was
+    trained here becomes GPT-NeoX (rotary positions) or GPT-2 (learned, sinusoidal or none), a translator Pegasus (norms
+    before each sublayer) or Marian (after). All compute the same as here.
+
+    Args:
+        model: what `qkv.load` returns, or a model alone.
+        folder: a folder that does not exist yet, or is empty.
+        tokenizer: of a model alone; None for none.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UnsupportedError: a part of the model or of the tokenizer has no counterpart; the message names it.
+        CheckpointError: the folder has other contents, or cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from qkv.models.decoder import DecoderConfig, LanguageModel
+        >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32, layers=1))
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     sorted(path.name for path in save(model, Path(parent, "neox")).iterdir())
+        ['config.json', 'model.safetensors']
+    """
+    network: nn.Module = model if isinstance(model, nn.Module) else model.model
+    tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+    if len(getattr(model, "models", ())) > 1:
+        raise UnsupportedError(error_message("model", "one model", "an ensemble", "Save each of its models."))
+    found = _counterpart(network)
+    family = family_of(found.table, CONFIG)
+    theirs = {**to_theirs(family.rules(found.config), found.tensors, found.config), **found.extra}
+    if found.table.get("tie_word_embeddings") is False:
+        # Without tied weights, the file holds a copy for each part that shares them here.
+        copies = {copy: theirs[home].clone() for copy, home in family.copies if home in theirs}
+        theirs = {**copies, **theirs}
+    files = {} if tokenizer is None else tokenizer_files(tokenizer)
+    table = {**found.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
+    if tokenizer is not None and tokenizer.published is None:
+        marks = {name: number for name, number in found.table.items() if name.endswith("_token_id")}
+        files[_GENERATION] = encode({**marks, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
+    elif tokenizer is not None:
+        begin = "decoder_start" if family.task == "translate" else "bos"
+        named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos}
+        generation: dict[str, Plain] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
+        if tokenizer.published is not None and tokenizer.published.others:
+            generation["eos_token_id"] = [tokenizer.eos, *tokenizer.published.others]
+        files[_GENERATION] = encode(generation, _GENERATION)
+    data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
+    _write(Path(os.path.abspath(folder)), {**files, CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)})
+    return Path(folder)
+
+
+def _counterpart(model: nn.Module) -> Counterpart:
+    if isinstance(model, LanguageModel):
+        return of_language_model(model)
+    if isinstance(model, TransformerTranslator):
+        return of_translator(model)
+    if isinstance(model, _STACKS) and model.config.settings:
+        return Counterpart(decode_mapping(model.config.settings.encode(), CONFIG), model.config, model.state_dict())
+    got = "a stack of no family" if isinstance(model, _STACKS) else type(model).__name__
+    hint = "Export it to ONNX (qkv export), which any model with attention can be."
+    raise UnsupportedError(error_message("model", "one that a family of transformers computes", got, hint))
+
+
+def _with_format(data: bytes) -> bytes:
+    """Add the note to a safetensors file's header that `transformers` asks for."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files or none."""
+    make_folder(folder.parent)
+    with typed(folder, "a writable folder"):
+        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+            hint = "Choose another folder: nothing in this one was changed."
+            raise CheckpointError(error_message(str(folder), "a new or empty folder", "one with contents", hint))
+        temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
+        try:
+            temporary.mkdir()
+            for name, data in files.items():
+                write_file(temporary / name, data)
+            fsync_folder(temporary)
+            os.rename(temporary, folder)
+            fsync_folder(folder.parent)
+        except BaseException:
+            remove_leftovers(folder.parent, folder.name)
+            raise

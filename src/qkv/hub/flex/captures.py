@@ -1,0 +1,73 @@
+"""Find the tensors that a function closes over and that learn."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+
+@final
+class _Captures(TorchFunctionMode):
+    """Records the tensors that need a gradient and were not computed within this mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, Tensor] = {}
+        self._computed: dict[int, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record the arguments, and remember the result, which keeps its identity taken."""
+        for x in _tensors((*args, *(kwargs or {}).values())):
+            own = id(x) in self._computed or torch._C._functorch.is_functorch_wrapped_tensor(x)
+            if x.requires_grad and not own:
+                self.found[id(x)] = x
+        result = func(*args, **(kwargs or {}))
+        for x in _tensors((result,)):
+            if id(x) not in self.found:
+                self._computed[id(x)] = x
+        return result
+
+
+def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
+    nested = [x for each in arguments for x in (each if isinstance(each, (list, tuple)) else (each,))]
+    return [x for x in nested if isinstance(x, Tensor)]
+
+
+def captured_by(run: Callable[[], Tensor]) -> list[Tensor] | None:
+    """Return the tensors that a function closes over and that need a gradient.
+
+    Args:
+        run: calls the function, on tensors that need none.
+
+    Returns:
+        The tensors; None if it computes with others that PyTorch's functions do not show.
+
+    Example:
+        >>> weight = torch.ones(3, requires_grad=True)
+        >>> captured_by(lambda: (2 * weight).sum()) == [weight]
+        True
+    """
+    with torch.enable_grad(), _Captures() as captures:
+        result = run()
+    found = list(captures.found.values())
+    return found if not result.requires_grad or _leads_to(result, found) else None
+
+
+def _leads_to(result: Tensor, known: Sequence[Tensor]) -> bool:
+    """Return whether every leaf that a result depends on is reached through known tensors."""
+    stops = {tuple(get_gradient_edge(x))[:2] for x in known}
+    pending: list[Any] = [tuple(get_gradient_edge(result))[:2]]
+    seen = set(pending)
+    while pending:
+        edge = pending.pop()
+        if edge in stops:
+            continue
+        if hasattr(edge[0], "variable"):
+            return False
+        new = {parent for parent in edge[0].next_functions if parent[0] is not None} - seen
+        seen |= new
+        pending += new
+    return True

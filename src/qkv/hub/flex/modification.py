@@ -1,0 +1,229 @@
+"""A traced score function in the form that fast algorithms take: scale, soft cap, biases, and a mask."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import final
+
+import torch
+
+from qkv.hub.flex.algebra import terms
+from qkv.hub.flex.conditions import negation
+from qkv.hub.flex.expressions import Expression, cast, constant, number, operation
+
+
+@final
+@dataclass(frozen=True)
+class Modification:
+    """The score s becomes shape(scale·s) + Σ biases where the condition holds, and −∞ elsewhere.
+
+    Attributes:
+        scale: an expression of batch, head, query and key; one number in most cases.
+        rate: None for shape(x) = x; else shape(x) = cap·tanh(rate·s), where `scale` is the cap.
+        biases: terms with their signs.
+        seen: the condition; None if it always holds.
+    """
+
+    scale: Expression
+    rate: float | None = None
+    biases: tuple[tuple[int, Expression], ...] = ()
+    seen: Expression | None = None
+
+
+_ONE = number(1.0)
+
+
+def modification(expression: Expression) -> Modification | None:
+    """Return what a score function does as a modification.
+
+    Args:
+        expression: of score, batch, head, query and key.
+
+    Returns:
+        The modification; None for any other function.
+
+    Example:
+        >>> from qkv.hub.flex.expressions import symbol
+        >>> score, i, j = symbol("score", torch.float32), symbol("query"), symbol("key")
+        >>> late = operation("lt", i, j, dtype=torch.bool)
+        >>> modification(operation("where", late, number(-inf), score)).seen.name
+        'ge'
+        >>> modification(operation("mul", score, score)) is None
+        True
+    """
+    if "score" not in expression.symbols:
+        return None
+    if expression.name == "score":
+        return Modification(_ONE)
+    rule = _RULES.get(expression.name)
+    return None if rule is None else rule(expression)
+
+
+def _added(expression: Expression) -> Modification | None:
+    one, other = expression.arguments
+    sign = -1 if expression.name == "sub" else 1
+    if not _scores(other):
+        found = modification(one)
+        return None if found is None else _biased(found, other, sign)
+    if not _scores(one):
+        found = modification(other)
+        found = found if sign > 0 or found is None else _times(found, number(-1.0))
+        return None if found is None else _biased(found, one, 1)
+    return _sum(modification(one), modification(other), sign)
+
+
+def _sum(one: Modification | None, other: Modification | None, sign: int) -> Modification | None:
+    """Return the sum of two scaled scores."""
+    if one is None or other is None or (one.rate, other.rate) != (None, None) or (one.seen or other.seen):
+        return None
+    scale = operation("add" if sign > 0 else "sub", one.scale, other.scale, dtype=torch.float32)
+    biases = tuple((sign * own, x) for own, x in other.biases)
+    return Modification(_folded(scale), None, (*one.biases, *biases))
+
+
+def _biased(found: Modification, bias: Expression, sign: int) -> Modification:
+    """Add a bias; where a term is −∞ it is a mask."""
+    kept: list[tuple[int, Expression]] = []
+    seen = found.seen
+    for own, term in terms(bias, sign):
+        split = _split(term) if own > 0 else None
+        if split is None:
+            kept.append((own, term))
+            continue
+        condition, rest = split
+        seen = condition if seen is None else operation("and", seen, condition, dtype=torch.bool)
+        if constant(rest) != 0:
+            kept.append((1, rest))
+    return replace(found, biases=(*found.biases, *kept), seen=seen)
+
+
+def _split(term: Expression) -> tuple[Expression, Expression] | None:
+    """Return the condition and the value of a bias that is −∞ elsewhere."""
+    if term.name != "where":
+        return None
+    condition, one, other = term.arguments
+    if constant(other) == -inf:
+        return condition, one
+    return (negation(condition), other) if constant(one) == -inf else None
+
+
+def _scores(expression: Expression) -> bool:
+    return "score" in expression.symbols
+
+
+def _multiplied(expression: Expression) -> Modification | None:
+    one, other = expression.arguments
+    if _scores(one) == _scores(other):
+        return None
+    found, factor = (modification(one), other) if _scores(one) else (modification(other), one)
+    return None if found is None else _times(found, factor)
+
+
+def _divided(expression: Expression) -> Modification | None:
+    one, other = expression.arguments
+    found = None if _scores(other) else modification(one)
+    if found is None:
+        return None
+    divisor = constant(other)
+    factor = operation("div", _ONE, other, dtype=torch.float32) if divisor is None else number(_quotient(divisor))
+    return _times(found, factor)
+
+
+def _quotient(divisor: float) -> float:
+    return 1.0 / divisor if divisor else inf
+
+
+def _times(found: Modification, factor: Expression) -> Modification | None:
+    """Multiply by a factor; −∞ must stay what it is."""
+    value = constant(factor)
+    if found.seen is not None and (value is None or not 0 < value < inf):
+        return None
+    scale = _folded(operation("mul", found.scale, factor, dtype=torch.float32))
+    if value in (1, -1):
+        return replace(found, scale=scale, biases=tuple((sign * int(value), x) for sign, x in found.biases))
+    biases = tuple((sign, operation("mul", x, factor, dtype=_kind(x, factor))) for sign, x in found.biases)
+    return replace(found, scale=scale, biases=biases)
+
+
+def _kind(one: Expression, other: Expression) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
+
+
+def _folded(expression: Expression) -> Expression:
+    """Compute an operation on numbers."""
+    one, other = map(constant, expression.arguments)
+    if one is None or other is None:
+        return expression
+    if expression.name == "mul":
+        return number(float(one * other))
+    return number(float(one + other if expression.name == "add" else one - other))
+
+
+def _negated(expression: Expression) -> Modification | None:
+    found = modification(expression.arguments[0])
+    return None if found is None else _times(found, number(-1.0))
+
+
+def _tanh(expression: Expression) -> Modification | None:
+    found = modification(expression.arguments[0])
+    if found is None or found.rate is not None or found.biases or found.seen is not None:
+        return None
+    rate = constant(found.scale)
+    return None if rate is None else Modification(_ONE, float(rate))
+
+
+def _where(expression: Expression) -> Modification | None:
+    condition, one, other = expression.arguments
+    if _scores(condition):
+        return None
+    if constant(other) == -inf:
+        return _seen(modification(one), condition)
+    if constant(one) == -inf:
+        return _seen(modification(other), negation(condition))
+    return _either(condition, modification(one), modification(other))
+
+
+def _seen(found: Modification | None, condition: Expression) -> Modification | None:
+    if found is None or found.seen is None:
+        return None if found is None else replace(found, seen=condition)
+    return replace(found, seen=operation("and", condition, found.seen, dtype=torch.bool))
+
+
+def _either(condition: Expression, one: Modification | None, other: Modification | None) -> Modification | None:
+    """Return one modification where the condition holds and another elsewhere, if only bias and mask differ."""
+    if one is None or other is None or (one.scale, one.rate) != (other.scale, other.rate):
+        return None
+    biases = operation("where", condition, _total(one), _total(other), dtype=torch.float32)
+    seen = None
+    if one.seen is not None or other.seen is not None:
+        yes, no = (number(True) if x.seen is None else x.seen for x in (one, other))
+        seen = operation("where", condition, yes, no, dtype=torch.bool)
+    if not (one.biases or other.biases):
+        return replace(one, seen=seen)
+    return replace(one, biases=((1, biases),), seen=seen)
+
+
+def _total(found: Modification) -> Expression:
+    """Return the sum of all biases."""
+    total = number(0.0)
+    for sign, term in found.biases:
+        kind = _kind(total, term)
+        total = operation("add" if sign > 0 else "sub", total, cast(term, kind), dtype=kind)
+    return total
+
+
+def _cast(expression: Expression) -> Modification | None:
+    one, other = expression.arguments[0].dtype, expression.dtype
+    lossless = other.is_floating_point and torch.promote_types(one, other) == other
+    return modification(expression.arguments[0]) if lossless else None
+
+
+_RULES = {
+    "add": _added,
+    "sub": _added,
+    "mul": _multiplied,
+    "div": _divided,
+    "neg": _negated,
+    "tanh": _tanh,
+    "where": _where,
+    "cast": _cast,
+}

@@ -1,0 +1,198 @@
+"""Trace a score or mask function: call it once on symbolic scalars, and record what it computes as an expression.
+
+A symbolic scalar answers every PyTorch function with the expression of the result, so that all spellings of an
+operation become one. What needs a number itself (`if q > k`, `int(q)`) or is not computed pair by pair cannot be
+traced: such functions are called on tiles under `torch.vmap`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from qkv.hub.flex import operations
+from qkv.hub.flex.expressions import Expression, captured, cast, number, symbol
+
+SCORE_ARGUMENTS = ("score", "batch", "head", "query", "key")
+MASK_ARGUMENTS = ("batch", "head", "query", "key")
+
+
+class UntraceableError(Exception):
+    """A function does something with a symbolic scalar that is no operation on scalars; never seen by users."""
+
+
+@final
+class Symbol(Tensor):
+    """A scalar without a number, or an indexed table whose last dimensions are not indexed yet.
+
+    Attributes:
+        expression: what it stands for.
+        sizes: its shape; its memory holds one number, whatever its shape.
+    """
+
+    expression: Expression
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse every function that does not pass through `Tracing`."""
+        raise UntraceableError
+
+
+def _symbol(expression: Expression, device: torch.device, sizes: tuple[int, ...] = ()) -> Symbol:
+    one = torch.ones((), dtype=expression.dtype, device=device)
+    # No function is computed of it: a result with a history comes from a `torch.autograd.Function`, whose derivative
+    # need not follow from what it computes.
+    made: Symbol = Tensor._make_subclass(Symbol, one, expression.dtype.is_floating_point)
+    made.expression, made.sizes = expression, sizes
+    return made
+
+
+def indexed_by_tensors(func: Any, args: Sequence[Any]) -> list[Any] | None:
+    """Return the places in table[place, ...] if they are integers and some are tensors, else None."""
+    if func is not Tensor.__getitem__:
+        return None
+    places = args[1] if isinstance(args[1], tuple) else (args[1],)
+    some = any(isinstance(x, Tensor) for x in places)
+    return list(places) if some and all(map(_is_place, places)) else None
+
+
+def _is_place(x: object) -> bool:
+    if isinstance(x, Tensor):
+        return not x.is_floating_point() and x.dtype not in (torch.bool, torch.uint8)
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+@final
+class IndexByTensors(TorchFunctionMode):
+    """Let `table[q, k]` with scalar tensors read an element, instead of asking the scalars for their numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace indexing by the operator that takes tensors."""
+        places = indexed_by_tensors(func, args)
+        if places is not None:
+            return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in places])
+        return func(*args, **(kwargs or {}))
+
+
+@final
+class Tracing(TorchFunctionMode):
+    """Answer functions of symbols by symbols; functions of other tensors are computed."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record an operation on symbols."""
+        kwargs = kwargs or {}
+        if not any(isinstance(x, Symbol) for x in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            if func in _ASKED or (func in _ASKED_OF_SCALARS and not _sizes(args[0])):
+                return func(*args, **kwargs)
+            return self._answer(func, args, kwargs)
+
+    def _answer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Symbol:
+        places = indexed_by_tensors(func, args)
+        if places is not None or func is Tensor.__getitem__:
+            return self._indexed(args[0], [args[1]] if places is None else places)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if any(x.sizes if isinstance(x, Symbol) else x.ndim for x in tensors):
+            raise UntraceableError
+        return _symbol(_recorded(func, args, kwargs), self.device)
+
+    def _indexed(self, table: Tensor, places: Sequence[Any]) -> Symbol:
+        """Return an element, or a part that further indices select from: table[b][h] is table[b, h]."""
+        if not all(_is_place(x) and not (isinstance(x, Tensor) and _sizes(x)) for x in places):
+            raise UntraceableError
+        start, read = _expression(table), [_expression(x) for x in places]
+        if start.name == "index":
+            start, read = start.arguments[0], [*start.arguments[1:], *read]
+        whole = start.arguments[0].tensor.shape if start.name == "captured" else ()
+        if len(read) > len(whole):
+            raise UntraceableError
+        return _symbol(Expression("index", (start, *read), table.dtype), self.device, tuple(whole[len(read) :]))
+
+
+def _sizes(x: Tensor) -> Sequence[int]:
+    return x.sizes if isinstance(x, Symbol) else x.shape
+
+
+_ASKED = (
+    Tensor.dtype.__get__,  # type: ignore[attr-defined]
+    Tensor.device.__get__,
+    Tensor.is_floating_point,
+    torch.is_floating_point,
+    torch.result_type,
+    torch.is_tensor,
+)
+"""What may be asked about a symbol itself."""
+_ASKED_OF_SCALARS = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.dim, Tensor.size)  # type: ignore[attr-defined]
+
+
+def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtype, device: torch.device) -> Expression:
+    """Return what a function computes from one pair.
+
+    Args:
+        function: a `score_mod` or `mask_mod`.
+        names: the symbols that it is called with.
+        dtype: of the score.
+        device: of the tensors.
+
+    Raises:
+        UntraceableError: it can only be called on numbers.
+
+    Example:
+        >>> causal = lambda b, h, q, k: q >= k
+        >>> traced(causal, MASK_ARGUMENTS, torch.float32, torch.device("cpu")).name
+        'ge'
+    """
+    # PyTorch's compiler would see through the symbols.
+    function = getattr(function, "_torchdynamo_orig_callable", function)
+    arguments = [_symbol(symbol(name, dtype if name == "score" else torch.int64), device) for name in names]
+    try:
+        with Tracing(device):
+            result = function(*arguments)
+    except Exception as error:
+        # What the function itself raises, it raises again when it is called on a tile.
+        raise UntraceableError from error
+    with torch._C.DisableTorchFunctionSubclass():
+        if not isinstance(result, Tensor) or _sizes(result):
+            raise UntraceableError
+        found: Expression = _expression(result)
+        return found
+
+
+def _expression(x: Any) -> Any:
+    """Return an argument as an expression, if it is a tensor or a number."""
+    if isinstance(x, Symbol):
+        if x.grad_fn is not None or not hasattr(x, "expression"):
+            raise UntraceableError
+        return x.expression
+    if isinstance(x, Tensor):
+        return captured(x)
+    return number(x) if isinstance(x, (bool, int, float)) else x
+
+
+def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Expression:
+    """Return a PyTorch function of symbols as an expression.
+
+    Raises:
+        UntraceableError: it is not computed pair by pair.
+    """
+    made = operations.of(func, [_expression(x) for x in args], {name: _expression(x) for name, x in kwargs.items()})
+    if made is None:
+        raise UntraceableError
+    # The function itself tells the type of its result.
+    like = func(*_examples(args), **_examples(kwargs))
+    if not isinstance(like, Tensor) or like.ndim:
+        raise UntraceableError
+    return cast(made, like.dtype) if isinstance(made, Expression) else Expression(*made, like.dtype)
+
+
+def _examples(arguments: Any) -> Any:
+    return tree_map_only(Tensor, lambda x: torch.ones((), dtype=x.dtype, device=x.device), arguments)

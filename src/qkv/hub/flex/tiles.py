@@ -1,0 +1,247 @@
+"""Attention with any score function, in stripes of rows that are computed again in the backward pass."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from qkv.engine.autograd import once_differentiable
+from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
+from qkv.engine.unchanged import Reads
+from qkv.hub.flex.captures import captured_by
+from qkv.hub.flex.conditions import places_on
+from qkv.hub.flex.symbols import IndexByTensors
+from qkv.linalg.heap import Release
+from qkv.masks.base import Grid, Mask
+from qkv.masks.lower import Visibility, lower
+from qkv.normalizers.dense import Softmax
+
+SIZE = TileSize(1 << 19, 1, all_items=True)
+"""The scores of a stripe: 2 MiB of float32."""
+
+OnTile = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+"""A function of scores (B, H, h, K), and of places that broadcast to them."""
+
+
+class Results(NamedTuple):
+    """The output (B, H, Q, V), and for each row log Σ e^s and the largest score, (B, H, Q)."""
+
+    output: Tensor
+    lse: Tensor
+    largest: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Pairs:
+    """What is computed of every pair.
+
+    Attributes:
+        scale: of the dot products.
+        scored: from scaled dot products to scores.
+        weighted: from weights to weights; None for the weights themselves.
+        mask: which pairs are visible; None for all.
+        dropout: the probability of dropping a weight.
+        seed: of dropout; None without.
+        whole: whether to compute all rows at once and store them, so that autograd has second derivatives.
+    """
+
+    scale: float
+    scored: OnTile | None
+    weighted: OnTile | None
+    mask: Mask | None
+    dropout: float
+    seed: Tensor | None
+    whole: bool
+
+
+def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
+    """Return a function of one pair as a function of a tile, by `torch.vmap` over all four numbers.
+
+    Args:
+        function: of batch, head, query and key; and first a score, if `leads`.
+        leads: whether it takes a score or weight.
+    """
+    first = (0,) if leads else ()
+    for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
+        function = torch.vmap(function, in_dims=(*first, *axes))
+    names = ("batch", "head", "query", "key")
+
+    def on_tile(x: Tensor, places: Mapping[str, Tensor]) -> Tensor:
+        numbers = [places[name].flatten() for name in names]
+        with IndexByTensors():
+            return function(*((x,) if leads else ()), *numbers)
+
+    return on_tile
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class UserMask(Mask):
+    """A mask function that cannot be traced, called on tiles."""
+
+    function: Callable[..., Tensor]
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Call the function for every pair."""
+        places = places_on(grid, rows_Q1, columns_K)
+        return by_pair(self.function, False)(rows_Q1, places).to(torch.bool)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
+    """Compute attention in stripes, in memory linear in queries and keys.
+
+    Args:
+        query: (B, H, Q, D).
+        key: (B, H, K, D); dimensions of size 1 broadcast.
+        value: (B, H, K, V); likewise.
+        pairs: what is computed of every pair.
+    """
+    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    visibility = lower(pairs.mask, grid)
+    kind = torch.promote_types(query.dtype, torch.float32)
+    wide = [x.to(kind) for x in (query, key, value)]
+    size = TileSize(prod(grid.leading) * grid.queries * grid.keys, 1, all_items=True) if pairs.whole else SIZE
+    stripes = Stripes(pairs, grid, Tiling(grid.leading, grid.queries, grid.keys, visibility, size))
+    if not torch.is_grad_enabled() or pairs.whole:
+        output, lse, largest = stripes.all(wide)
+    else:
+        output, lse, largest = _with_gradients(stripes, wide, visibility)
+    return Results(output.to(query.dtype), lse, largest.detach())
+
+
+def _with_gradients(stripes: "Stripes", inputs: list[Tensor], visibility: Visibility) -> Results:
+    """Compute all stripes, so that the backward pass computes them again."""
+    pairs = stripes.pairs
+    known = captured_by(lambda: stripes.one_pair(inputs))
+    reads = Reads([*inputs, *visibility.tensors(), *(() if pairs.seed is None else (pairs.seed,))])
+    with reads:
+        if known is None:
+            # A compiled function, for example, does not show which tensors it reads.
+            found = stripes.all(inputs, lambda run: checkpoint(run, use_reentrant=False))
+        else:
+            found = Results(*_Recomputed.apply(stripes, *inputs, *known))  # type: ignore[no-untyped-call]
+    reads.guard((found.output, found.lse))
+    return found
+
+
+@final
+class Stripes:
+    """A problem cut into stripes of whole rows, for all batch items and heads at once.
+
+    Args:
+        pairs: what is computed of every pair.
+        grid: the sizes.
+        tiling: the stripes.
+    """
+
+    def __init__(self, pairs: Pairs, grid: Grid, tiling: Tiling) -> None:
+        self.pairs, self.grid, self.tiling, self.release = pairs, grid, tiling, Release()
+
+    def all(
+        self, inputs: list[Tensor], run: Callable[[Callable[[], Results]], Results] = lambda stripe: stripe()
+    ) -> Results:
+        """Compute all stripes and concatenate them.
+
+        Args:
+            inputs: query, key and value.
+            run: computes a stripe.
+        """
+        found = [run(partial(self.stripe, inputs, slices, visible)) for slices, visible in self.tiling]
+        return Results(*(torch.cat(x, 2) for x in zip(*found, strict=True)))
+
+    def one_pair(self, inputs: list[Tensor]) -> Tensor:
+        """Compute the first pair alone; its gradient reaches whatever the functions close over."""
+        first = [x.detach()[:1, :1, :1] for x in inputs]
+        pairs = replace(self.pairs, mask=None, seed=None)
+        grid = Grid((1, 1), 1, 1, self.grid.device)
+        one = TileSlices((slice(None), slice(None)), slice(0, 1), slice(0, 1))
+        output, lse, _ = _stripe(first, pairs, grid, one, None)
+        return output.sum() + lse.sum()
+
+    def stripe(self, inputs: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
+        """Compute some rows."""
+        return self.of_parts(_parts(inputs, slices), slices, visible)
+
+    def of_parts(self, parts: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
+        """Compute some rows from their parts of query, key and value."""
+        self.release.after(prod(parts[0].shape[:-1]) * parts[1].shape[-2])
+        return _stripe(parts, self.pairs, self.grid, slices, visible)
+
+    def backward(self, inputs: list[Tensor], known: list[Tensor], g_output: Tensor, g_lse: Tensor) -> list[Tensor]:
+        """Return the gradients of query, key and value, and of captured tensors."""
+        totals = [torch.zeros_like(x) for x in (*inputs, *known)]
+        for slices, visible in self.tiling:
+            with torch.enable_grad():
+                leaves = [x.detach().requires_grad_() for x in _parts(inputs, slices)]
+                output, lse, _ = self.of_parts(leaves, slices, visible)
+                # One number, because PyTorch imports SymPy to compare the shapes of several.
+                total = (output * g_output[..., slices.rows, :]).sum() + (lse * g_lse[..., slices.rows]).sum()
+            found = torch.autograd.grad(total, [*leaves, *known], allow_unused=True)
+            for buffer, g in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
+                if g is not None:
+                    buffer.add_(g.sum_to_size(buffer.shape))
+        return totals
+
+
+@final
+class _Recomputed(torch.autograd.Function):
+    """All stripes as one function, of query, key, value and captured tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, stripes: Stripes, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.stripes = stripes
+        ctx.save_for_backward(*tensors)
+        found = stripes.all(list(tensors[:3]))
+        ctx.mark_non_differentiable(found.largest)
+        return found
+
+    @staticmethod
+    @once_differentiable("blocked")
+    def backward(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        tensors = list(ctx.saved_tensors)
+        found = ctx.stripes.backward(tensors[:3], tensors[3:], g_output, g_lse)
+        pairs = zip(found, ctx.needs_input_grad[1:], strict=True)
+        return None, *(g if wanted else None for g, wanted in pairs)
+
+
+def _parts(inputs: list[Tensor], slices: TileSlices) -> list[Tensor]:
+    """Return some rows of query, and the keys and values that any of them sees."""
+    query, key, value = inputs
+    return [query[..., slices.rows, :], key[..., slices.columns, :], value[..., slices.columns, :]]
+
+
+def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, visible: Tensor | None) -> Results:
+    """Return the results of some rows from their parts of query, key and value."""
+    q, k, v = parts
+    _, rows, columns = slices
+    device = grid.device
+    row_numbers, column_numbers = (torch.arange(x.start, x.stop, device=device) for x in (rows, columns))
+    places = places_on(grid, row_numbers[:, None], column_numbers)
+    with torch.autocast(device.type, enabled=False):
+        s = (q @ k.mT) * pairs.scale
+        if pairs.scored is not None:
+            s = pairs.scored(s, places).to(s.dtype).expand(s.shape)
+        hidden = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
+        w, lse = Softmax()(s, hidden), Softmax().state(s, hidden)
+        largest = _largest(s.detach(), hidden)
+        if pairs.weighted is not None:
+            changed = pairs.weighted(w, places).to(w.dtype).expand(w.shape)
+            w = torch.where(hidden & (s.detach() > -torch.inf), changed, torch.zeros_like(changed[..., :1, :1]))
+        if pairs.seed is not None:
+            whole = (slice(None), slice(None))
+            part = TileSlices(whole, rows, columns)
+            w = w * dropout_factors(pairs.seed, part, grid.leading, grid.queries, pairs.dropout, w.dtype)
+        return Results(w @ v, lse, largest)
+
+
+def _largest(s: Tensor, hidden: Tensor) -> Tensor:
+    """Return each row's largest visible score, −∞ where there is none."""
+    if s.shape[-1] == 0:
+        return s.new_full(s.shape[:-1], -torch.inf)
+    return s.masked_fill(~hidden, -torch.inf).amax(-1)

@@ -1,0 +1,185 @@
+"""Guarded reading of a folder from elsewhere: plain files by plain names, of limited size; nothing is executed."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, final
+
+import torch
+from torch import Tensor
+
+from qkv.checkpoint.disk import typed
+from qkv.checkpoint.plain import decode_mapping
+from qkv.checkpoint.tensors import Header, read_header, read_some
+from qkv.errors import CheckpointError, error_message
+from qkv.files import open_file
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_SMALL, _TEXT = 16 << 20, 256 << 20
+_CHUNK = 1 << 20
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+_AGAIN = "Copy the folder again from its source."
+
+
+@final
+class Folder:
+    """The files of a folder that another library wrote.
+
+    A link may only point into the folder itself, or from a snapshot in the cache of Hugging Face to its blobs.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        CheckpointError: there is no such folder.
+
+    Example:
+        >>> Folder(Path("/")).read("../etc/passwd", 10)
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: /../etc/passwd: expected a plain file name; got '../etc/passwd'. ...
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.abspath(path))
+        with typed(self.path, "a readable folder"):
+            self._names = frozenset(os.listdir(self.path))
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        return name in self._names
+
+    def read(self, name: str, limit: int = _SMALL) -> bytes:
+        """Return the bytes of a file.
+
+        Raises:
+            CheckpointError: it is missing, lies outside the folder, is not a plain file, or is larger than the limit.
+        """
+        return b"".join(self._chunks(name, limit))
+
+    def text(self, name: str) -> str:
+        """Return a text in UTF-8.
+
+        Raises:
+            CheckpointError: as for `read`, or it is not UTF-8.
+        """
+        try:
+            return self.read(name, _TEXT).decode()
+        except UnicodeDecodeError as error:
+            raise CheckpointError(error_message(str(self.path / name), "text in UTF-8", str(error), _AGAIN)) from error
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return the table in a JSON file.
+
+        Raises:
+            CheckpointError: as for `read`, or it is not a JSON object.
+        """
+        return dict(decode_mapping(self.read(name), str(self.path / name)))
+
+    def digest(self) -> str:
+        """Return the sha256 over names and bytes of all files that may be read."""
+        total = sha256()
+        for name in sorted(self._names):
+            if name.endswith((".json", ".safetensors", ".spm", ".txt", ".model")):
+                own = sha256()
+                for chunk in self._chunks(name, 1 << 62):
+                    own.update(chunk)
+                total.update(f"{name} {own.hexdigest()}\n".encode())
+        return total.hexdigest()
+
+    def weights(self) -> "Weights":
+        """Return the tensors that are stored.
+
+        Raises:
+            CheckpointError: there are none, or only pickled ones.
+        """
+        if self.has(INDEX):
+            places = self.table(INDEX).get("weight_map")
+            if not isinstance(places, Mapping) or not all(isinstance(file, str) for file in places.values()):
+                got = "something else"
+                raise CheckpointError(
+                    error_message(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
+                )
+            return Weights(self, sorted(set(places.values())), places)
+        if self.has(WEIGHTS):
+            return Weights(self, [WEIGHTS], None)
+        pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
+        got = f"{pickled[0]}, which may hold code" if pickled else "no such file"
+        hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _AGAIN
+        raise CheckpointError(error_message(str(self.path / WEIGHTS), "weights in safetensors", got, hint))
+
+    def locate(self, name: str) -> Path:
+        """Return the real path of a file in the folder.
+
+        Raises:
+            CheckpointError: the name has a folder in it, or the file lies elsewhere.
+        """
+        path = self.path / name
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            hint = "Only files of the folder itself are read."
+            raise CheckpointError(error_message(str(path), "a plain file name", ascii(name)[:200], hint))
+        real, home = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))
+        blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+        if real.parent not in (home, blobs):
+            hint = "Replace the link by the file itself."
+            raise CheckpointError(error_message(str(path), "a file in this folder", f"a link to {real}", hint))
+        return real
+
+    def _chunks(self, name: str, limit: int) -> Any:
+        path, left = self.locate(name), limit
+        with typed(self.path / name, "a readable file"), open_file(path, links=False) as stream:
+            while chunk := stream.read(min(_CHUNK, left + 1)):
+                left -= len(chunk)
+                if left < 0:
+                    raise CheckpointError(error_message(str(path), f"at most {limit:,} bytes", "more", _AGAIN))
+                yield chunk
+
+
+@final
+class Weights:
+    """The tensors in one or several safetensors files; shapes are known before any is read.
+
+    Args:
+        folder: where the files are.
+        files: their names.
+        places: the file of each tensor, as an index lists them; None for one file.
+
+    Raises:
+        CheckpointError: a file is not in safetensors, or does not hold what the index lists.
+    """
+
+    def __init__(self, folder: Folder, files: Sequence[str], places: Mapping[str, Any] | None) -> None:
+        self._folder = folder
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        self._files: dict[str, str] = {}
+        self._headers: dict[str, Header] = {}
+        for file in files:
+            with self._open(file) as stream:
+                header = read_header(stream, os.fstat(stream.fileno()).st_size, str(self._folder.path / file))
+            self._headers[file] = header
+            for name, slot in header.slots.items():
+                self.shapes[name], self.dtypes[name] = slot.shape, slot.dtype
+                if self._files.setdefault(name, file) != file or (places and places.get(name) != file):
+                    self._refuse(file, f"{name} alone in the file of the index")
+        if places and (missing := set(places) - set(self.shapes)):
+            self._refuse(f"{places[min(missing)]}", f"the tensor {min(missing)}")
+
+    def read(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Read tensors, on the CPU."""
+        found: dict[str, Tensor] = {}
+        for file in sorted({self._files[name] for name in names}):
+            own = [name for name in names if self._files[name] == file]
+            with self._open(file) as stream:
+                found |= read_some(stream, self._headers[file], own, str(self._folder.path / file))
+        return found
+
+    @contextmanager
+    def _open(self, file: str) -> Iterator[BinaryIO]:
+        path = self._folder.locate(file)
+        with typed(self._folder.path / file, "a readable file"), open_file(path, links=False) as stream:
+            yield stream
+
+    def _refuse(self, file: str, expected: str) -> None:
+        raise CheckpointError(error_message(str(self._folder.path / file), expected, "something else", _AGAIN))

@@ -1,0 +1,108 @@
+"""The methods that all translators share; each model encodes the source and advances its own state."""
+
+from abc import abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.session import Session
+from qkv.models.checks import check_target
+
+
+class InSession(Protocol):
+    """A decoder's state that knows the session of its decoding."""
+
+    @property
+    def session(self) -> Session | None:
+        """What keeps packed weights and memory for the steps; None to keep nothing."""
+
+
+State = TypeVar("State", bound=InSession)
+
+
+class EncoderDecoder(nn.Module, Generic[State]):
+    """Base class of translators. A subclass encodes the source, advances its state by target tokens, and selects rows.
+
+    Attributes:
+        embed: the embedding of tokens.
+        output: the output layer.
+    """
+
+    embed: nn.Embedding
+    output: Linear
+
+    @abstractmethod
+    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[State, Tensor]:
+        """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
+
+    @abstractmethod
+    def advance(self, target: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the output layer's input for each target token.
+
+        Args:
+            target: ids (B, T), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            (B, T, M), and the state that includes the tokens.
+        """
+
+    @abstractmethod
+    def select(self, state: State, rows: Tensor) -> State:
+        """Select rows of a state: fewer, repeated or reordered."""
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """Predict each next target token, given the ones before it.
+
+        Args:
+            source: token ids (B, S), int64; entries at or after a row's length are never read.
+            source_lengths: (B,), int64.
+            target: token ids (B, T): the begin token first.
+
+        Returns:
+            Logits, (B, T, N).
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        logits: Tensor = self.output(self.states(source, source_lengths, target))
+        return logits
+
+    def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """Return the output layer's input for each target token, (B, T, M). Arguments are those of `forward`."""
+        state = self.start(source, source_lengths)
+        check_target(target, source.shape[0], self.embed.num_embeddings)
+        return self.advance(target, state)[0]
+
+    def start(self, source: Tensor, lengths: Tensor) -> State:
+        """Encode the source.
+
+        Args:
+            source: token ids (B, S), int64.
+            lengths: (B,), int64, from 0 to S.
+
+        Returns:
+            The state before the first step.
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        return self.read(source, lengths)[0]
+
+    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> State:
+        """Like `start`, with a session that keeps packed weights and memory for this and later steps."""
+        return self.read(source, lengths, session)[0]
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            Scores (B, N), and the state that includes `tokens`.
+        """
+        states, after = self.advance(tokens[:, None], state)
+        return apply_layer(self.output, states, after.session)[:, 0], after

@@ -1,0 +1,91 @@
+"""The methods that all language models share; each model advances its own state."""
+
+from abc import abstractmethod
+from typing import Generic, TypeVar
+
+from torch import Tensor, nn
+
+from qkv.linalg.matmul import Linear
+from qkv.models.checks import check_target
+from qkv.nn.decoding.cache import Rows
+
+State = TypeVar("State")
+
+
+class TokenPredictor(nn.Module, Generic[State]):
+    """Base class of language models. A subclass creates the initial state, advances it by tokens, and selects rows.
+
+    Attributes:
+        embed: the embedding of tokens.
+        output: the output layer.
+        rows: tells hooks where a batch starts and which rows go on.
+    """
+
+    embed: nn.Embedding
+    output: Linear
+    rows: Rows
+
+    @abstractmethod
+    def begin(self, tokens: Tensor) -> State:
+        """Return the initial state for a batch of tokens (B, T)."""
+
+    @abstractmethod
+    def continued(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
+
+    @abstractmethod
+    def select(self, state: State, rows: Tensor) -> State:
+        """Select rows of a state: fewer, repeated or reordered."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Predict the token after each one.
+
+        Args:
+            tokens: ids (B, T), int64; T at most `context` if positions are learned.
+
+        Returns:
+            Logits, (B, T, N).
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        return self.read(tokens)[0]
+
+    def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Read tokens that follow those of a state, and predict the one after each of them.
+
+        Args:
+            tokens: ids (B, T), int64.
+            state: state after the previous tokens; None initially.
+
+        Returns:
+            Scores (B, T, N), and the state that includes `tokens`.
+
+        Raises:
+            ShapeError: a shape, dtype or id is wrong.
+        """
+        states, after = self.advance(tokens, state)
+        return self.logits(states), after
+
+    def advance(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Like `read`, but return the inputs of the output layer, (B, T, M)."""
+        check_target(tokens, tokens.shape[0], self.embed.num_embeddings)
+        return self.continued(tokens, self.begin(tokens) if state is None else state)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Apply the output layer: (..., M) to (..., N)."""
+        logits: Tensor = self.output(states)
+        return logits
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the newest token of each row and predict the next one.
+
+        Args:
+            tokens: ids (B,), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            Scores (B, N), and the state that includes `tokens`.
+        """
+        logits, after = self.read(tokens[:, None], state)
+        return logits[:, 0], after

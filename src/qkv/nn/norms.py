@@ -1,0 +1,69 @@
+"""Norms by name: LayerNorm, and the RMSNorm of Llama, T5 and Gemma."""
+
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ConfigError, error_message, nearest
+
+Norm = Literal["layer", "rms", "rms_plus_one"]
+NORMS: tuple[Norm, ...] = ("layer", "rms", "rms_plus_one")
+
+
+@final
+class RMSNorm(nn.Module):
+    """g·x/√(mean(x²) + ε): a norm without a mean and without a bias, computed in at least float32.
+
+    Args:
+        width: M.
+        eps: ε.
+        shift: added to the learned gain; 1 stores g − 1, as Gemma does.
+
+    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", eq. 4.
+
+    Example:
+        >>> RMSNorm(2)(torch.tensor([3.0, 4.0])).square().mean()
+        tensor(1.0000, grad_fn=<MeanBackward0>)
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6, *, shift: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((width,), 1.0 - shift))
+        self.eps, self.shift = eps, shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., M) to (..., M), in x's dtype."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (normed * (self.weight + self.shift)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Show the width and what differs from the defaults."""
+        return f"{self.weight.numel()}, eps={self.eps:g}" + (f", shift={self.shift:g}" if self.shift else "")
+
+
+def build_norm(name: str, width: int, eps: float) -> nn.Module:
+    """Create a norm by name.
+
+    Args:
+        name: "layer", "rms", or "rms_plus_one" for a gain that is stored less one.
+        width: M.
+        eps: ε.
+
+    Raises:
+        ConfigError: the name is unknown.
+
+    Example:
+        >>> build_norm("rms", 8, 1e-6)
+        RMSNorm(8, eps=1e-06)
+    """
+    match name:
+        case "layer":
+            return nn.LayerNorm(width, eps)
+        case "rms":
+            return RMSNorm(width, eps)
+        case "rms_plus_one":
+            return RMSNorm(width, eps, shift=1.0)
+        case _:
+            raise ConfigError(error_message("norm", "the name of a norm", f'"{name}"', nearest(name, NORMS)))

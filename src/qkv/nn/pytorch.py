@@ -1,0 +1,144 @@
+"""Our multi-head attention where PyTorch's layers expect theirs."""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from qkv.errors import ShapeError, error_message
+from qkv.introspect.lazy_map import attention_map
+from qkv.masks.base import Dense, Mask
+from qkv.masks.patterns import causal
+from qkv.nn.biases import BiasModule
+from qkv.nn.multihead import MultiHeadAttention
+
+
+@final
+class TorchMultiheadAttention(nn.Module):
+    """A `MultiHeadAttention` with the arguments of `torch.nn.MultiheadAttention`.
+
+    It replaces `self_attn` and `multihead_attn` of PyTorch's Transformer layers, with any score and normalizer:
+    `layer.self_attn = TorchMultiheadAttention(MultiHeadAttention(width, heads, score="gaussian"))`.
+    A row that may see nothing gives 0, not NaN.
+
+    Args:
+        attention: the layer that computes.
+        batch_first: whether inputs are (B, N, M); otherwise (N, B, M), PyTorch's default.
+
+    Example:
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        >>> layer.self_attn = TorchMultiheadAttention(MultiHeadAttention(8, 2, score="cosine"))
+        >>> layer(torch.randn(1, 3, 8)).shape
+        torch.Size([1, 3, 8])
+    """
+
+    in_proj_bias = None
+    """PyTorch's encoder layers look for it before they skip the attention's own `forward`."""
+    _qkv_same_embed_dim = False
+
+    def __init__(self, attention: MultiHeadAttention, *, batch_first: bool = True) -> None:
+        super().__init__()
+        self.attention = attention
+        self.batch_first = batch_first
+        self.embed_dim, self.num_heads = attention.width, attention.heads
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute attention.
+
+        Args:
+            query: (B, Q, M), or (Q, B, M), or (Q, M).
+            key: (B, K, key width), likewise.
+            value: (B, K, value width), likewise.
+            key_padding_mask: (B, K); bool: True hides a key; float: added to the scores.
+            need_weights: whether to return weights too, a full matrix, without dropout.
+            attn_mask: (Q, K) or (B·H, Q, K); bool: True hides a pair; float: added to the scores.
+            average_attn_weights: whether weights are averaged over heads.
+            is_causal: promises that `attn_mask` is the causal mask, which is then not read.
+
+        Returns:
+            The output, shaped like `query`, and the weights (B, Q, K) or (B, H, Q, K), or None.
+
+        Raises:
+            ShapeError: a mask does not fit.
+        """
+        own, batched = query is key and key is value, query.ndim == 3
+        q, k, v = (self._batch(x) for x in (query, key, value))
+        padding = key_padding_mask if batched or key_padding_mask is None else key_padding_mask[None]
+        mask, bias = masks_of(padding, attn_mask, q.shape[0], self.num_heads, is_causal)
+        inner = self.attention
+        projected, memory = inner.extend(q, None) if own else (inner.project_query(q), inner.project_memory(k, v))
+        output = inner.attend(projected, memory, mask=mask, bias=bias)
+        weights = None
+        if need_weights:
+            options: dict[str, Any] = {"mask": mask, "bias": bias, "score": inner.score.projected()}
+            options["normalizer"] = inner.attention.normalizer if inner.normalizer is None else inner.normalizer.value()
+            options["enable_gqa"] = inner.key_heads != inner.heads
+            if isinstance(inner.positions, BiasModule):
+                options["bias"] = inner.positions.value()
+            weights = attention_map(projected, memory.key, **options).dense(None)
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not batched:
+            return output[0], None if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _batch(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            return x[None]
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+def masks_of(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, batch: int, heads: int, is_causal: bool
+) -> tuple[Mask | None, Tensor | None]:
+    """Translate the masks of `torch.nn.MultiheadAttention`, where True hides.
+
+    Args:
+        key_padding_mask: (B, K), bool or float.
+        attn_mask: (Q, K) or (B·H, Q, K), bool or float.
+        batch, heads: B and H.
+        is_causal: whether `attn_mask` is known to be the causal mask.
+
+    Returns:
+        The mask, and what is added to the scores; None for none.
+
+    Raises:
+        ShapeError: a mask does not have one of these shapes.
+
+    Example:
+        >>> masks_of(torch.tensor([[False, True]]), None, 1, 2, False)[0].tensor
+        tensor([[[[ True, False]]]])
+    """
+    mask: Mask | None = causal() if is_causal else None
+    bias: Tensor | None = None
+    if key_padding_mask is not None:
+        _expect("key_padding_mask", key_padding_mask, (batch,), 2)
+        key_padding_mask = key_padding_mask[:, None, None, :]
+    if attn_mask is not None and not is_causal:
+        _expect("attn_mask", attn_mask, (batch * heads,) if attn_mask.ndim == 3 else (), max(attn_mask.ndim, 2))
+        attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:]) if attn_mask.ndim == 3 else attn_mask
+    for each in (key_padding_mask, None if is_causal else attn_mask):
+        if each is None:
+            continue
+        hidden = each if each.dtype == torch.bool else torch.isneginf(each)
+        if each.dtype == torch.bool or torch.equal(hidden, each != 0):
+            mask = Dense(~hidden) if mask is None else mask & Dense(~hidden)
+        else:
+            bias = each if bias is None else bias + each
+    return mask, bias
+
+
+def _expect(name: str, mask: Tensor, leading: tuple[int, ...], rank: int) -> None:
+    if mask.ndim != rank or tuple(mask.shape[: len(leading)]) != leading:
+        expected = "(B, K)" if name == "key_padding_mask" else "(Q, K) or (B·H, Q, K)"
+        hint = "B·H counts the heads of the first item first."
+        raise ShapeError(error_message(name, f"shape {expected}", str(tuple(mask.shape)), hint))

@@ -1,0 +1,122 @@
+"""Keeping the keys and values of a growing cache once, however many calls see them."""
+
+from dataclasses import replace
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.masks.base import Dense, Mask, as_mask
+from qkv.masks.lower import factors
+from qkv.masks.patterns import Causal, Lengths, Span, Window, span
+
+
+class Kept(NamedTuple):
+    """Keys and values as they are kept.
+
+    Attributes:
+        key, value: (..., K, E) and (..., K, V).
+        dropped: how many keys come before those that the call was given, because its cache dropped them.
+    """
+
+    key: Tensor
+    value: Tensor
+    dropped: int = 0
+
+
+@final
+class Room:
+    """Memory for the keys and values of consecutive calls of a layer, of which each may see a few more.
+
+    A cache that concatenates gives every call tensors of its own: T steps would keep T²/2 keys. Here a call keeps a
+    view of memory that holds at most 2T. A cache with a sliding window drops early keys: here they stay.
+
+    Example:
+        >>> room, keys = Room(), torch.arange(6.0).reshape(1, 6, 1)
+        >>> views = [room.keep(keys[:, :n], keys[:, :n], n if n == 4 else 1) for n in (4, 5, 6)]
+        >>> torch.equal(views[2].key, keys), views[1].key.data_ptr() == views[2].key.data_ptr()
+        (True, True)
+        >>> room.keep(torch.tensor([[[4.0], [5.0], [6.0]]]), torch.tensor([[[4.0], [5.0], [6.0]]]), 1).dropped
+        4
+    """
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._pair: tuple[Tensor, ...] = ()
+
+    def select(self, rows: Tensor) -> None:
+        """Take rows of the batch, as a beam search does."""
+        self._pair = tuple(x.index_select(0, rows.to(x.device)) for x in self._pair)
+
+    def keep(self, key: Tensor, value: Tensor, queries: int) -> Kept:
+        """Return the same keys and values, in memory shared with those of earlier calls if they continue them.
+
+        Args:
+            key, value: all that the call was given.
+            queries: how many of the last ones can be new.
+        """
+        pair, length, count = (key, value), self._length, key.shape[-2]
+        if self._pair and count == length and self._ends_with(pair, count):
+            return self._kept(count)
+        old = count - queries
+        if not self._pair or not 0 < old <= length or not self._ends_with(pair, old):
+            self._pair, self._length = pair, count
+            return Kept(key, value)
+        self._append([x[..., old:, :] for x in pair])
+        return self._kept(self._length, length - old)
+
+    def _kept(self, count: int, dropped: int = 0) -> Kept:
+        key, value = (room[..., :count, :] for room in self._pair)
+        return Kept(key, value, dropped)
+
+    def _append(self, new: list[Tensor]) -> None:
+        length, total = self._length, self._length + new[0].shape[-2]
+        if self._pair[0].shape[-2] < total:
+            wider = tuple(x.new_empty(*x.shape[:-2], 2 * total, x.shape[-1]) for x in self._pair)
+            for room, x in zip(wider, self._pair, strict=True):
+                room[..., :length, :] = x[..., :length, :]
+            self._pair = wider
+        for room, x in zip(self._pair, new, strict=True):
+            room[..., length:total, :] = x
+        self._length = total
+
+    def _ends_with(self, pair: tuple[Tensor, ...], count: int) -> bool:
+        """Return whether the first keys and values of a call are the last that are kept."""
+        start = self._length - count
+        return all(
+            (x.shape[:-2], x.shape[-1], x.dtype) == (room.shape[:-2], room.shape[-1], room.dtype)
+            and torch.equal(x[..., :count, :], room[..., start : self._length, :])
+            for x, room in zip(pair, self._pair, strict=True)
+        )
+
+
+def moved(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
+    """Return the options of a call whose keys are preceded by some that it does not see; None if they are unknown.
+
+    Args:
+        options: score, mask and the like.
+        dropped: the number of preceding keys.
+    """
+    if not dropped:
+        return options
+    mask = options.get("mask")
+    parts = [] if mask is None else [_moved(part, dropped) for part in factors(as_mask(mask))]
+    if options.get("bias") is not None or any(part is None for part in parts):
+        return None
+    return options | {"mask": reduce(and_, [part for part in parts if part is not None], span(dropped))}
+
+
+def _moved(mask: Mask, by: int) -> Mask | None:
+    match mask:
+        case Causal(offset, "start") | Window(_, _, offset):
+            return replace(mask, offset=offset + by)
+        case Span(first, last):
+            return Span(first + by, None if last is None else last + by)
+        case Lengths(keys, None) if keys is not None:
+            return Span(by, keys + by)
+        case Dense(tensor):
+            return Dense(F.pad(tensor, (by, 0)))
+    return None

@@ -1,0 +1,86 @@
+"""Naming the sequences between which the layers of a model attend."""
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import NamedTuple
+
+
+class Ends(NamedTuple):
+    """What is known of the two ends of a layer.
+
+    Attributes:
+        own: whether it attends within one sequence.
+        group: path of the model that contains it; None if unknown.
+        queries, keys: the number of positions.
+    """
+
+    own: bool
+    group: str | None
+    queries: int
+    keys: int
+
+
+def name_sequences(layers: Mapping[str, Ends]) -> dict[str, tuple[str, str]]:
+    """Return the names of the sequences of queries and keys of each layer.
+
+    Without cross-attention the only sequence is "text". A part of the model with cross-attention attends from
+    "target" to "source"; other parts attend within "source". Further models inside, such as one for images, have
+    sequences named after their paths.
+
+    Args:
+        layers: what is known of each layer, by its path.
+
+    Example:
+        >>> layers = {"model.encoder.0": Ends(True, None, 5, 5), "model.decoder.0.cross": Ends(False, None, 3, 5)}
+        >>> name_sequences(layers)
+        {'model.encoder.0': ('source', 'source'), 'model.decoder.0.cross': ('target', 'source')}
+    """
+    parts = _parts(layers)
+    roles = _roles(layers, parts)
+    lengths: dict[str, int] = {}
+    named = {}
+    for layer, ends in layers.items():
+        name = roles[parts[layer]]
+        queries = _of_length(name, ends.queries, lengths)
+        named[layer] = (queries, queries if ends.own else _of_length("source", ends.keys, lengths))
+    return named
+
+
+def _parts(layers: Mapping[str, Ends]) -> dict[str, str]:
+    """Return the part of the model that each layer belongs to: the model around it, or the first name that differs."""
+    paths = [name.split(".") for name in layers]
+    shared = 0
+    if len(paths) > 1:
+        shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False)))
+    return {
+        name: (path[shared] if shared < len(path) else "") if ends.group is None else ends.group
+        for (name, ends), path in zip(layers.items(), paths, strict=True)
+    }
+
+
+def _roles(layers: Mapping[str, Ends], parts: Mapping[str, str]) -> dict[str, str]:
+    crossing = {parts[name] for name, ends in layers.items() if not ends.own}
+    lengths = {ends.keys for ends in layers.values() if not ends.own}
+    others = [part for part in dict.fromkeys(parts.values()) if part not in crossing]
+    roles = dict.fromkeys(crossing, "target")
+    known = {part for part in others if any(parts[name] == part and layers[name].group is not None for name in layers)}
+    if not crossing:
+        alone = len(known) < 2
+        return {part: "text" if alone or part not in known else _short(part, others) for part in others}
+    reading = [part for part in others if any(parts[name] == part and layers[name].keys in lengths for name in layers)]
+    for part in others:
+        source = part not in known or part in reading[:1] or len(others) == 1
+        roles[part] = "source" if source else _short(part, others)
+    return roles
+
+
+def _short(part: str, others: list[str]) -> str:
+    last = part.rpartition(".")[2] or "text"
+    return part if sum(other.rpartition(".")[2] == last for other in others) > 1 else last
+
+
+def _of_length(name: str, count: int, lengths: dict[str, int]) -> str:
+    """Return a sequence of this length; a second length under the same name becomes a sequence of its own."""
+    if lengths.setdefault(name, count) == count:
+        return name
+    return f"{name} of {count}"

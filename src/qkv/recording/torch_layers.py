@@ -1,0 +1,70 @@
+"""A call of PyTorch's own multi-head attention as a recorded call."""
+
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from qkv.errors import UnsupportedError, error_message
+from qkv.nn.pytorch import masks_of
+from qkv.recording.around import Around, Projection
+from qkv.recording.calls import Call, Given
+
+_SIGNATURE = signature(nn.MultiheadAttention.forward)
+
+
+def check_layer(name: str, layer: nn.MultiheadAttention) -> None:
+    """Check that a layer can be recorded.
+
+    Raises:
+        UnsupportedError: it attends to keys that belong to no position.
+    """
+    if layer.bias_k is not None or layer.add_zero_attn:
+        hint = "Record a layer without bias_k, bias_v and add_zero_attn, or select others: layers=[...]."
+        raise UnsupportedError(error_message(name, "keys that belong to positions", "an extra key", hint))
+
+
+@torch.no_grad()
+def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[str, Any], moment: int) -> Call:
+    """Return a forward pass of PyTorch's layer as a call; its projections are computed again.
+
+    Args:
+        layer: the layer.
+        given, options: the arguments of the pass.
+        moment: see `Call`.
+    """
+    bound = _SIGNATURE.bind(layer, *given, **options).arguments
+    inputs = [bound[name] for name in ("query", "key", "value")]
+    own = inputs[0] is inputs[1]
+    if inputs[0].ndim == 2:
+        inputs = [x.unsqueeze(0) for x in inputs]
+    elif not layer.batch_first:
+        inputs = [x.transpose(0, 1) for x in inputs]
+    query, key, value = (
+        _by_head(x, part, layer.num_heads) for x, part in zip(inputs, projections(layer)[:3], strict=True)
+    )
+    padding, attended = bound.get("key_padding_mask"), bound.get("attn_mask")
+    padding = padding if padding is None or padding.ndim == 2 else padding[None]
+    mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
+    found = {"mask": mask, "bias": bias}
+    x, memory, values = (each.detach() for each in inputs)
+    detached = Given(x, memory, values, moment)
+    return Call(query, key, value, {k: x for k, x in found.items() if x is not None}, None, moment, own, detached)
+
+
+def projections(layer: nn.MultiheadAttention) -> Around:
+    """Return the projections of PyTorch's layer, as views of its parameters."""
+    joint = layer.in_proj_weight
+    weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
+    biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+    pairs = zip((*weights, layer.out_proj.weight), (*biases, layer.out_proj.bias), strict=True)
+    return Around(*(Projection(w.detach(), None if b is None else b.detach()) for w, b in pairs))
+
+
+def _by_head(x: Tensor, projection: Projection, heads: int) -> Tensor:
+    """Project, and split heads: (B, N, M) to (B, H, N, D)."""
+    assert projection.weight is not None
+    projected = F.linear(x, projection.weight, projection.bias)
+    return projected.view(*projected.shape[:-1], heads, -1).transpose(1, 2)

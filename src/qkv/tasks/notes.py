@@ -1,0 +1,138 @@
+"""What a command says besides its result: messages on standard error, as many as the user asked for."""
+
+import io
+import sys
+import time
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TextIO, TypeVar, final
+
+from qkv.errors import harmless
+from qkv.train.heartbeat import Heartbeat
+
+
+class Volume(NamedTuple):
+    """How a command speaks.
+
+    Attributes:
+        messages: "quiet" for errors only, "normal", or "verbose" for details too.
+        json: whether results are written as JSON, one object per line.
+    """
+
+    messages: Literal["quiet", "normal", "verbose"] = "normal"
+    json: bool = False
+
+
+Items = TypeVar("Items", bound=Sized)
+SILENCE = 10.0
+"""Maximum seconds between two progress lines of a long operation."""
+_VOLUME = ContextVar("volume", default=Volume())  # noqa: B039  # a tuple of constants
+
+
+@contextmanager
+def speaking(volume: Volume) -> Iterator[None]:
+    """Use a volume for everything inside.
+
+    Example:
+        >>> with speaking(Volume(json=True)):
+        ...     as_json()
+        True
+    """
+    token = _VOLUME.set(volume)
+    try:
+        yield
+    finally:
+        _VOLUME.reset(token)
+
+
+def as_json() -> bool:
+    """Whether results are written as JSON."""
+    return _VOLUME.get().json
+
+
+def quiet() -> bool:
+    """Whether only errors are said."""
+    return _VOLUME.get().messages == "quiet"
+
+
+def verbose() -> bool:
+    """Whether details are said too."""
+    return _VOLUME.get().messages == "verbose"
+
+
+def note(text: str) -> None:
+    """Write a message to standard error, unless the user asked for quiet.
+
+    Example:
+        >>> with speaking(Volume("quiet")):
+        ...     note("nothing of this is written")
+    """
+    if _VOLUME.get().messages != "quiet":
+        print(harmless(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def progress() -> TextIO:
+    """Return where progress is shown: standard error, or nowhere if the user asked for quiet."""
+    return io.StringIO() if _VOLUME.get().messages == "quiet" else sys.stderr
+
+
+@final
+@dataclass
+class _Work:
+    """The progress of a long operation; a total of 0 means that it cannot be counted."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def tell(self) -> None:
+        """Write a progress line."""
+        count = f", {self.done:,} of {self.total:,}" if self.total else ""
+        note(f"qkv: {self.what}{count}, {time.monotonic() - self.began:.0f} s")
+
+
+_WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Report every ten seconds what is being done, and how much of it is done (see `counted`).
+
+    Args:
+        what: what is done, such as "reading the text".
+
+    Example:
+        >>> with working("reading the text"):
+        ...     pass
+    """
+    work = _Work(what)
+    token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the volume
+    heartbeat = Heartbeat(lambda: context.run(work.tell), SILENCE)
+    try:
+        yield
+    finally:
+        heartbeat.close()
+        _WORK.reset(token)
+
+
+def counted(batches: Sequence[Items]) -> Iterator[Items]:
+    """Yield batches, and count their items for the progress lines of an enclosing `working`, if there is one.
+
+    Args:
+        batches: the parts of the operation; the length of each is its number of items.
+
+    Example:
+        >>> list(counted([[2, 0], [1]]))
+        [[2, 0], [1]]
+    """
+    work = _WORK.get()
+    if work is None:
+        yield from batches
+        return
+    work.done, work.total = 0, sum(map(len, batches))
+    for batch in batches:
+        yield batch
+        work.done += len(batch)

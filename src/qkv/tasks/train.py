@@ -1,0 +1,421 @@
+"""`qkv.train`: training any task from Python, with the settings of its command."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, final, get_args, overload
+
+from qkv.data.vocabulary import Kind
+from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
+from qkv.tasks.element_pointer import ElementPointer
+from qkv.tasks.events import listening
+from qkv.tasks.generator import Generator
+from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.load import Model, Task, load
+from qkv.tasks.notes import Volume, speaking
+from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.regressor import Regressor
+from qkv.tasks.setting_names import FILES, as_tables
+from qkv.tasks.settings import merge
+from qkv.tasks.translator import Translator
+from qkv.train.events import Event
+from qkv.train.outcome import Outcome
+
+Callback = Callable[[Event], object]
+M = TypeVar("M", bound=Model)
+
+Texts = str | Path | Iterable[str]
+"""A file, or the texts themselves."""
+Pairs = str | Path | Iterable[tuple[str, str]]
+"""A file, or the pairs themselves."""
+Sentences = str | Path | Iterable[Iterable[tuple[str, str]]]
+"""A file with words in columns, or sentences of pairs of a word and its tag."""
+
+
+class LoopTable(TypedDict, total=False):
+    """Settings of every training, see `qkv.train.settings.Settings`; `batch_tokens` is its `tokens`."""
+
+    steps: int
+    epochs: int
+    batch_tokens: int
+    batch_size: int
+    accumulate: int
+    optimizer: Literal["adamw", "muon"]
+    learning_rate: float
+    schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"]
+    warmup: int
+    betas: tuple[float, float]
+    weight_decay: float
+    clip: float
+    label_smoothing: float
+    precision: Literal["float32", "bfloat16", "auto"]
+    validate_every: int
+    log_every: int
+    patience: int
+    monitor: str
+    keep: int
+    seed: int
+
+
+class AttentionTable(TypedDict, total=False):
+    """The mechanism, see docs/training.md."""
+
+    score: str
+    normalizer: str
+    alpha: float | Literal["learned"]
+    sinks: bool
+    bandwidth: float
+    power: float
+    heads: int
+    window: int
+
+
+class TokenizerTable(TypedDict, total=False):
+    """Settings of the tokenizer, see `qkv.tasks.parallel.Words`."""
+
+    tokenizer: Kind
+    vocabulary: int
+    lowercase: bool
+    minimum: int
+    unicode: Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
+
+
+class TranslateSettings(LoopTable, AttentionTable, TokenizerTable, total=False):
+    """Settings of `qkv train translate`."""
+
+    source: Texts
+    target: Texts
+    data: Pairs
+    valid_source: Texts
+    valid_target: Texts
+    valid_data: Pairs
+    source_col: int
+    target_col: int
+    features_col: int
+    source_sep: str
+    target_sep: str
+    features_sep: str
+    features: Literal["front", "separate"]
+    source_tokenizer: Kind
+    target_tokenizer: Kind
+    longest: int
+    model: Literal["transformer", "gru", "lstm", "rnn"]
+    encoder: str
+    decoder: str
+    encoder_layers: int
+    decoder_layers: int
+    width: int
+    positions: str
+    memory: Literal["whole", "split"]
+    wiring: Literal["bahdanau", "luong"]
+    copy: Literal["mixture", "joint", "none"]
+    alignment: Literal["soft", "monotonic-0", "monotonic-1"]
+    dropout: float
+    cross_score: str
+    cross_normalizer: str
+    encoder_score: str
+    encoder_normalizer: str
+    encoder_heads: int
+    ensemble: int
+    both_directions: bool
+
+
+class GenerateSettings(LoopTable, AttentionTable, TokenizerTable, total=False):
+    """Settings of `qkv train generate`."""
+
+    text: Texts
+    valid_text: Texts
+    model: Literal["transformer", "gru", "lstm", "rnn"]
+    layers: int
+    width: int
+    context: int
+    positions: str
+    dropout: float
+    key_heads: int
+
+
+class _LabelTable(LoopTable, AttentionTable, TokenizerTable, total=False):
+    longest: int
+    model: Literal["gru", "lstm", "rnn", "transformer", "none"]
+    layers: int
+    width: int
+    positions: str
+    dropout: float
+
+
+class ClassifySettings(_LabelTable, total=False):
+    """Settings of `qkv train classify`; pairs are a label and a text."""
+
+    data: Pairs
+    valid_data: Pairs
+    pool: Literal["attention", "mean"]
+
+
+class TagSettings(_LabelTable, total=False):
+    """Settings of `qkv train tag`."""
+
+    data: Sentences
+    valid_data: Sentences
+
+
+class PointSettings(LoopTable, total=False):
+    """Settings of `qkv train point`; pairs are elements and positions, each separated by spaces."""
+
+    source: Texts
+    target: Texts
+    data: Pairs
+    valid_source: Texts
+    valid_target: Texts
+    valid_data: Pairs
+    elements: Literal["numbers", "words"]
+    order: Literal["sequence", "cycle", "set"]
+    model: str
+    decoder: str
+    score: str
+    once: bool
+    width: int
+    layers: int
+    heads: int
+    dropout: float
+    vocabulary: int
+
+
+class RegressSettings(TypedDict, total=False):
+    """Settings of `qkv train regress`."""
+
+    data: str | Path
+    x: Sequence[str]
+    y: str
+    decimal: Literal["point", "comma"]
+    missing: Literal["refuse", "skip"]
+    kernel: Literal["gaussian", "epanechnikov", "triangular", "boxcar"]
+    bandwidth: float | Sequence[float] | Literal["cross-validation", "learned"]
+    beyond: Literal["nearest", "mean", "nan"]
+
+
+SETTINGS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "translate": TranslateSettings,
+        "generate": GenerateSettings,
+        "classify": ClassifySettings,
+        "tag": TagSettings,
+        "point": PointSettings,
+        "regress": RegressSettings,
+    }
+)
+"""The settings of each task."""
+
+
+@final
+@dataclass(frozen=True)
+class Run(Generic[M]):
+    """A run that `qkv.train` trained.
+
+    Args:
+        folder: its folder, as for every command.
+        outcome: how the training ended, with the figures of the last validation.
+    """
+
+    folder: Path
+    outcome: Outcome
+
+    def load(self, device: str = "cpu") -> M:
+        """Return the model of the best checkpoint, ready to use."""
+        return cast("M", load(self.folder, device))
+
+
+@overload
+def train(
+    task: Literal["translate"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[TranslateSettings],
+) -> Run[Translator]: ...
+@overload
+def train(
+    task: Literal["generate"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[GenerateSettings],
+) -> Run[Generator]: ...
+@overload
+def train(
+    task: Literal["classify"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[ClassifySettings],
+) -> Run[Classifier]: ...
+@overload
+def train(
+    task: Literal["tag"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[TagSettings],
+) -> Run[Tagger]: ...
+@overload
+def train(
+    task: Literal["point"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[PointSettings],
+) -> Run[ElementPointer]: ...
+@overload
+def train(
+    task: Literal["regress"],
+    *,
+    out: str | Path,
+    device: str = ...,
+    start: str | Path | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    quiet: bool = ...,
+    **settings: Unpack[RegressSettings],
+) -> Run[Regressor]: ...
+def train(
+    task: str,
+    *,
+    out: str | Path,
+    device: str = "cpu",
+    start: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> Run[Any]:
+    """Train a model, or resume a run, as `qkv train TASK` does.
+
+    Args:
+        task: "translate", "generate", "classify", "tag", "point" or "regress".
+        out: the run folder; the same call again resumes.
+        device: compute device.
+        start: a run whose weights and tokenizer are used at the start.
+        callbacks: functions that get every event of the training (`qkv.train.events`): each update with its loss, each
+            line of the log, each validation, each checkpoint. What they raise ends the training.
+        quiet: whether to show no progress on standard error.
+        settings: those of the task's class in `SETTINGS`: the flags of its command, and every setting of
+            `qkv.train.settings.Settings`. Where a command takes a file, an iterable of texts, of pairs, or of
+            sentences of words with tags will do.
+
+    Returns:
+        The run: its folder, its outcome, and `load()` for the model.
+
+    Raises:
+        ConfigError: a setting is unknown (the message suggests the closest one), or its value is invalid.
+        DataError: the data is invalid; the message gives file and line, or the number of the item.
+        QkvError: any other bad input; nothing already saved is lost.
+
+    Example:
+        >>> train("translate", out="run", stepz=5)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?
+    """
+    if task not in SETTINGS:
+        expected = f"one of {', '.join(get_args(Task))}"
+        raise ConfigError(error_message("task", expected, repr(task)[:80], nearest(str(task), list(SETTINGS))))
+    for name in settings:
+        if name not in SETTINGS[task].__annotations__:
+            hint = nearest(name, list(SETTINGS[task].__annotations__))
+            raise ConfigError(error_message(name, f"a setting of {task}", "an unknown one", hint))
+    recipe = _recipe(task)
+    origin = open_origin(None if start is None else Path(start), task, None)
+    with _as_files(task, settings) as given, listening(callbacks), speaking(Volume("quiet" if quiet else "normal")):
+        tables = merge(origin_tables(origin), as_tables(task, given))
+        outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
+    return Run(Path(out), outcome)
+
+
+def _recipe(task: str) -> Any:
+    """Return the recipe of a task, importing its models alone."""
+    match task:
+        case "translate":
+            from qkv.tasks.ensembles import RECIPE as TRANSLATE
+
+            return TRANSLATE
+        case "generate":
+            from qkv.tasks.language_training import RECIPE as GENERATE
+
+            return GENERATE
+        case "classify" | "tag":
+            from qkv.tasks.label_training import RECIPES
+
+            return RECIPES[task]
+        case "point":
+            from qkv.tasks.point_training import RECIPE as POINT
+
+            return POINT
+        case _:
+            from qkv.tasks.regression import RECIPE as REGRESS
+
+            return REGRESS
+
+
+@contextmanager
+def _as_files(task: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Write data that is given as values to files of their own, for as long as the training reads them."""
+    with TemporaryDirectory(prefix="qkv-") as folder:
+        given, written = dict(settings), dict[str, str]()
+        for name in FILES:
+            item = settings.get(name)
+            if item is None or isinstance(item, str | Path):
+                continue
+            path = Path(folder, f"{name}.txt")
+            path.write_text("".join(_lines(task, name, item)), encoding="utf-8")
+            given[name], written[str(path)] = path, name
+        try:
+            yield given
+        except QkvError as error:
+            told = str(error)
+            for path_, name in written.items():
+                told = told.replace(path_, name)
+            raise type(error)(told) from error
+
+
+def _lines(task: str, name: str, items: Iterable[Any]) -> Iterator[str]:
+    """Return the lines of a file as the task's command reads it."""
+    for number, item in enumerate(items, start=1):
+        where = f"{name}:{number}"
+        if name in ("text", "valid_text"):
+            yield f"{_text(item, where, breaks=True)}\n"
+        elif name in ("data", "valid_data") and task == "tag":
+            yield from (_row(pair, f"{where}, word {place}") for place, pair in enumerate(item, start=1))
+            yield "\n"
+        elif name in ("data", "valid_data"):
+            yield _row(item, where)
+        else:
+            yield f"{_text(item, where)}\n"
+
+
+def _row(pair: Any, where: str) -> str:
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise DataError(error_message(where, "a pair of texts", repr(pair)[:80], 'For example ("ein Hund", "a dog").'))
+    return "\t".join(_text(one, where) for one in pair) + "\n"
+
+
+def _text(item: Any, where: str, *, breaks: bool = False) -> str:
+    if not isinstance(item, str):
+        raise DataError(error_message(where, "a text", type(item).__name__, "Give strings."))
+    if not breaks and (found := next((mark for mark in "\n\r\t" if mark in item), None)) is not None:
+        got = f"one with {found!r}"
+        raise DataError(error_message(where, "a text without tabs and line breaks", got, "Replace it by a space."))
+    return item

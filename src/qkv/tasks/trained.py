@@ -1,0 +1,36 @@
+"""What a trained checkpoint contains, for any task."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from qkv.checkpoint.contents import Contents
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import CheckpointError, error_message
+
+
+class Trained(NamedTuple):
+    """A trained checkpoint.
+
+    Attributes:
+        folder: the checkpoint's folder.
+        contents: its weights, configuration and metrics.
+        text: text to ids; None for a model that reads numbers.
+        task: name of the task.
+    """
+
+    folder: Path
+    contents: Contents
+    text: Tokenizer | None
+    task: str
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids.
+
+        Raises:
+            CheckpointError: the model reads numbers, and has none.
+        """
+        if self.text is None:
+            hint = "Give the run of a model that reads text."
+            raise CheckpointError(error_message(str(self.folder), "a checkpoint with a tokenizer", "one without", hint))
+        return self.text

@@ -1,0 +1,143 @@
+"""Compile kernels ahead of their first call, on all cores."""
+
+import importlib
+import multiprocessing
+import os
+import pkgutil
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import qkv
+from qkv.compiled import openmp
+from qkv.compiled.kernels import Kernel
+from qkv.compiled.waiting import QUIET
+from qkv.errors import ConfigError, error_message, nearest
+
+_MODULE = "_kernel"
+"""How the names of modules end that hold kernels."""
+STEP = "compiled"
+"""A function of such a module that compiles what is not a `Kernel`."""
+DTYPES = "float32", "float64"
+
+
+class Job(NamedTuple):
+    """Something to compile, by name, so that another process can find it.
+
+    Attributes:
+        module: the module that holds it.
+        name: of a kernel, of a dictionary of kernels, or `STEP`.
+        key: of the kernel in the dictionary; None if it is in none.
+        dtype: the float type.
+    """
+
+    module: str
+    name: str
+    key: Any
+    dtype: str
+
+
+def families() -> list[str]:
+    """List the folders that hold kernels, by which `jobs` selects them.
+
+    Example:
+        >>> families()
+        ['additive', 'decode', 'decoding', 'introspect', 'linalg', 'recurrent', 'rowwise', 'sdpa', 'sorted']
+    """
+    return sorted({_family(module) for module in _modules()})
+
+
+def jobs(chosen: Sequence[str] = (), dtypes: Sequence[str] = DTYPES) -> list[Job]:
+    """List what there is to compile, each machine code once, what takes longest first.
+
+    Args:
+        chosen: names from `families`, or parts of one, such as `additive.direct`; empty for all.
+        dtypes: the float types; a kernel that exists for float32 alone is listed for that.
+
+    Raises:
+        ConfigError: a name or a type is unknown.
+
+    Example:
+        >>> [job.name for job in jobs(["recurrent"], ["float32"])]
+        ['backward', 'forward']
+    """
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ConfigError(error_message("dtype", " or ".join(DTYPES), repr(dtype), nearest(dtype, DTYPES)))
+    modules, known = _modules(), families()
+    for name in chosen:
+        if name not in (*known, *map(_part, modules)):
+            expected = f"some of {', '.join(known)}"
+            raise ConfigError(error_message("kernels", expected, repr(name), nearest(name, known)))
+    wanted = [module for module in modules if not chosen or {_family(module), _part(module)} & set(chosen)]
+    found = [job for module in wanted for job in _jobs(module, dtypes)]
+    return [job for _, job in sorted(found, key=lambda pair: pair[0])]
+
+
+def run(wanted: Sequence[Job], processes: int | None = None) -> Iterator[Job]:
+    """Compile in parallel, or load what is on disk; an interruption keeps what has been compiled.
+
+    Args:
+        wanted: what to compile.
+        processes: how many processes; None for one per core that this process may use.
+
+    Yields:
+        Each job when it is done.
+    """
+    count = min(len(wanted), processes or _cores())
+    with multiprocessing.get_context("spawn").Pool(max(count, 1), _start) as pool:
+        yield from pool.imap_unordered(_compile, wanted)
+
+
+def _start() -> None:
+    """Leave Ctrl-C to the parent, which ends its workers, and announcements to the parent's progress bar."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[QUIET] = "1"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _compile(job: Job) -> Job:
+    found = getattr(importlib.import_module(job.module), job.name)
+    kernel = found if job.key is None else found[job.key]
+    if not isinstance(kernel, Kernel):
+        if openmp.linked():
+            kernel()
+    elif kernel.scratch is not None and openmp.available():
+        openmp.launcher(kernel, np.dtype(job.dtype))
+    else:
+        kernel.at(job.dtype)
+    return job
+
+
+def _modules() -> list[str]:
+    return [info.name for info in pkgutil.walk_packages(qkv.__path__, "qkv.") if info.name.endswith(_MODULE)]
+
+
+def _family(module: str) -> str:
+    return module.split(".")[-2]
+
+
+def _part(module: str) -> str:
+    return f"{_family(module)}.{module.rpartition('.')[2].removesuffix(_MODULE)}"
+
+
+def _jobs(module: str, dtypes: Sequence[str]) -> Iterator[tuple[int, Job]]:
+    """Yield what a module has to compile, with a rank: functions of many arguments take longest."""
+    seen = set()
+    for name, found in vars(importlib.import_module(module)).items():
+        for key, kernel in found.items() if isinstance(found, dict) and not name.startswith("__") else [(None, found)]:
+            if not isinstance(kernel, Kernel) or kernel.py_func.__module__ != module:
+                continue
+            for dtype in dtypes:
+                if np.dtype(dtype) in kernel.dtypes:
+                    code = kernel.py_func, kernel.signature_at(dtype)
+                    if code not in seen:
+                        seen.add(code)
+                        yield -len(kernel.signature), Job(module, name, key, dtype)
+        if name == STEP and "float32" in dtypes:
+            yield -1000, Job(module, name, None, "float32")

@@ -1,0 +1,47 @@
+"""Something to do whenever nothing has happened for a while."""
+
+import threading
+from collections.abc import Callable
+from typing import final
+
+
+@final
+class Heartbeat:
+    """Calls a function from a thread of its own after each silence of so many seconds.
+
+    Args:
+        beat: what to call.
+        seconds: the longest silence.
+
+    Example:
+        >>> heartbeat = Heartbeat(lambda: None, seconds=3600.0)
+        >>> heartbeat.restart()
+        >>> heartbeat.close()
+    """
+
+    def __init__(self, beat: Callable[[], object], seconds: float) -> None:
+        """Start the first silence."""
+        self._beat, self._seconds = beat, seconds
+        self._something = threading.Event()
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name="qkv-heartbeat", daemon=True)
+        self._thread.start()
+
+    def restart(self) -> None:
+        """Begin a new silence: something was just said."""
+        self._something.set()
+
+    def close(self) -> None:
+        """End; the function is not called again."""
+        self._open = False
+        self._something.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._open:
+            happened = self._something.wait(self._seconds)
+            if not self._open:
+                return
+            self._something.clear()
+            if not happened:
+                self._beat()

@@ -1,0 +1,106 @@
+"""`--json`: standard output of every command is lines of JSON, an object each, and nothing else."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import run, succeeded
+from tests.cli.shelf import TRAININGS, Shelf
+from typer.main import get_command
+
+from qkv.cli.app import app
+
+TRAINED = {"train", "validation", "checkpoint"}
+"""The kinds of objects that a training writes."""
+LINKS = {"source", "target", "links"}
+FIGURE = {"name", "value", "signature", "higher_is_better"}
+COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
+    "translate": (["translate", "--show", "--beam", "2"], "a b\n\n", 2, {"line", "source", "translations"}),
+    "classify": (["classify", "--show"], "a film\n\n", 2, {"line", "text", "label", "probabilities", "tokens"}),
+    "tag": (["tag", "--show"], "Ada wrote\n", 1, {"line", "words", "tags", "probabilities", "tokens"}),
+    "generate": (["generate", "--prompt", "KING", "--tokens", "3", "--show"], "", 1, {"prompt", "text", "seed"}),
+    "point": (["point", "--show"], "3 1 2\n\n", 2, {"line", "elements", "positions", "score", "finished"}),
+    "regress": (["regress", "--show"], "area\n30\n", 1, {"area", "rent", "low", "high"}),
+    "evaluate": (["translate", "--data", "test.tsv"], "", 4, FIGURE),
+    "align": (["translate", "--data", "test.tsv"], "", 2, LINKS),
+    "export": (["generate", "--to", "onnx", "--out", "onnx"], "", 3, {"file"}),
+    "view": (["translate", "--text", "a b", "--export", "page.html"], "", 1, {"page"}),
+}
+"""For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
+PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
+OTHERS = {"demo", "explain", "warm"}
+
+
+@pytest.fixture(autouse=True)
+def within(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf.folder)
+
+
+def objects(*arguments: str, feed: str = "") -> list[dict[str, Any]]:
+    """Run a command with `--json`, and read its standard output as strictly as a program would."""
+    done = succeeded(run(*arguments, "--json", feed=feed))
+    found = [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.splitlines()]
+    assert all(isinstance(each, dict) for each in found)
+    return found
+
+
+def leaves(group: Any, before: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        yield from leaves(command, f"{name} ") if hasattr(command, "commands") else [before + name]
+
+
+def test_every_command_is_looked_at_and_on_the_page() -> None:
+    found = set(leaves(get_command(app)))
+    assert all(f"`qkv {name.partition(' ')[0]}" in PAGE for name in found)
+    assert found == {*COMMANDS, *OTHERS, *(f"train {task}" for task in TRAININGS)}
+
+
+@pytest.mark.parametrize("task", TRAININGS)
+def test_a_training_writes_its_events(task: str) -> None:
+    found = objects("train", task, *TRAININGS[task], "--out", f"told/{task}")
+    assert {each["kind"] for each in found} == TRAINED - ({"train"} if task == "regress" else set())
+    saved = [each for each in found if each["kind"] == "checkpoint"]
+    assert Path(saved[-1]["folder"]).is_dir()
+
+
+@pytest.mark.parametrize("task", TRAININGS)
+def test_settings_are_one_object(task: str) -> None:
+    (found,) = objects("train", task, "--print-config")
+    assert "data" in found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_results_are_an_object_a_line(name: str, shelf: Shelf) -> None:
+    (task, *arguments), feed, count, names = COMMANDS[name]
+    found = objects(name, shelf.run(task), *arguments, feed=feed)
+    assert len(found) == count
+    assert all(names <= set(each) for each in found)
+    assert {key for each in found for key in each} - {"area", "rent"} <= DOCUMENTED
+
+
+@pytest.mark.parametrize("task", [task for task in TRAININGS if task != "generate"])
+def test_figures_of_every_task(task: str, shelf: Shelf) -> None:
+    found = objects("evaluate", shelf.run(task), "--data", TRAININGS[task][1])
+    assert found
+    assert all(set(each) == FIGURE for each in found)
+
+
+def test_the_demonstration_writes_one_object_after_those_of_its_training() -> None:
+    *training, last = objects("demo", "--steps", "2")
+    assert {each["kind"] for each in training} == TRAINED
+    assert set(last) == {"run", "page", "exact_match", "unseen"}
+
+
+def test_what_is_compiled_is_an_object_each() -> None:
+    found = objects("warm", "decode", "--dtype", "float32", "--jobs", "1")
+    assert found
+    assert all(set(each) == {"kernel", "dtype"} for each in found)
+
+
+def test_a_plan_is_an_object() -> None:
+    (found,) = objects("explain")
+    assert {"backend", "algorithm", "why", "operations", "bytes", "refusals"} <= set(found)

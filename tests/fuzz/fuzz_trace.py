@@ -1,0 +1,10 @@
+"""A recorded trace."""
+
+from tests.fuzz.oss_fuzz import reading, run
+
+from qkv.recording.files import read
+
+TestOneInput = reading("trace.safetensors", read)
+
+if __name__ == "__main__":
+    run(TestOneInput)

@@ -1,0 +1,83 @@
+"""Published models go on learning: `--from FOLDER`, with the folder's tokenizer, and back to such a folder."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import qkv
+from qkv.errors import CheckpointError, ConfigError
+from qkv.tasks import language_training, training
+from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.settings import merge
+
+HERE = Path(__file__).parent / "families"
+WORDS = ["the", "cat", "sat", "on", "mat", "a", "hat", "that", "ate"]
+OTHER = ["le", "chat", "et", "la", "tasse", "est", "sale", "las", "salle"]
+STEADY = {"steps": 2, "validate_every": 2, "learning_rate": 1e-9}
+
+
+def text(path: Path) -> Path:
+    draws = random.Random(0)
+    path.write_text("".join(" ".join(draws.choices(WORDS, k=8)) + "\n" for _ in range(60)), encoding="utf-8")
+    return path
+
+
+def pairs(path: Path) -> Path:
+    draws = random.Random(0)
+    rows = [draws.choices(range(len(WORDS)), k=4) for _ in range(40)]
+    lines = (" ".join(WORDS[i] for i in row) + "\t" + " ".join(OTHER[i] for i in row) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def tables_of(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """The recipe, the origin and the settings of a training from a published folder."""
+    generates = name == "llama"
+    recipe = language_training.RECIPE if generates else training.RECIPE
+    origin = open_origin(HERE / name, recipe.task)
+    data = {"text": text(folder / "text")} if generates else {"data": pairs(folder / "pairs.tsv")}
+    more = {"model": {"context": 24}} if generates else {}
+    given = {"data": data, "training": STEADY, **more}
+    return recipe, origin, merge(origin_tables(origin), given)
+
+
+@pytest.mark.parametrize("name", ["llama", "marian"])
+def test_training_goes_on_from_a_folder(name: str, tmp_path: Path) -> None:
+    recipe, origin, tables = tables_of(name, tmp_path)
+    settings = recipe.load_settings(tables)
+    assert recipe.load_settings(recipe.show_settings(settings)) == settings
+    recipe.train(settings, tmp_path / "run", origin=origin)
+    before, after = qkv.load(HERE / name), qkv.load(tmp_path / "run")
+    assert after.tokenizer.to_json() == before.tokenizer.to_json()
+    for one, two in zip(before.model.parameters(), after.model.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+    if name == "llama":
+        assert after.model.config.context == 24
+    qkv.hub.save(after, tmp_path / "folder")
+    again = qkv.load(tmp_path / "folder")
+    assert all(torch.equal(x, y) for x, y in zip(after.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_a_folder_of_another_task_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="a run of the same task, translate"):
+        open_origin(HERE / "llama", "translate")
+
+
+@pytest.mark.parametrize("model", [{"context": 65}, {"context": 0}, {"dropout": 1.0}, {"width": 8}], ids=str)
+def test_settings_that_are_none(model: dict[str, Any], tmp_path: Path) -> None:
+    recipe, _, tables = tables_of("llama", tmp_path)
+    with pytest.raises(ConfigError, match="model"):
+        recipe.train(recipe.load_settings(merge(tables, {"model": model})), tmp_path / "run")
+
+
+def test_two_copies_of_a_folder_are_the_same_origin(tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(HERE / "llama", tmp_path / "copy")
+    first, second = (open_origin(folder, "generate") for folder in (HERE / "llama", tmp_path / "copy"))
+    assert first is not None
+    assert second is not None
+    assert first.digest == second.digest

@@ -1,0 +1,162 @@
+"""`qkv.train`: the commands of training as a function, with data as values and typed settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import qkv
+from qkv.cli.app import train as commands
+from qkv.cli.training import _Run
+from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
+from qkv.tasks.labeler import Classifier
+from qkv.tasks.load import load
+from qkv.tasks.setting_names import setting_of
+from qkv.tasks.train import SETTINGS, Run, _recipe, train
+from qkv.tasks.translator import Translator
+from qkv.train.events import Event, Logged, Saved, Updated, Validated
+
+LETTERS = "abcdefgh"
+PAIRS = [(a + b, (b + a).upper()) for a in LETTERS for b in LETTERS]
+TINY: dict[str, Any] = {"model": "gru", "width": 16, "tokenizer": "char", "steps": 4, "validate_every": 2}
+
+
+def translator(out: Path, **settings: Any) -> "Run[Translator]":
+    return qkv.train("translate", out=out, quiet=True, **{**TINY, "log_every": 2, "data": PAIRS, **settings})
+
+
+def test_the_package_is_the_function(tmp_path: Path) -> None:
+    run = translator(tmp_path / "run")
+    assert (run.outcome.reason, run.outcome.step) == ("finished", 4)
+    assert [each.source for each in run.load().translate_fully(["ab", ""])] == ["ab", ""]
+    assert [name for name in qkv.train.__all__ if not hasattr(qkv.train, name)] == []
+
+
+def test_values_give_the_run_that_files_give(tmp_path: Path) -> None:
+    digests = []
+    for number, data in enumerate((PAIRS, iter(PAIRS), _tsv(tmp_path), str(_tsv(tmp_path)))):
+        digests.append(translator(tmp_path / f"run-{number}", data=data).outcome.digest)
+    sides = {"source": [one for one, _ in PAIRS], "target": [other for _, other in PAIRS], "data": None}
+    given = {name: item for name, item in sides.items() if item is not None}
+    apart = train("translate", out=tmp_path / "apart", quiet=True, **{**TINY, "log_every": 2, **given})
+    assert {*digests, apart.outcome.digest} == {digests[0]}
+
+
+def _tsv(folder: Path) -> Path:
+    path = folder / "pairs.tsv"
+    path.write_text("".join(f"{one}\t{other}\n" for one, other in PAIRS), encoding="utf-8")
+    return path
+
+
+def test_the_same_call_again_resumes(tmp_path: Path) -> None:
+    translator(tmp_path / "run", steps=2)
+    events: list[Event] = []
+    again = translator(tmp_path / "run", steps=4, callbacks=[events.append])
+    assert [event.step for event in events if isinstance(event, Updated)] == [3, 4]
+    assert again.outcome.step == 4
+
+
+def test_callbacks_get_every_event(tmp_path: Path) -> None:
+    events: list[Event] = []
+    translator(tmp_path / "run", callbacks=[events.append])
+    kinds = [(type(event), event.step) for event in events if isinstance(event, Updated | Logged | Validated | Saved)]
+    assert [step for kind, step in kinds if kind is Updated] == [1, 2, 3, 4]
+    assert [step for kind, step in kinds if kind is Logged] == [2, 4]
+    assert (
+        [step for kind, step in kinds if kind is Validated] == [step for kind, step in kinds if kind is Saved] == [2, 4]
+    )
+
+
+def test_what_a_callback_raises_ends_the_training(tmp_path: Path) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, Saved):
+            raise StopIteration("enough")
+
+    with pytest.raises(StopIteration, match="enough"):
+        translator(tmp_path / "run", callbacks=[stop])
+    assert len(load(tmp_path / "run", task="translate").translate_fully(["ab"])) == 1
+
+
+def test_quiet_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    translator(tmp_path / "run")
+    assert capsys.readouterr() == ("", "")
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "generate": {"text": ["the cat sat on the mat . " * 30] * 9, "context": 16, "width": 16, "heads": 2, "layers": 1},
+    "classify": {"data": [("good", "a fine film"), ("bad", "a dull film")] * 20, "width": 8},
+    "tag": {"data": [[("Ada", "PERSON"), ("wrote", "O")], [("rain", "O")]] * 20, "width": 8},
+    "point": {"data": [("3 1 2", "2 3 1"), ("1 2", "1 2")] * 40, "width": 8, "model": "gru"},
+}
+
+
+@pytest.mark.parametrize("task", OTHERS)
+def test_every_task_takes_values(task: str, tmp_path: Path) -> None:
+    run: Run[Any] = train(task, out=tmp_path / "run", steps=2, quiet=True, **OTHERS[task])  # type: ignore[call-overload]
+    assert run.outcome.step == 2
+    assert run.load() is not None
+
+
+def test_a_regression_is_trained_from_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "rents.csv"
+    path.write_text("area,rent\n" + "".join(f"{n},{2 * n}\n" for n in range(20)), encoding="utf-8")
+    run = train("regress", out=tmp_path / "run", data=path, x=["area"], y="rent", bandwidth=2.0, quiet=True)
+    assert run.load().x == ("area",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        (
+            {"stepz": 3},
+            ConfigError,
+            'stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?',
+        ),
+        ({"text": ["a"]}, ConfigError, "text: expected a setting of translate"),
+        ({"steps": "many"}, ConfigError, "training.steps: expected an integer"),
+        ({"score": "adative"}, ConfigError, "additive"),
+        ({"data": [("a", "b"), ("c",)]}, DataError, "data:2: expected a pair of texts; got ('c',)"),
+        ({"data": [("a", "b\tc")]}, DataError, "data:1: expected a text without tabs and line breaks"),
+        ({"data": [("a", 7)]}, DataError, "data:1: expected a text; got int"),
+        ({"data": [("a", "b"), ("c", " ")]}, DataError, "data:2: expected text in both columns; got an empty target"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, settings: dict[str, Any], error: type[QkvError], told: str) -> None:
+    with pytest.raises(error) as raised:
+        translator(tmp_path / "run", **settings)
+    assert told in str(raised.value)
+    assert not list(tmp_path.glob("run/step-*"))
+
+
+def test_an_unknown_task_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'task: expected one of translate, .*Did you mean "translate"'):
+        train("translation", out="run")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_the_settings_are_those_of_the_command(task: str) -> None:
+    group = get_command(commands)
+    flags = {each.name for each in group.commands[task].params}  # type: ignore[attr-defined]
+    flags -= {*_Run._fields, "help", "quiet", "verbose", "json", "picture"}
+    assert flags <= set(SETTINGS[task].__annotations__)
+
+
+@pytest.mark.parametrize("task", SETTINGS)
+def test_every_setting_lies_in_a_table_of_the_task(task: str) -> None:
+    """A name that no table has is refused as unknown, which a wrong table would do for all values."""
+    for name in SETTINGS[task].__annotations__:
+        table, _, inner = setting_of(task, name).partition(".")
+        with pytest.raises(ConfigError) as raised:
+            _recipe(task).load_settings({table: {inner: object()}})
+        assert "unknown" not in str(raised.value), name
+
+
+def test_a_model_is_loaded_for_its_task_only(tmp_path: Path) -> None:
+    run = train("classify", out=tmp_path / "run", steps=1, quiet=True, **OTHERS["classify"])
+    found: Classifier = load(run.folder, task="classify")
+    assert found.labels == ("bad", "good")
+    with pytest.raises(CheckpointError, match="trained to classify"):
+        load(run.folder, task="translate")
+    with pytest.raises(ConfigError, match=r'task: expected a known task; got "clasify". Did you mean "classify"'):
+        load(run.folder, task="clasify")  # type: ignore[call-overload]

@@ -14,6 +14,7 @@ from qkv.nn.decoding.cache import Memory
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
 from qkv.nn.positions import Rotary
+from qkv.nn.scores import BilinearScore, DotScore
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.products import Cosine
 
@@ -207,14 +208,15 @@ def test_positions_are_refused_where_they_mean_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [64, 256])
-@pytest.mark.parametrize("score", ["dot", "bilinear"])
+@pytest.mark.parametrize("score", ["dot", "bilinear", "dot module", "bilinear module"])
 def test_scores_of_products_start_as_wide_as_scaled_ones(score: str, width: int) -> None:
     """Scores √D times as wide saturate the softmax: a Transformer with them learns nothing at all."""
     torch.manual_seed(0)
     x = torch.randn(4, 64, width)
+    modules = {"dot module": DotScore(), "bilinear module": BilinearScore(width // 2, width // 2, heads=2)}
     widths = []
-    for name in (score, "scaled_dot"):
-        attend = MultiHeadAttention(width, 2, score=name)
+    for given in (modules.get(score, score), "scaled_dot"):
+        attend = MultiHeadAttention(width, 2, score=given)
         q, k, _ = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in attend.projections.together(x))
         widths.append(attend.score(q, k).std().item())
     assert 0.5 < widths[0] / widths[1] < 2

@@ -18,7 +18,7 @@ from qkv.nn.mechanism import Mechanism
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import BilinearScore, DotScore, FixedScore, ScoreModule, xavier_uniform
+from qkv.nn.scores import DotScore, FixedScore, ScoreModule, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
@@ -364,10 +364,7 @@ def _score(score: str | Score | ScoreModule | Mechanism, head: int, heads: int, 
     if isinstance(score, str):
         score = Mechanism(score=score)
     if isinstance(score, Mechanism):
-        made = score.score_module(head, head, heads=heads, key_heads=groups)
-        if isinstance(made, BilinearScore):  # as for dot products: their start is as wide as that of scaled ones
-            made.weight.data.mul_(head**-0.5)
-        return made
+        return score.score_module(head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
 
 

@@ -189,7 +189,8 @@ class BilinearScore(ScoreModule):
     Args:
         query_width: D.
         key_width: E.
-        heads: H, for one matrix per head: `weight` (H, D, E); None for one.
+        heads: H, for one matrix per head: `weight` (H, D, E), None for one. Matrices per head start 1/√D as large, so
+            that the scores of projected queries and keys start as wide as those of a scaled dot product.
         scale: multiplies the score.
 
     Source: Luong et al. 2015, eq. 8 (general); initialization: Glorot and Bengio 2010, eq. 16.
@@ -208,6 +209,8 @@ class BilinearScore(ScoreModule):
     def reset_parameters(self) -> None:
         """Initialize the matrix."""
         xavier_uniform(self.weight)
+        if self.weight.ndim > 2:
+            self.weight.data.mul_(self.weight.shape[-2] ** -0.5)
 
     def value(self) -> Score:
         """Build the bilinear score of raw queries and keys."""

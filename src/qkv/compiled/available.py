@@ -2,9 +2,15 @@
 
 
 def why_unavailable() -> str | None:
-    """Return why compiled kernels cannot run here, or None."""
+    """Return why compiled kernels cannot run here, or None.
+
+    Numba is imported to find out, unless kernels for this processor are on disk: so it has run here.
+    """
     try:
-        from qkv.compiled import kernels  # noqa: F401
+        from qkv.compiled import cache, kernels
+
+        if kernels.compiles() and not cache.holds_code():
+            from qkv.compiled import compiler  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:
         return f"Numba does not run here: {error}"
     return None
@@ -19,7 +25,7 @@ def why_no_register_kernels() -> str | None:
     reason = why_unavailable()
     if reason is not None:
         return reason
-    from qkv.compiled.kernels import compiles
+    from qkv.compiled.target import compiles
 
     return None if compiles() else "Numba does not compile here"
 

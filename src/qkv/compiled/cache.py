@@ -1,37 +1,38 @@
 """Machine code on disk: later processes load what an earlier one compiled, unless anything that decides it has changed.
 
-The files are Numba's, an index (`.nbi`) and data (`.nbc`), both pickles: whoever writes them decides what a process
-runs. So they are kept in a folder that belongs to the user and that nobody else can write to.
+A file is a header and an object file: whoever writes it decides what a process runs. So the files are kept in a folder
+that belongs to the user and that nobody else can write to, and a digest covers each of them.
 """
 
 import contextlib
 import hashlib
+import importlib.metadata
 import inspect
+import json
 import os
 import re
 import stat
-import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, final
 
-import llvmlite
-import numba
 import numpy as np
-from numba.core.caching import IndexDataCacheFile
-from numba.core.compiler import CompileResult
 
 from qkv.compiled.sources import Sources
+from qkv.compiled.target import Target, current
 from qkv.errors import error_message
+from qkv.files import read_file
 
 SOURCES = Sources()
-_VERSIONS = numba.__version__, llvmlite.__version__, np.__version__
-_NOT_ABOUT_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
-_KEY = "code"
-"""Each index has one entry: the names of our files tell apart what Numba tells apart within an index."""
+SUFFIX = ".kernel"
+_MAGIC = b"qkv kernel 1\n"
+_LIMIT = 1 << 28
+"""The largest file that is read, in bytes."""
 
 
 class KernelCacheWarning(UserWarning):
@@ -42,47 +43,49 @@ def remember_sources(function: Callable[..., Any]) -> None:
     """Read the files that decide a function's machine code now, before anyone edits what the process has imported.
 
     Args:
-        function: a kernel's function. `attach` reports files that cannot be read.
+        function: a kernel's function. `stored_code` reports files that cannot be read.
     """
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         SOURCES.files(_paths(function))
 
 
-def attach(dispatcher: Any) -> None:
-    """Make a function look for its machine code on disk before it compiles, and store what it compiles.
-
-    A function that comes from no file, such as one typed at a prompt, is left as it is. If nothing can be stored, a
-    `KernelCacheWarning` says why, once in each process.
+def stored_code(function: Callable[..., Any], options: dict[str, Any]) -> "StoredCode | None":
+    """Return where the machine code of a function is stored, or is to be.
 
     Args:
-        dispatcher: what `numba.njit` returned for the function.
+        function: plain Python that Numba understands.
+        options: those of its compilation.
+
+    Returns:
+        None for a function that comes from no file, such as one typed at a prompt, and if nothing can be stored; then
+        a `KernelCacheWarning` says why, once in each process.
     """
-    paths = _paths(dispatcher.py_func)
+    paths = _paths(function)
     if any(path.name.startswith("<") for path in paths):
-        return
+        return None
     try:
-        digest = stamp(dispatcher, SOURCES)
+        digest = stamp(function, options, SOURCES)
     except (OSError, SyntaxError, ValueError) as error:
         hint = "Install qkv with its .py files: without them a change of the code would go unnoticed."
         _warn_once("the source of every file that a kernel imports", str(error), hint)
-        return
+        return None
     try:
         folder = cache_folder(paths[0])
     except OSError as error:
         hint = "Set NUMBA_CACHE_DIR to a folder of your own."
         _warn_once("a folder that belongs to you and that nobody else can write to", str(error), hint)
-        return
-    dispatcher._cache = StoredCode(dispatcher.py_func, folder, digest)
+        return None
+    return StoredCode(function, folder, digest)
 
 
-def stamp(dispatcher: Any, sources: Sources) -> str:
-    """Return a digest of what decides a function's machine code, whatever its signature and the processor.
+def stamp(function: Callable[..., Any], options: dict[str, Any], sources: Sources) -> str:
+    """Return a digest of what decides a function's machine code, whatever its signature, the target and Numba.
 
-    It covers the source files, the function with all that it closes over, its options and the versions of Numba,
-    llvmlite and NumPy.
+    It covers the source files, the function with all that it closes over, its options and the version of NumPy.
 
     Args:
-        dispatcher: what `numba.njit` returned for the function.
+        function: plain Python that Numba understands.
+        options: those of its compilation.
         sources: reads the files.
 
     Returns:
@@ -91,10 +94,27 @@ def stamp(dispatcher: Any, sources: Sources) -> str:
     Raises:
         OSError, SyntaxError, ValueError: a source file is missing or cannot be read.
     """
-    given = dispatcher.targetoptions.items()
-    options = sorted((name, str(sorted(value) if isinstance(value, set) else value)) for name, value in given)
-    functions = [_described(function) for function in _functions(dispatcher.py_func)]
-    return _digest((sources.digest(_paths(dispatcher.py_func)), functions, options, _VERSIONS))
+    named = sorted((name, str(sorted(value) if isinstance(value, set) else value)) for name, value in options.items())
+    functions = [_described(each) for each in _functions(function)]
+    return _digest((sources.digest(_paths(function)), functions, named, np.__version__))
+
+
+@lru_cache
+def numba_version() -> str | None:
+    """Return the version of Numba that is installed, without importing it; None if there is none."""
+    try:
+        return importlib.metadata.version("numba")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def holds_code() -> bool:
+    """True if an earlier process stored kernels for this target; so Numba has run here."""
+    ending = f"-{_short(current())}{SUFFIX}"
+    try:
+        return any(entry.name.endswith(ending) for entry in os.scandir(cache_folder(Path(__file__))))
+    except OSError:
+        return False
 
 
 def cache_folder(source: Path) -> Path:
@@ -113,7 +133,7 @@ def cache_folder(source: Path) -> Path:
         OSError: there is none; the message says what is wrong with each.
     """
     own = f"{source.parent.name}-{hashlib.sha256(os.fsencode(source.parent)).hexdigest()[:16]}"
-    chosen = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
     users = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "qkv", own)
     problems = []
     for folder in [Path(chosen, own).absolute()] if chosen else [source.parent / "__pycache__", users]:
@@ -144,84 +164,88 @@ def _problem(folder: Path) -> str | None:
 
 @final
 class StoredCode:
-    """The machine code of one function on disk, with the methods that Numba calls on a dispatcher's cache.
-
-    Numba's own class notices only changes of the function's own file, trusts any folder, and raises if a file is
-    damaged.
+    """The machine code of one function on disk, a file for each signature and target.
 
     Args:
         function: the plain Python function.
         folder: where the files are.
-        stamp: a digest of everything that decides the code except signature, processor and settings of Numba, which
-            are part of the names of files. Code with another stamp is replaced.
+        stamp: a digest of everything else that decides the code. Code with another stamp is replaced.
     """
 
     def __init__(self, function: Callable[..., Any], folder: Path, stamp: str) -> None:
         """Open nothing yet."""
-        self.cache_path = str(folder)
+        self.folder = folder
         self._name = f"{function.__module__}.{function.__qualname__}"
         self._stamp = stamp
 
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        """Load the code for a signature.
+    def load(self, signature: str) -> bytes | None:
+        """Return the object code for a signature; None if there is none, or one that is out of date or damaged.
 
-        Args:
-            signature: as it was passed to Numba.
-            context: Numba's target context.
-
-        Returns:
-            Numba's compile result; None if there is no file, or one that is out of date or damaged.
+        Where Numba is not installed, code of any version of it is right: nothing else could be compiled.
         """
-        context.refresh()
-        rebuild: Callable[..., Any] = CompileResult._rebuild
+        target = current()
         try:
-            seal, parts = self._file(signature, context.codegen()).load(_KEY)
-            return rebuild(context, *parts) if seal == self._seal(parts) else None
-        except Exception:  # a damaged file may raise anything
+            header, code = _opened(read_file(self._path(signature, target), _LIMIT, links=False))
+        except (OSError, ValueError):
             return None
+        version = numba_version() or header.get("numba")
+        return code if header == self._header(signature, target, version) else None
 
-    def save_overload(self, signature: Any, result: Any) -> None:
-        """Store the code for a signature, in place of what is there.
-
-        Args:
-            signature: as it was passed to Numba.
-            result: Numba's compile result.
-        """
-        if result.library.has_dynamic_globals:
-            _warn_once("code that can be stored", "addresses of this process", f"See {self._name}.")
-            return
+    def save(self, signature: str, code: bytes) -> None:
+        """Store the object code for a signature, in place of what is there; a reader sees all of it or nothing."""
+        target = current()
+        path = self._path(signature, target)
+        content = _sealed(self._header(signature, target, numba_version()), code)
         try:
-            file, parts = self._file(signature, result.codegen), result._reduce()
-            file.flush()  # because `save` reads the index first, which may be damaged
-            file.save(_KEY, (self._seal(parts), parts))
-        except Exception as error:  # this process has its code; later ones compile again
-            _warn_once("code that can be stored", str(error), f"See {self.cache_path}.")
+            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=path.stem, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "wb") as stream:
+                    stream.write(content)
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:  # this process has its code; later ones compile again
+            _warn_once("code that can be stored", str(error), f"See {self.folder}.")
 
-    def flush(self) -> None:
-        """Do nothing. Numba calls this before it compiles again and stores the result in the same files."""
+    def refuse(self) -> None:
+        """Warn that code holds addresses of this process, so that another one cannot load it."""
+        _warn_once("code that can be stored", "addresses of this process", f"See {self._name}.")
 
-    def _file(self, signature: Any, codegen: Any) -> Any:
-        """Return Numba's access to the files for a signature."""
-        target = (self._name, str(signature), codegen.magic_tuple(), sys.implementation.cache_tag, _settings())
+    def _path(self, signature: str, target: Target) -> Path:
         name = re.sub(r"[^\w.-]", "", self._name.removeprefix("qkv."))
-        opened: Callable[..., Any] = IndexDataCacheFile
-        return opened(self.cache_path, f"{name}-{_digest(target)[:16]}", self._stamp)
+        return self.folder / f"{name}-{_short((self._name, signature))}-{_short(target)}{SUFFIX}"
 
-    def _seal(self, parts: tuple[Any, ...]) -> str:
-        """Return a digest of stamp and machine code.
-
-        An index with the right stamp is no proof: Numba writes it before the data. And damaged machine code raises
-        nothing: it runs.
-        """
-        _, _, codes = parts[0]
-        return hashlib.sha256(b"".join([self._stamp.encode(), *codes])).hexdigest()
+    def _header(self, signature: str, target: Target, numba: str | None) -> dict[str, Any]:
+        """Return what stored code has to match."""
+        named = {"name": self._name, "signature": signature, "stamp": self._stamp, "numba": numba}
+        described: dict[str, Any] = json.loads(json.dumps({**named, "target": target._asdict()}))
+        return described
 
 
-def _settings() -> list[Any]:
-    """Return the settings of Numba that may change machine code: all but those known not to."""
-    named = [(name, value) for name, value in os.environ.items() if name.startswith("NUMBA_")]
-    vectors = getattr(numba.config, "USING_SVML", False)
-    return [vectors, *sorted((name, value) for name, value in named if name not in _NOT_ABOUT_CODE)]
+def _sealed(header: dict[str, Any], code: bytes) -> bytes:
+    """Return a file's content: what it is, a digest of the rest, the header's size, the header and the code.
+
+    Damaged machine code raises nothing: it runs.
+    """
+    text = json.dumps(header).encode()
+    rest = len(text).to_bytes(8, "little") + text + code
+    return _MAGIC + hashlib.sha256(rest).digest() + rest
+
+
+def _opened(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return header and code of a file.
+
+    Raises:
+        ValueError: it is damaged, or something else.
+    """
+    start = len(_MAGIC) + 32
+    rest = content[start:]
+    if not content.startswith(_MAGIC) or content[len(_MAGIC) : start] != hashlib.sha256(rest).digest():
+        raise ValueError("damaged")
+    size = int.from_bytes(rest[:8], "little")
+    header: dict[str, Any] = json.loads(rest[8 : 8 + size])
+    return header, rest[8 + size :]
 
 
 def _paths(function: Callable[..., Any]) -> list[Path]:
@@ -253,6 +277,11 @@ def _content(code: CodeType) -> tuple[Any, ...]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def _short(value: Any) -> str:
+    """Return a part of a file's name that differs for each value."""
+    return _digest(value)[:16]
 
 
 _warned = threading.Event()

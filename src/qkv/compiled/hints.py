@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic, overload
+
+from qkv.compiled.deferred import intrinsic, overload, types
 
 
 def wide_registers() -> None:

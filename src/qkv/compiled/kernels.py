@@ -1,69 +1,35 @@
-"""Kernels: Python functions that Numba compiles at their first call and that `qkv.compiled.cache` keeps on disk.
+"""Kernels: Python functions that are compiled at their first call and kept on disk as object code.
+
+Numba compiles them; what is on disk is loaded without it.
 
 Rules that every kernel keeps:
 - `nogil`, so that our own threads can run it side by side.
 - Never `parallel=True`: one of Numba's threading layers kills forked children, another aborts under concurrent threads.
 - Never `nnan`, `ninf` or `afn` in `fastmath`: scores may be infinite, and a visible NaN must stay NaN. Only `estimated`
   has `ninf`, for numbers that are finite by construction.
-- No allocation (`_nrt=False`): counting references to slices costs a tenth of the time.
+- No allocation (Numba's option `_nrt`): counting references to slices costs a tenth of the time.
+- Nothing is returned or raised: results go to arrays that are arguments.
 """
 
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
-from llvmlite import binding, ir
-from numba.core.options import DefaultOptions
-from numba.core.registry import cpu_target
 
-from qkv.compiled import cache
-from qkv.compiled.parts import Part, Shell
+from qkv.compiled import cache, linking
+from qkv.compiled.deferred import Part, declare_overloads
+from qkv.compiled.target import WIDE, compiles
 from qkv.compiled.waiting import announced, uncollected
-from qkv.errors import DtypeError, error_message
+from qkv.errors import DtypeError, UnsupportedError, error_message
 
 ELEMENTWISE = {"contract", "nsz"}
 REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
-_OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
-if hasattr(DefaultOptions, "_nrt"):  # an option that Numba does not promise to keep; without it kernels are slower
-    _OPTIONS["_nrt"] = False
-
-
-def _has_wide_registers() -> bool:
-    """True if one register holds 16 float32 numbers in the machine code that Numba writes.
-
-    That need not be so for the processor that runs this: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES` and `NUMBA_ENABLE_AVX`
-    make Numba compile for another one. So this compiles a sum of 16 numbers for Numba's processor and features. They
-    are part of the names of stored files, so code with registers of another size is never loaded.
-    """
-    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
-    register, module = ir.VectorType(ir.FloatType(), 16), ir.Module()
-    module.triple = triple
-    function = ir.Function(module, ir.FunctionType(register, [register, register]), "sum")
-    builder = ir.IRBuilder(function.append_basic_block())
-    builder.ret(builder.fadd(*function.args))
-    machine = binding.Target.from_triple(triple).create_target_machine(cpu=processor, features=features)
-    return "zmm" in machine.emit_assembly(binding.parse_assembly(str(module)))
-
-
-WIDE = _has_wide_registers()
-"""True: 32 registers of 16 float32 numbers; False: 16 registers of 8."""
+OPTIONS: dict[str, Any] = {"nogil": True, "parallel": False, "error_model": "numpy"}
 ESTIMATED = {*ELEMENTWISE, "arcp", "ninf"} if WIDE else ELEMENTWISE
-_njit: Any = numba.njit
 _LETTERS = {np.dtype(np.float32): "f4", np.dtype(np.float64): "f8"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def compiles() -> bool:
-    """True if Numba compiles functions; False if they run as plain Python (`NUMBA_DISABLE_JIT`).
-
-    Example:
-        >>> compiles()
-        True
-    """
-    return not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
 def helper(function: _Function) -> _Function:
@@ -134,7 +100,7 @@ def reduction(function: _Function) -> _Function:
 
 
 def _part(function: _Function, fastmath: set[str], **options: Any) -> _Function:
-    return cast(_Function, Part(function, {"fastmath": fastmath, **options, **_OPTIONS})) if compiles() else function
+    return cast(_Function, Part(function, {"fastmath": fastmath, **options, **OPTIONS})) if compiles() else function
 
 
 class Kernel:
@@ -227,11 +193,13 @@ def kernel(signature: str, scratch: int | None = None, single: bool = False) -> 
         A decorator that returns a `Kernel`.
 
     Example:
-        >>> @kernel("F(F[::1])")
-        ... def first(x):
-        ...     return x[0]
-        >>> first.py_func(np.array([3.0])), first.signature
-        (np.float64(3.0), 'F(F[::1])')
+        >>> @kernel("void(F[::1], F[::1])")
+        ... def double(x, y):
+        ...     y[0] = 2 * x[0]
+        >>> y = np.zeros(1)
+        >>> double.at(y.dtype)(np.array([3.0]), y)
+        >>> y, double.signature
+        (array([6.]), 'void(F[::1], F[::1])')
     """
     return lambda function: Kernel(function, signature, scratch, single)
 
@@ -248,22 +216,62 @@ def part_of(kernel: Kernel) -> Callable[..., Any]:
     return helper(kernel.py_func)
 
 
-def compile_cached(function: Callable[..., Any], signature: Any, wrapper: bool = False) -> Callable[..., Any]:
+def compile_cached(function: Callable[..., Any], signature: str, wrapper: bool = False) -> Callable[..., Any]:
     """Compile a function now, or load the machine code that an earlier process stored.
 
     Args:
         function: plain Python that Numba understands.
-        signature: Numba's signature.
+        signature: Numba's signature, `void(...)`.
         wrapper: whether the function does nothing but call another one, `part_of` a kernel.
 
     Returns:
-        The compiled function.
+        The compiled function; where kernels are not compiled, the function itself.
+
+    Raises:
+        UnsupportedError: the code is not on disk and Numba does not run here.
+        TypeError: of the compiled function, if an argument is not what the signature says.
     """
-    options = {"fastmath": ELEMENTWISE, "no_cfunc_wrapper": True, **_OPTIONS}
-    code = Shell(function, options) if wrapper and compiles() else _njit(**options)(function)
-    if compiles():
-        cache.attach(code)
-        with announced(function.__qualname__ if "." in function.__qualname__ else function.__module__), uncollected():
-            code.compile(signature)
-        code.disable_compile()
-    return cast(Callable[..., Any], code)
+    if not compiles():
+        return function
+    name = _name(function)
+    stored = cache.stored_code(function, {"wrapper": wrapper, "fastmath": ELEMENTWISE, **OPTIONS})
+    code = stored and stored.load(signature)
+    if code:
+        try:
+            return linking.load(code, name)
+        except RuntimeError:  # compiled where a library was loaded that this process has not: see the error below
+            pass
+    with announced(name), uncollected():
+        compiled = _compiler(name).compile_object(function, _options(), signature, wrapper)
+    if stored:
+        stored.save(signature, compiled.code) if compiled.lasting else stored.refuse()
+    return linking.load(compiled.code, name)
+
+
+def assembly(function: Callable[..., Any], signature: str, wrapper: bool = False) -> str:
+    """Compile a function, whatever is on disk, and return its instructions as text.
+
+    Args:
+        function, signature, wrapper: as for `compile_cached`.
+    """
+    return cast(str, _compiler(_name(function)).assembly(function, _options(), signature, wrapper))
+
+
+def _options() -> dict[str, Any]:
+    return {"fastmath": ELEMENTWISE, **OPTIONS}
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return function.__qualname__ if "." in function.__qualname__ else function.__module__
+
+
+def _compiler(name: str) -> Any:
+    """Import Numba, and return the module that compiles with it."""
+    try:
+        from qkv.compiled import compiler
+    except ImportError as error:
+        raise UnsupportedError(
+            error_message(name, "its machine code on disk, or Numba to compile it", str(error), "Install Numba.")
+        ) from error
+    declare_overloads()
+    return compiler

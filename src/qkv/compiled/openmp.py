@@ -7,6 +7,7 @@ PyTorch uses. Its threads start within a few microseconds, take chunks from a co
 
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numba.core import sigutils, types
 
+from qkv.compiled import linking
 from qkv.compiled.cache import remember_sources
 from qkv.compiled.kernels import Kernel, compile_cached, part_of
-from qkv.compiled.parallel_region import run_parallel, set_entry_point
+from qkv.compiled.parallel_region import SYMBOL, run_parallel
+from qkv.compiled.target import compiles
 from qkv.errors import UnsupportedError, error_message
 
 _forked = False
@@ -49,7 +51,7 @@ def linked() -> bool:
 
 
 def link() -> None:
-    """Tell LLVM the address of OpenMP's entry point; LLVM ends the process at a call whose address it does not know.
+    """Tell the linker the address of OpenMP's entry point.
 
     Raises:
         UnsupportedError: PyTorch does not use GNU's OpenMP.
@@ -84,10 +86,10 @@ def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
     return code
 
 
-def _region(kernel: Kernel, dtype: Any) -> tuple[Callable[..., None], Any]:
+def _region(kernel: Kernel, dtype: Any) -> tuple[Callable[..., None], str]:
     """Return the function that `launcher` compiles, and its signature."""
     scratch = kernel.scratch or 0
-    (start, _, *parameters), _ = sigutils.normalize_signature(kernel.signature_at(dtype))  # type: ignore[no-untyped-call]
+    start, _, *parameters = _parameters(kernel.signature_at(dtype))
     arguments = [_with_chunks(each) if i >= len(parameters) - scratch else each for i, each in enumerate(parameters)]
     parallel, part = run_parallel(start, scratch), part_of(kernel)
 
@@ -95,20 +97,25 @@ def _region(kernel: Kernel, dtype: Any) -> tuple[Callable[..., None], Any]:
         parallel(part, threads, chunks, items, packed)
 
     launch.__qualname__ = f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}-team-{scratch}"
-    packed = types.Tuple(arguments)  # type: ignore[no-untyped-call]
-    return launch, types.void(types.uint64, types.uint64, types.uint64, packed)
+    return launch, f"void(u8, u8, u8, Tuple(({', '.join(arguments)},)))"
 
 
 remember_sources(_region)
 
 
-def _with_chunks(kind: Any) -> Any:
-    return types.Array(kind.dtype, kind.ndim + 1, kind.layout)
+def _parameters(signature: str) -> list[str]:
+    """Return the types of a signature's arguments; those of arrays have commas between brackets."""
+    return re.findall(r"\w+(?:\[[^\]]*\])?", signature.removeprefix("void"))
+
+
+def _with_chunks(array: str) -> str:
+    """Return the type of an array with one more dimension in front."""
+    return array.replace("[", "[:,")
 
 
 @lru_cache
 def _found() -> bool:
-    """Find the entry point of the OpenMP library that PyTorch loaded, and tell LLVM its address."""
+    """Find the entry point of the OpenMP library that PyTorch loaded, and tell the linker its address."""
     if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
         return False
     try:
@@ -118,7 +125,8 @@ def _found() -> bool:
         return False
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None
-    return bool(set_entry_point(address))
+    linking.add_symbol(SYMBOL, address)
+    return compiles()
 
 
 def _after_fork() -> None:

@@ -6,31 +6,23 @@
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from llvmlite import binding, ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
+from llvmlite import ir
 
-from qkv.compiled.kernels import compiles
+from qkv.compiled.deferred import intrinsic, types
 
-_SYMBOL = "qkv_team"
+SYMBOL = "qkv_team"
+"""What object code calls OpenMP's entry point, whose address `qkv.compiled.openmp` knows."""
 
 _I8P, _I32, _I64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
 _MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
 
 
-def set_entry_point(address: int) -> bool:
-    """Tell LLVM the address of `GOMP_parallel`; return whether functions are compiled, so that the address is used."""
-    binding.add_symbol(_SYMBOL, address)
-    return compiles()
-
-
 @lru_cache
-def run_parallel(count: types.Type, scratch: int):
+def run_parallel(count: str, scratch: int):
     """Return an intrinsic that calls a function for each chunk of a range of items, in a parallel region of OpenMP.
 
     Args:
-        count: the type of the function's first two arguments, the start and stop of a chunk.
+        count: the type of the function's first two arguments, the start and stop of a chunk: `i8` or `u8`.
         scratch: how many of the function's last arguments are scratch.
 
     Returns:
@@ -40,10 +32,13 @@ def run_parallel(count: types.Type, scratch: int):
 
     @intrinsic
     def call(typing, part, threads, chunks, items, packed):
+        index = getattr(types, count)
         parameters = [*packed.types[: len(packed) - scratch], *map(_row_type, packed.types[len(packed) - scratch :])]
-        called = part.get_call_type(typing, (count, count, *parameters), {})
+        called = part.get_call_type(typing, (index, index, *parameters), {})
 
         def generate(context, builder, _, values):
+            from numba.core import cgutils
+
             _, threads, chunks, items, packed_value = values
             code = part.dispatcher.overloads[called.args]
             context.active_code_library.add_linking_library(code.library)
@@ -72,6 +67,8 @@ class _Call(NamedTuple):
 
 def _member(context, caller, shared, call):
     """Write the function that each thread runs: it takes chunks until none is left."""
+    from numba.core import cgutils
+
     name = caller.module.get_unique_name(f"{caller.function.name}.member")
     member = ir.Function(caller.module, _MEMBER, name)
     member.linkage = "internal"
@@ -100,6 +97,9 @@ def _member(context, caller, shared, call):
 
 def _row(context, builder, kind, value, index):
     """Return one row of a C-contiguous array, as an array."""
+    from numba.core import cgutils
+    from numba.np.arrayobj import make_array, populate_array
+
     array, row = make_array(kind)(context, builder, value), make_array(_row_type(kind))(context, builder)
     shape, strides = (cgutils.unpack_tuple(builder, each, kind.ndim)[1:] for each in (array.shape, array.strides))
     first = cgutils.unpack_tuple(builder, array.strides, kind.ndim)[0]
@@ -119,8 +119,10 @@ def _row_type(kind):
 
 
 def _call_team(builder, member, state, threads):
+    from numba.core import cgutils
+
     kind = ir.FunctionType(ir.VoidType(), [_MEMBER.as_pointer(), _I8P, _I32, _I32])
-    team = cgutils.get_or_insert_function(builder.module, kind, _SYMBOL)
+    team = cgutils.get_or_insert_function(builder.module, kind, SYMBOL)
     with builder.if_else(builder.icmp_unsigned("<=", threads, ir.Constant(_I64, 1))) as (alone, in_parallel):
         with alone:
             builder.call(member, [state])

@@ -4,9 +4,8 @@
 # Numba's signatures are the types here.
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
+from qkv.compiled.deferred import overload, types
 from qkv.compiled.exp import LOG2E, expm1_and_exp
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, reduction

@@ -11,11 +11,10 @@ chain, which halves the error of a short sum and takes 1.5 times as long.
 from functools import partial
 
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from qkv.compiled import registers
-from qkv.compiled.kernels import WIDE, compiles
+from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.target import WIDE, compiles
 
 _BYTES = 64 if WIDE else 32
 """Bytes per register."""

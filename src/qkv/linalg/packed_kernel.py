@@ -10,16 +10,15 @@ by term in the order in which they are read, and the next panel is prefetched wh
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from qkv.compiled import kernels, registers
+from qkv.compiled import registers, target
+from qkv.compiled.deferred import intrinsic, types
 from qkv.compiled.hints import prefetch_at, wide_registers
 from qkv.compiled.kernels import Kernel, helper, reduction
 from qkv.compiled.registers import WORD
 
-ROUND = 16 if kernels.WIDE else 8
+ROUND = 16 if target.WIDE else 8
 """Floats per register."""
 WIDE = 2 * ROUND
 """Columns of a panel."""

@@ -4,9 +4,8 @@
 # Numba's signatures are the types here.
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
+from qkv.compiled.deferred import overload, types
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper
 from qkv.linalg.small_matmul import LANES, N0, N1

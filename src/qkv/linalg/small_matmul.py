@@ -9,12 +9,12 @@ range of keys that any of its rows sees, and skips all others.
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from qkv.compiled import registers
-from qkv.compiled.kernels import WIDE, helper
+from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.kernels import helper
 from qkv.compiled.registers import ROUND
+from qkv.compiled.target import WIDE
 
 ROWS = 8
 """Rows of a tile: with two registers of columns, enough independent sums to hide the latency of an addition."""

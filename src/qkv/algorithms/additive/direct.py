@@ -5,7 +5,7 @@ import numpy as np
 from qkv.algorithms.additive.direct_kernel import backward as _backward
 from qkv.algorithms.additive.direct_kernel import forward as _forward
 from qkv.compiled import thread_pool
-from qkv.compiled.kernels import WIDE
+from qkv.compiled.target import WIDE
 from qkv.engine.key_ranges import Array, Drop, KeyRanges, arguments, summed
 from qkv.linalg.memory_pool import MemoryPool
 

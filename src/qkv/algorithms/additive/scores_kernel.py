@@ -10,13 +10,13 @@ and key, so the result does not depend on how rows are grouped.
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic, overload
 
 from qkv.compiled import registers
+from qkv.compiled.deferred import intrinsic, overload, types
 from qkv.compiled.hints import wide_registers
-from qkv.compiled.kernels import WIDE, helper
+from qkv.compiled.kernels import helper
 from qkv.compiled.tanh import tanh_in_double
+from qkv.compiled.target import WIDE
 
 ROUND = 16
 """Keys per register; in float64 they fill two."""

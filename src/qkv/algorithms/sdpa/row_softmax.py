@@ -8,10 +8,9 @@ The scores of a row are padded to whole registers; keys before `first` and from 
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 from qkv.compiled import registers
+from qkv.compiled.deferred import intrinsic, types
 from qkv.compiled.kernels import helper
 from qkv.compiled.register_math import (
     _INT,

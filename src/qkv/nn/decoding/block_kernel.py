@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from qkv.algorithms.sdpa import few_queries_kernel
 from qkv.compiled import openmp
@@ -24,7 +23,7 @@ from qkv.linalg import packed_kernel
 N0, N1, N2, N3, N4, N5 = (np.uint64(number) for number in range(6))
 FORM, OWN, OTHER = 5, 15, 32
 """Indices in the sizes of a step where those of its parts begin."""
-_by_panels, _by_rows, _by_items = (run_parallel(types.uint64, scratch) for scratch in (1, 0, 2))
+_by_panels, _by_rows, _by_items = (run_parallel("u8", scratch) for scratch in (1, 0, 2))
 _product, _norm = packed_kernel.product, packed_kernel.norm
 _append, _attend = part_of(few_queries_kernel.append), part_of(few_queries_kernel.forward)
 

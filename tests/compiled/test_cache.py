@@ -2,40 +2,51 @@
 
 import json
 import os
-import pickle
 import shutil
 import stat
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import pytest
 from tests.compiled import small_kernel
 from tests.compiled.every_kernel import functions
 
-from qkv.compiled import cache, kernels
+from qkv.compiled import cache, compiler, kernels, target
 from qkv.compiled.cache import KernelCacheWarning
 from qkv.compiled.sources import PACKAGE, Sources
+from qkv.errors import UnsupportedError
 
 SIGNATURE = "void(i8, i8, f4[::1])"
 EVERY = functions()
 
 
-def compiled(function: Any = small_kernel.double.py_func, signature: str = SIGNATURE) -> Any:
-    return kernels.compile_cached(function, signature)
+class Outcome(NamedTuple):
+    """A function, and whether it came from disk."""
+
+    code: Any
+    loaded: bool
 
 
-def hits(code: Any) -> int:
-    """How much of a function came from disk, after a look at what it computes."""
+def compiled(function: Any = small_kernel.double.py_func, signature: str = SIGNATURE) -> Outcome:
+    calls: list[Any] = []
+    compile_object = compiler.compile_object
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compiler, "compile_object", lambda *given: calls.append(given) or compile_object(*given))
+        return Outcome(kernels.compile_cached(function, signature), not calls)
+
+
+def hits(outcome: Outcome) -> int:
+    """1 if a function came from disk, else 0, after a look at what it computes."""
     x = np.arange(3, dtype=np.float32)
-    code(0, 3, x)
+    outcome.code(0, 3, x)
     assert x.tolist() == [0, 2, 4]
-    return sum(code.stats.cache_hits.values())
+    return int(outcome.loaded)
 
 
 @pytest.fixture
@@ -46,9 +57,12 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _choose(monkeypatch: pytest.MonkeyPatch, folder: Path | str) -> None:
-    """Numba reads its settings again where the environment has changed."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of machine code in a folder, and whatever else was left there."""
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 @pytest.fixture
@@ -62,7 +76,7 @@ def _warns_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def stamped(function: Any, read: Any = Path.read_bytes) -> str:
-    return cache.stamp(numba.njit(**kernels._OPTIONS)(function), Sources(read=read))
+    return cache.stamp(function, kernels.OPTIONS, Sources(read=read))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -116,17 +130,37 @@ def test_a_function_made_by_another_is_keyed_by_what_it_closes_over() -> None:
     assert stamped(one) != stamped(other)
 
 
-def test_options_and_versions_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_and_the_version_of_numpy_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     function = small_kernel.double.py_func
-    plain, fast = (numba.njit(fastmath=kinds)(function) for kinds in ({"nsz"}, {"nsz", "contract"}))
-    before = cache.stamp(plain, Sources())
-    assert cache.stamp(fast, Sources()) != before
-    for place in range(3):
-        versions = list(cache._VERSIONS)
-        versions[place] += "1"
-        with monkeypatch.context() as patched:
-            patched.setattr(cache, "_VERSIONS", tuple(versions))
-            assert cache.stamp(plain, Sources()) != before
+    plain, fast = ({"fastmath": kinds} for kinds in ({"nsz"}, {"nsz", "contract"}))
+    before = cache.stamp(function, plain, Sources())
+    assert cache.stamp(function, fast, Sources()) != before
+    monkeypatch.setattr(np, "__version__", np.__version__ + "1")
+    assert cache.stamp(function, plain, Sources()) != before
+
+
+@pytest.mark.parametrize("field", target.Target._fields)
+def test_the_target_is_in_the_key(kept: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    assert hits(compiled()) == 0
+    other = target.current()._replace(**{field: "another"})
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "current", lambda: other)
+        assert hits(compiled()) == 0
+        assert hits(compiled()) == 1
+    assert hits(compiled()) == 1
+    assert len(files(kept)) == 2
+
+
+def test_another_version_of_numba_compiles_again_and_none_takes_what_is_there(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hits(compiled()) == 0
+    monkeypatch.setattr(cache, "numba_version", lambda: None)
+    assert hits(compiled()) == 1
+    monkeypatch.setattr(cache, "numba_version", lambda: "another")
+    assert hits(compiled()) == 0
+    assert hits(compiled()) == 1
+    assert len(files(kept)) == 1
 
 
 def test_the_stamp_is_the_same_in_every_process() -> None:
@@ -163,32 +197,42 @@ def test_signatures_and_functions_have_files_of_their_own(kept: Path) -> None:
     assert hits(compiled()) == 0
     assert hits(compiled(signature="void(u8, u8, f4[::1])")) == 0
     compiled(small_kernel.add_each.py_func, "void(i8, i8, f4[:,::1], f4[::1], f4[:,::1])")
-    assert len(list(kept.rglob("*.nbi"))) == len(list(kept.rglob("*.nbc"))) == 3
+    assert len(files(kept)) == 3
     assert hits(compiled()) == 1
-    assert len(list(kept.rglob("*.nb?"))) == 6
+    assert len(files(kept)) == 3
 
 
 def test_code_with_another_stamp_is_replaced(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file for each signature and processor, however often the source changes."""
     assert hits(compiled()) == 0
     with monkeypatch.context() as patched:
-        patched.setattr(cache, "_VERSIONS", ("another",))
+        patched.setattr(np, "__version__", "another")
         assert hits(compiled()) == 0
         assert hits(compiled()) == 1
     assert hits(compiled()) == 0
-    assert len(list(kept.rglob("*.nb?"))) == 2
+    assert len(files(kept)) == 1
 
 
-def test_an_index_that_is_newer_than_its_data_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numba writes the index first: a process that ends between the two leaves old code behind a new stamp."""
+def test_code_of_another_header_is_not_believed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old code in a new file's place, as after a backup was restored."""
     assert hits(compiled()) == 0
-    (data,) = kept.rglob("*.nbc")
-    old = data.read_bytes()
-    monkeypatch.setattr(cache, "_VERSIONS", ("another",))
+    (path,) = files(kept)
+    old = path.read_bytes()
+    monkeypatch.setattr(np, "__version__", "another")
     assert hits(compiled()) == 0
-    data.write_bytes(old)
+    path.write_bytes(old)
     assert hits(compiled()) == 0
     assert hits(compiled()) == 1
+
+
+def test_code_of_another_function_is_not_believed(kept: Path) -> None:
+    """A file that was given another's name."""
+    assert hits(compiled()) == 0
+    (path,) = files(kept)
+    compiled(small_kernel.add_each.py_func, "void(i8, i8, f4[:,::1], f4[::1], f4[:,::1])")
+    (other,) = set(files(kept)) - {path}
+    shutil.copy(other, path)
+    assert hits(compiled()) == 0
 
 
 # Edits, for real
@@ -207,7 +251,7 @@ PROGRAM = textwrap.dedent(
     x, out, gates = np.full((1, 3), 0.5, np.float32), np.zeros((1, 1), np.float32), np.zeros((1, 3, 1), np.float32)
     code = forward.at(np.float32)
     code(0, 1, x, 0 * x, np.zeros((1, 1), np.float32), out, gates)
-    print(sum(code.stats.cache_hits.values()), float(gates[0, 2, 0]))
+    print(int("numba" not in sys.modules), float(gates[0, 2, 0]))
     """
 )
 
@@ -316,17 +360,24 @@ def warned(process: "subprocess.Popen[str]") -> list[list[str]]:
 def test_two_processes_compile_at_once(tmp_path: Path) -> None:
     both = [started(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kept")) for _ in range(2)]
     assert [warned(process) for process in both] == [[], []]
-    assert len(list((tmp_path / "kept").rglob("*.nbi"))) == 2
-    assert not list((tmp_path / "kept").rglob("*.tmp*"))
+    assert [path.suffix for path in files(tmp_path / "kept")] == [cache.SUFFIX] * 2
+
+
+def test_threads_compile_the_same_at_once(kept: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda _: kernels.compile_cached(small_kernel.double.py_func, SIGNATURE), range(4)))
+    for code in outcomes:
+        assert hits(Outcome(code, True)) == 1
+    assert [path.suffix for path in files(kept)] == [cache.SUFFIX]
 
 
 def test_nothing_is_compiled_again(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert warned(started(tmp_path, NUMBA_CACHE_DIR=str(kept))) == []
-    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
-    assert len(before) == 4
+    before = {path: path.stat().st_mtime_ns for path in files(kept)}
+    assert len(before) == 2
     assert warned(started(tmp_path, NUMBA_CACHE_DIR=str(kept))) == []
-    assert before == {path: path.stat().st_mtime_ns for path in kept.rglob("*.nb*")}
+    assert before == {path: path.stat().st_mtime_ns for path in files(kept)}
 
 
 def test_no_folder_to_write_in_warns_once_and_works(tmp_path: Path) -> None:
@@ -359,12 +410,27 @@ def zeros(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def another_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps({"something": "else"}) * 2)
+def of_another_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"signature", b"signatura"))
 
 
-def of_another_class(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"numba", b"nomba"))
+def sealed_without_a_header(path: Path) -> None:
+    """As somebody would write it who knows how the digest is made."""
+    path.write_bytes(cache._sealed([], b"code"))  # type: ignore[arg-type]
+
+
+def a_bare_object(path: Path) -> None:
+    path.write_bytes(cache._opened(path.read_bytes())[1])
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.parent / "elsewhere")
+    path.symlink_to(path.parent / "elsewhere")
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def removed(path: Path) -> None:
@@ -376,40 +442,114 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-@pytest.mark.parametrize("damage", [halved, emptied, garbage, zeros, another_pickle, of_another_class, removed])
-def test_damaged_files_are_compiled_anew_and_replaced(kept: Path, suffix: str, damage: Any) -> None:
+DAMAGES = (
+    *(halved, emptied, garbage, zeros, of_another_header, sealed_without_a_header),
+    *(a_bare_object, a_link, a_pipe, removed),
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_compiled_anew_and_replaced(kept: Path, damage: Any) -> None:
     assert hits(compiled()) == 0
     assert hits(compiled()) == 1
-    (path,) = kept.rglob(f"*.{suffix}")
-    before = path.read_bytes()
+    (path,) = files(kept)
     damage(path)
-    changed = not path.exists() or path.read_bytes() != before
-    assert hits(compiled()) == (0 if changed else 1)
+    assert hits(compiled()) == 0
     assert hits(compiled()) == 1
 
 
-def test_a_bit_of_the_machine_code_that_flipped_is_noticed(kept: Path) -> None:
-    """It unpickles without an error, and would run."""
+def test_a_byte_that_changed_is_noticed_wherever_it_is(kept: Path) -> None:
+    """In machine code it would raise no error: it would run."""
     assert hits(compiled()) == 0
-    (path,) = kept.rglob("*.nbc")
+    (path,) = files(kept)
     sound = path.read_bytes()
-    begin = sound.index(b"\x7fELF")
-    for place in range(begin, begin + 2000, 397):
+    for place in [*range(0, len(sound), 397), len(sound) - 1]:
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
         assert hits(compiled()) == 0
         path.write_bytes(sound)
+    for content in (sound[:-1], sound + b"\0"):
+        path.write_bytes(content)
+        assert hits(compiled()) == 0
+
+
+def test_code_that_cannot_be_loaded_is_compiled_anew(kept: Path) -> None:
+    """Whole and with the right header, but of no use to the linker."""
+    assert hits(compiled()) == 0
+    (path,) = files(kept)
+    header, code = cache._opened(path.read_bytes())
+    path.write_bytes(cache._sealed(header, code[:200]))
+    assert hits(compiled()) == 0
+    assert hits(compiled()) == 1
 
 
 @pytest.mark.usefixtures("_warns_anew")
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-def test_what_cannot_be_stored_runs_and_warns(kept: Path, suffix: str) -> None:
+def test_what_cannot_be_stored_runs_and_warns(kept: Path) -> None:
     compiled()
-    (path,) = kept.rglob(f"*.{suffix}")
+    (path,) = files(kept)
     a_folder(path)
     with pytest.warns(KernelCacheWarning, match="expected code that can be stored; got"):
         assert hits(compiled()) == 0
     assert hits(compiled()) == 0
+    assert files(kept) == []
+
+
+@pytest.mark.usefixtures("_warns_anew")
+def test_code_with_addresses_of_its_process_runs_and_is_not_stored(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_object = compiler.compile_object
+    monkeypatch.setattr(compiler, "compile_object", lambda *given: compile_object(*given)._replace(lasting=False))
+    with pytest.warns(KernelCacheWarning, match="got addresses of this process"):
+        assert hits(compiled()) == 0
+    assert files(kept) == []
+
+
+# Without Numba
+
+CALLS = textwrap.dedent(
+    """
+    import sys, torch, qkv
+    forbidden = sys.argv[1:]
+
+    class Forbidden:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in forbidden:
+                raise ImportError(f"{name} is forbidden here")
+
+    def refuse(event, arguments):
+        if forbidden and event == "pickle.find_class":
+            raise RuntimeError(f"unpickled {arguments}")
+
+    sys.meta_path.insert(0, Forbidden())
+    sys.addaudithook(refuse)
+    x = torch.linspace(-1, 1, 2 * 80 * 16).view(2, 80, 16).requires_grad_()
+    additive, entmax = {"score": qkv.scores.Additive(torch.ones(16))}, {"normalizer": qkv.normalizers.Entmax()}
+    for backend, options in (("fused", additive), ("rowwise", entmax)):
+        output = qkv.attention(x, x, x, backend=backend, **options)
+        (gradient,) = torch.autograd.grad(output.square().sum(), x)
+        print(output.double().sum().item(), gradient.double().abs().sum().item())
+    print(qkv.explain(x, x, x, **additive).backend)
+    if forbidden:
+        assert "numba" not in sys.modules
+    """
+)
+
+
+def test_what_is_on_disk_runs_without_numba_and_without_a_pickle() -> None:
+    """The same numbers and the same choice as in a process that may compile; it fills the folder if need be."""
+    settings = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    printed = []
+    for forbidden in ([], ["numba"]):
+        command = [sys.executable, "-c", CALLS, *forbidden]
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+
+
+def test_without_numba_and_without_code_the_error_names_the_kernel(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("qkv.compiled.compiler")
+    monkeypatch.setitem(sys.modules, "qkv.compiled.compiler", None)
+    with pytest.raises(UnsupportedError, match=r"small_kernel: expected its machine code on disk, or Numba to compile"):
+        kernels.compile_cached(small_kernel.double.py_func, SIGNATURE)
 
 
 # Folders

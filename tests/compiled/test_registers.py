@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from numba.core.registry import cpu_target
+
+from qkv.compiled.target import TRIPLE
 
 SOURCE, TESTS = Path(__file__).parents[2] / "src", Path(__file__).parents[2]
 HASWELL = {
@@ -25,19 +26,23 @@ FORBIDDEN = pytest.mark.parametrize(
 COUNT = textwrap.dedent(
     """
     import json, re, sys
-    import numpy as np
     from tests.compiled.every_kernel import kernels
-    from qkv.compiled.kernels import WIDE
+    from qkv.compiled.kernels import assembly
+    from qkv.compiled.target import WIDE
     from qkv.nn.decoding import block_kernel
 
-    def registers(code):
-        text = "".join(code.inspect_asm().values())
+    def registers(function, signature):
+        text = assembly(function, signature)
         return {kind: len(re.findall(rf"%{kind}mm", text)) for kind in "xyz"}
 
     chosen = set(sys.argv[1:])
-    found = {name: registers(kernel.at(np.dtype("f4"))) for name, kernel in kernels() if not chosen or name in chosen}
+    found = {
+        name: registers(kernel.py_func, kernel.signature_at("f4"))
+        for name, kernel in kernels()
+        if not chosen or name in chosen
+    }
     if not chosen:
-        found["block_kernel"] = registers(block_kernel.compiled())
+        found["block_kernel"] = registers(block_kernel._step, block_kernel._SIGNATURE)
     print(json.dumps({"wide": WIDE, "registers": found}))
     """
 )
@@ -74,9 +79,7 @@ def assert_registers(kept: Path, settings: dict[str, str], forbidden: set[str], 
         assert not present & forbidden, name
 
 
-x86 = pytest.mark.skipif(
-    not cpu_target.target_context.codegen().magic_tuple()[0].startswith("x86_64"), reason="names registers of x86"
-)
+x86 = pytest.mark.skipif(not TRIPLE.startswith("x86_64"), reason="names registers of x86")
 
 
 @x86
@@ -109,12 +112,12 @@ PRODUCT = textwrap.dedent(
 def test_processors_that_share_a_folder_of_kernels_never_share_a_kernel(tmp_path: Path) -> None:
     """A panel is as wide as two registers: code for another processor would read beyond it.
 
-    Numba caches machine code by processor and features, and the width depends on these only.
+    Machine code is stored by processor and features, and the width depends on these only.
     """
     kept = []
     for settings in (GENERIC, HASWELL, GENERIC):
         run(["-c", PRODUCT], tmp_path, settings)
-        kept.append(len(list(tmp_path.rglob("*.nbc"))))
+        kept.append(len(list(tmp_path.rglob("*.kernel"))))
     assert kept[0] < kept[1] == kept[2]
 
 

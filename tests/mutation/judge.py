@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis  # noqa: F401 - imported once here, for all the processes that are forked
-import numba
 import pytest
 import torch
 from tests.mutation.mutants import Mutant
@@ -96,7 +95,6 @@ def enter(copy: Path, kept: Path) -> None:
     os.chdir(copy)
     source = str(copy / "src")
     os.environ |= {"NUMBA_CACHE_DIR": str(kept), "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    numba.config.reload_config()
     sys.path[:0] = [source, str(copy)]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "qkv")]:
         del sys.modules[name]

@@ -1,5 +1,7 @@
 """Whether compiled kernels can run here."""
 
+from functools import lru_cache
+
 
 def why_unavailable() -> str | None:
     """Return why compiled kernels cannot run here, or None.
@@ -7,13 +9,21 @@ def why_unavailable() -> str | None:
     Numba is imported to find out, unless kernels for this processor are on disk: so it has run here.
     """
     try:
-        from qkv.compiled import cache, kernels
+        from qkv.compiled import kernels  # noqa: F401
 
-        if kernels.compiles() and not cache.holds_code():
-            from qkv.compiled import compiler  # noqa: F401
+        _expect_compiler()
     except (ImportError, OSError, RuntimeError) as error:
         return f"Numba does not run here: {error}"
     return None
+
+
+@lru_cache  # not of errors
+def _expect_compiler() -> None:
+    from qkv.compiled import cache
+    from qkv.compiled.target import compiles
+
+    if compiles() and not cache.holds_code():
+        from qkv.compiled import compiler  # noqa: F401
 
 
 # As torch.compiler.assume_constant_result does, but without importing PyTorch's compiler, which takes 1.4 s.

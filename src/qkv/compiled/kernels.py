@@ -234,12 +234,12 @@ def compile_cached(function: Callable[..., Any], signature: str, wrapper: bool =
     if not compiles():
         return function
     name = _name(function)
-    stored = cache.stored_code(function, {"wrapper": wrapper, "fastmath": ELEMENTWISE, **OPTIONS})
+    stored = cache.stored_code(function, {"wrapper": wrapper, **_options()})
     code = stored and stored.load(signature)
     if code:
         try:
             return linking.load(code, name)
-        except RuntimeError:  # compiled where a library was loaded that this process has not: see the error below
+        except RuntimeError:  # it is compiled anew; an error of that code is the caller's
             pass
     with announced(name), uncollected():
         compiled = _compiler(name).compile_object(function, _options(), signature, wrapper)
@@ -262,7 +262,8 @@ def _options() -> dict[str, Any]:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return function.__qualname__ if "." in function.__qualname__ else function.__module__
+    """Return a function's name for messages: that of its file's module, unless the function has a longer one."""
+    return function.__qualname__ if "." in function.__qualname__ else function.__module__ or function.__qualname__
 
 
 def _compiler(name: str) -> Any:

@@ -8,7 +8,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from tests.algorithms.additive.direct import case, ours
@@ -47,8 +46,5 @@ def test_plain_python_gives_the_same():
 @pytest.mark.slow
 def test_machine_code_is_vectorized():
     """Where the processor has vectors, the division is done in them: `vdivps` on x86, `fdiv v` on ARM."""
-    code = numba.njit(
-        [forward_kernel.forward.signature.replace("F", "f4")], fastmath=kernels.ELEMENTWISE, **kernels._OPTIONS
-    )(forward_kernel.forward.py_func)
-    assembly = next(iter(code.inspect_asm().values()))
+    assembly = kernels.assembly(forward_kernel.forward.py_func, forward_kernel.forward.signature_at(np.float32))
     assert re.search(r"v?divps\s|fdiv\s+v", assembly)

@@ -127,6 +127,22 @@ def test_tuples_that_a_kernel_cannot_use_are_refused():
     assert x.tolist() == [1, 1, 1]
 
 
+def refuse_negative(x):
+    """Raise an error, which no kernel of the package does."""
+    if x[0] < 0:
+        raise ValueError("negative")
+    x[0] = 7
+
+
+def test_an_error_inside_a_kernel_is_not_silent():
+    code = kernels.compile_cached(refuse_negative, "void(f8[::1])")
+    with pytest.raises(RuntimeError, match="refuse_negative: expected to run without an error"):
+        code(np.array([-1.0]))
+    x = np.array([1.0])
+    code(x)
+    assert x[0] == 7
+
+
 def every_kind(flag, whole, natural, single, wide, pair, nested, out):
     """Write all numbers that were given to an array."""
     out[0], out[1], out[2], out[3], out[4] = flag, whole, natural, single, wide

@@ -23,7 +23,7 @@ def wide_registers() -> None:
 @overload(wide_registers, inline="always")
 def _wide_registers() -> Callable[[], None]:
     def hint() -> None:
-        _prefer_wide()  # type: ignore[call-arg]
+        _prefer_wide()
 
     return hint
 
@@ -59,7 +59,7 @@ def _prefetch_row(row: Any) -> Callable[[Any], None]:
 
     def hint(row: Any) -> None:
         for index in range(0, row.size, line):
-            _prefetch(row, index)  # type: ignore[call-arg]
+            _prefetch(row, index)
 
     return hint
 

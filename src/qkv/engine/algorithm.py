@@ -60,7 +60,7 @@ class Algorithm:
         describe: returns a phrase about the facts, for `explain`.
         preferred: whether the planner takes it unless another is clearly faster by every table that applies.
         kernels: returns why its compiled kernels cannot run here, or None if they can; None if it has none. The planner
-            asks only where the algorithm may be taken, since asking imports Numba.
+            asks only where the algorithm may be taken, since asking loads LLVM.
         quadratic: whether memory grows with Q·K, so that `auto` takes it for small problems only.
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without

@@ -228,7 +228,7 @@ def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
     ordered = _best_first(serving, problem)
     certain = next((place for place, each in enumerate(ordered) if each.inspect is None), len(ordered))
     reached = ordered[: certain + 1]
-    # Whether kernels run here is asked of no other algorithm: asking imports Numba.
+    # Whether kernels run here is asked of no other algorithm: asking loads LLVM, and Numba if no kernel is stored.
     if any(_lacks_kernels(each) for each in reached):
         reached = _best_first([each for each in serving if not _lacks_kernels(each)], problem)
     if not reached:

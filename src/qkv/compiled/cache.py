@@ -112,7 +112,7 @@ def holds_code() -> bool:
     """True if an earlier process stored kernels for this target; so Numba has run here."""
     ending = f"-{_short(current())}{SUFFIX}"
     try:
-        return any(entry.name.endswith(ending) for entry in os.scandir(cache_folder(Path(__file__))))
+        return any(name.endswith(ending) for name in os.listdir(cache_folder(Path(__file__))))
     except OSError:
         return False
 

@@ -41,7 +41,7 @@ def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-        exec(compile(block, str(page), "exec"), scope)
+        exec(compile(block, f"<{page.name}>", "exec"), scope)
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)

@@ -42,8 +42,8 @@ def test_other_processes_store_what_this_one_asks_for(tmp_path: Path, monkeypatc
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     wanted = [Job("tests.compiled.small_kernel", "double", None, dtype) for dtype in ("float32", "float64")]
     assert set(warming.run(wanted, processes=1)) == set(wanted)
-    stored = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")}
+    stored = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.kernel")}
     assert len(stored) == len(wanted)
     assert all("team" in path.name for path in stored) or not openmp.available()
     list(warming.run(wanted, processes=1))
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbi")} == stored
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.kernel")} == stored

@@ -38,6 +38,12 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def judged(way: str, name: str) -> tuple[torch.dtype, float]:
+    """A dtype in which an algorithm computes these scores, and its tolerance."""
+    single = way == "sorted.prefix_sums" and name in SUPPORTS
+    return (torch.float32, 2e-4) if single else (torch.float64, 1e-9)
+
+
 def width_of(name: str) -> int:
     return 3 if name in SIDES else 1
 
@@ -56,6 +62,16 @@ def inputs(name: str, lead: tuple[int, ...], dtype: torch.dtype = torch.float64)
     width = width_of(name)
     shapes = ((*lead, QUERIES, width), (*lead, KEYS, width), (*lead, KEYS, VALUES))
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+def compare(way: str, name: str, leaves: list[Tensor], limit: float, **given: Any) -> None:
+    """Compare with the full matrix in float64; errors are measured by the largest number."""
+    wide = [x.double() for x in leaves]
+    for got, expected in zip(
+        answers(way, name, leaves, **given), answers("reference", name, wide, **given), strict=True
+    ):
+        largest = max(1.0, float(expected.detach().nan_to_num(0, 0, 0).abs().max()))
+        torch.testing.assert_close(got.double(), expected.double(), rtol=limit, atol=limit * largest)
 
 
 def answers(backend: str, name: str, leaves: list[Tensor], **given: Any) -> list[Tensor]:
@@ -78,12 +94,10 @@ def answers(backend: str, name: str, leaves: list[Tensor], **given: Any) -> list
 def test_it_computes_what_the_full_matrix_does(
     way: str, name: str, normalizer: Normalizer, lead: str, mask: str
 ) -> None:
-    leaves = [*inputs(name, LEADING[lead]), *learnable(name, torch.float64)]
+    dtype, limit = judged(way, name)
+    leaves = [*inputs(name, LEADING[lead], dtype), *learnable(name, dtype)]
     given = {"normalizer": normalizer, "mask": MASKS[mask](LEADING[lead])}
-    for expected, got in zip(
-        answers("reference", name, leaves, **given), answers(way, name, leaves, **given), strict=True
-    ):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    compare(way, name, leaves, limit, **given)
 
 
 @by_case
@@ -105,25 +119,22 @@ def test_smaller_types(way: str, name: str, normalizer: Normalizer, dtype: torch
 @by_case
 def test_ties_and_edges(way: str, name: str, normalizer: Normalizer) -> None:
     """Numbers on a coarse grid: many are equal, and many are exactly on the bend or the edge of a support."""
-    query, key, value = inputs(name, (2,))
+    dtype, limit = judged(way, name)
+    query, key, value = inputs(name, (2,), dtype)
     leaves = [query.mul(2).round(), key.mul(2).round(), value]
-    learnt = [torch.ones(3, dtype=torch.float64)] * 2 if name in SIDES else [torch.tensor(2.0, dtype=torch.float64)]
-    ours, theirs = (answers(b, name, [*leaves, *learnt], normalizer=normalizer) for b in (way, "reference"))
-    for expected, got in zip(theirs, ours, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    learnt = [torch.ones(3, dtype=dtype)] * 2 if name in SIDES else [torch.tensor(2.0, dtype=dtype)]
+    compare(way, name, [*leaves, *learnt], limit, normalizer=normalizer)
 
 
 @by_case
 def test_far_from_the_origin(way: str, name: str, normalizer: Normalizer) -> None:
     """Two clusters at ±1,000: running sums over one must leave nothing in the other."""
-    query, key, value = inputs(name, ())
+    dtype, limit = judged(way, name)
+    query, key, value = inputs(name, (), dtype)
     sign = (torch.arange(KEYS) % 2 * 2 - 1.0)[:, None]
     if name in SUPPORTS:
         query, key = query + 1000 * sign[:QUERIES], key + 1000 * sign
-    leaves = [query, key, value, *learnable(name, torch.float64)]
-    ours, theirs = (answers(b, name, leaves, normalizer=normalizer) for b in (way, "reference"))
-    for expected, got in zip(theirs, ours, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    compare(way, name, [query, key, value, *learnable(name, dtype)], limit, normalizer=normalizer)
 
 
 @by_case
@@ -162,7 +173,7 @@ def test_derivatives_of_derivatives(name: str, normalizer: Normalizer) -> None:
 
 
 def test_numbers_without_an_order_go_another_way() -> None:
-    query, key, value = inputs("a parabola", (2,))
+    query, key, value = inputs("a parabola", (2,), torch.float32)
     key[0, 3] = torch.nan
     query[1, 4] = torch.inf
     given = {"score": Epanechnikov(0.7), "backend": "sorted"}

@@ -11,8 +11,10 @@ calls on the CPU use `two_pointer`, which computes the same sums.
 | Epanechnikov of |q − k|/h, power 2 | within: 1 − (q − k)²/h² | (v, 1), k·(v, 1), k²·(v, 1) |
 | Epanechnikov of |q − k|/h, power 1 | k ≤ q: 1 − (q − k)/h; k > q: 1 − (k − q)/h | (v, 1), k·(v, 1) |
 
-Sums are float64: in float32 differences of prefix sums lose all digits. Boundaries are found by bisection with the
-score's own predicate on the original coordinates, because `searchsorted(q ± h)` rounds q ± h.
+Sums are float64: in float32 differences of prefix sums lose all digits. A window's sum is such a difference, off by
+some roundoffs of the sum over all keys up to it. In float32 that is less than the roundoff of one score up to 2²⁰ keys;
+kernels in float64 are refused, except for second derivatives. Boundaries are found by bisection with the score's own
+predicate on the original coordinates, because `searchsorted(q ± h)` rounds q ± h.
 """
 
 from collections.abc import Callable

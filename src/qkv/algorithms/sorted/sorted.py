@@ -47,6 +47,17 @@ def _refuses_two_pointer(problem: Problem) -> str | None:
     return refuses(problem)
 
 
+def _refuses_prefix_sums(problem: Problem) -> str | None:
+    """Accept what `refuses` does, but no kernel in float64.
+
+    A kernel's sums are differences of sums over all keys, whose roundings grow with the number of keys. Coordinates in
+    float32 leave 29 bits to them, those in float64 none.
+    """
+    if problem.core == "distance" and problem.dtype == torch.float64:
+        return "in float64, differences of prefix sums have fewer digits than the scores"
+    return refuses(problem)
+
+
 def _work_of_two_pointer(problem: Problem) -> Work:
     span, kind = problem.rows * (problem.queries + problem.keys), _kind(problem)
     counts = {"comparisons": span * _depth(problem), f"columns of {kind}": span * (problem.value_width + 8)}
@@ -187,7 +198,7 @@ PREFIX_SUMS = Algorithm(
     "sorted.prefix_sums",
     "sorted",
     "prefix sums of the sorted keys by PyTorch operators",
-    refuses,
+    _refuses_prefix_sums,
     _work_of_prefix_sums,
     _run_prefix_sums,
     inspect,

@@ -2,7 +2,8 @@
 
 `prefix_sums` stores the sums of all keys up to each key; here only one row of sums exists at a time. Gradients of keys
 and values are the transposed sums, of keys over queries, and so another pass. A pass covers one item and some of its
-columns, which no other pass touches, so the order of additions does not depend on the threads.
+columns, which no other pass touches, so the order of additions does not depend on the threads. Rows of a kernel whose
+weights are small on average are computed pair by pair (`light_rows`).
 
 | score | value at a key | factor of the weight | derivative by the query |
 |---|---|---|---|
@@ -24,6 +25,7 @@ from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 if TYPE_CHECKING:
+    from qkv.algorithms.sorted.light_rows import Kernel, LightRows
     from qkv.algorithms.sorted.two_pointer_parallel import Points, Support
 
 Numbers = NDArray[Any]
@@ -55,12 +57,14 @@ class _Saved(NamedTuple):
         queries, keys: their coordinates and order.
         factor: what multiplied each query's sums, 1/total, 1/count or 1; 0 if that is not finite, (R·Q,).
         state: the total, or the log-sum-exp of a softmax, (R·Q,).
+        light: the rows that are computed pair by pair; None if there are none.
     """
 
     queries: "Points"
     keys: "Points"
     factor: Doubles
     state: Doubles
+    light: "LightRows | None" = None
 
 
 class _Gradients(NamedTuple):
@@ -116,18 +120,26 @@ class _TwoPointer(torch.autograd.Function):
         visible, count, a, b, value, scale, output = ctx.saved_tensors
         operands, wanted = Operands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
         grad = torch.zeros_like(output) if grad is None else grad
-        if torch.is_grad_enabled():
-            return (None, None, None, *_differentiable_gradients(ctx.problem, operands, grad, grad_state, wanted))
         product = (grad * output).sum(-1, dtype=torch.float64)
         state = torch.zeros_like(product) if grad_state is None else grad_state
         upstream = _Upstream(_flat(grad), _flat(product), _flat(state), wanted)
-        gradients = _BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.saved, upstream)
-        return None, None, None, *_reshape(gradients, operands)
+        gradients = _reshape(_BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.saved, upstream), operands)
+        if torch.is_grad_enabled():
+            differentiable = _differentiable_gradients(ctx.problem, operands, grad, grad_state, wanted)
+            gradients = tuple(_value_of(x, y) for x, y in zip(gradients, differentiable, strict=True))
+        return None, None, None, *gradients
 
 
 def _forward(problem: Problem, operands: Operands) -> tuple[Tensor, _Saved]:
     values, saved = _FORWARD[_family(problem)](problem, operands)
     return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), saved
+
+
+def _value_of(exact: Tensor | None, differentiable: Tensor | None) -> Tensor | None:
+    """Return numbers with the derivatives of others, which are theirs but for rounding."""
+    if exact is None or differentiable is None:
+        return exact if differentiable is None else differentiable
+    return exact + (differentiable - differentiable.detach())
 
 
 def _differentiable_gradients(
@@ -206,7 +218,7 @@ def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
 def _rectified_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
     from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys, factor, _ = saved
+    queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     slopes, ones, zeros = _side_slopes(problem), np.ones(keys.coordinates.size), np.zeros(queries.coordinates.size)
     side_count = len(slopes)
@@ -276,7 +288,7 @@ def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]
 def _exponential_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
     from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
 
-    queries, keys, factor, _ = saved
+    queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     exponents = _exponents(problem, queries, keys, operands.visible)
     slope, ones = _slope(problem), np.ones(keys.coordinates.size)
@@ -296,19 +308,29 @@ def _exponential_back(problem: Problem, operands: Operands, saved: _Saved, upstr
     return _Gradients(d_a, d_b, d_value, np.zeros_like(factor) if wants_scale else None)
 
 
+def _scales(problem: Problem, operands: Operands) -> Doubles:
+    """Return 1/h² of each item."""
+    return _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
+
+
 def _support(problem: Problem, operands: Operands) -> "Support":
     from qkv.algorithms.sorted.two_pointer_parallel import Support
 
+    scale = _scales(problem, operands)
+    return Support(_kind(problem), scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
+
+
+def _kind(problem: Problem) -> int:
+    """Return the kind of kernel by its number in `windows_kernel`."""
     point = problem.pointwise
-    kind = (
-        0 if isinstance(point, BoxcarShape) else 1 if isinstance(point, EpanechnikovShape) and point.power == 2 else 2
-    )
-    scale = _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
-    return Support(kind, scale.astype(_flat(operands.a[..., :0]).dtype), np.sqrt(scale))
+    if isinstance(point, BoxcarShape):
+        return 0
+    return 1 if isinstance(point, EpanechnikovShape) and point.power == 2 else 2
 
 
 def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
     """Return Σ f(a − b) v, divided by Σ f(a − b) if the normalizer is `sum`."""
+    from qkv.algorithms.sorted import light_rows
     from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
 
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
@@ -317,19 +339,41 @@ def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
     key_factor = factor.reshape(keys.counts.size, -1)[:, :1].repeat(operands.b.shape[-1], 1).reshape(-1)
     source_rows = Rows(_flat(operands.value), ones)
     sums = windows(_support(problem, operands), queries, keys, source_rows, key_factor, None, True, summed)
-    return sums.values, _Saved(queries, keys, _inverse(sums.totals) if summed else factor, sums.totals)
+    if not summed:
+        return sums.values, _Saved(queries, keys, factor, sums.totals)
+    light = light_rows.find(sums)
+    if light is not None:
+        rows = _columns(source_rows.rows, keys)
+        outputs, totals = light_rows.sums(_kernel(problem, operands), queries, keys, rows, light)
+        _columns(sums.values, queries)[light.rows], sums.totals[light.rows] = outputs, totals
+    return sums.values, _Saved(queries, keys, _inverse(sums.totals), sums.totals, light)
+
+
+def _kernel(problem: Problem, operands: Operands) -> "Kernel":
+    from qkv.algorithms.sorted.light_rows import Kernel
+
+    return Kernel(_kind(problem), _scales(problem, operands))
+
+
+def _columns(rows: Numbers, points: "Points") -> Numbers:
+    """View flat rows as (R·N, V)."""
+    return rows.reshape(points.coordinates.size, -1)
 
 
 def _window_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+    from qkv.algorithms.sorted import light_rows
     from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
 
-    queries, keys, factor, total = saved
+    queries, keys, factor, total, light = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     support, is_boxcar = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
     ones, summed = np.ones(keys.coordinates.size), problem.normalizer == "sum"
     value, grad = Rows(_flat(operands.value), ones), Rows(upstream.rows, np.zeros_like(factor))
     if summed:
         grad = Rows(upstream.rows, upstream.state * total - upstream.product)
+    if light is not None:
+        factor = factor.copy()
+        factor[light.rows] = 0.0
     d_a, d_b, d_value, d_scale = np.zeros_like(factor), np.zeros_like(ones), None, np.zeros_like(factor)
     if wants_value or (wants_b and not is_boxcar):
         target_rows = value if wants_b and not is_boxcar else None
@@ -340,6 +384,15 @@ def _window_back(problem: Problem, operands: Operands, saved: _Saved, upstream: 
         # 1 − f is proportional to the power of the distance, and so to half that power of the scale.
         d_a, d_log_scale = factor * sums.dots, factor * sums.complements * (-0.5 * problem.pointwise.power)  # type: ignore[union-attr]
         d_scale = d_log_scale / support.per_width.repeat(operands.a.shape[-1]) ** 2
+    if light is not None:
+        rows, grad_rows = _columns(value.rows, keys), _columns(grad.rows, queries)
+        own = light_rows.gradients(
+            _kernel(problem, operands), queries, keys, rows, light, saved.factor, grad_rows, grad.extra
+        )
+        d_a[light.rows], d_scale[light.rows] = own.a, own.scale
+        d_b = d_b + own.b
+        if d_value is not None:
+            d_value = d_value + own.value.reshape(-1)
     return _Gradients(d_a if wants_a else None, d_b if wants_b else None, d_value, d_scale if wants_scale else None)
 
 

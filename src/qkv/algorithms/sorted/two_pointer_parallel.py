@@ -11,7 +11,9 @@ from qkv.compiled import thread_pool
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
+Indices = NDArray[np.uint64]
 NONE = np.empty(0)
+NO_INDEX = np.empty(0, np.uint64)
 NONE_2D = np.empty((0, 0))
 _BLOCK_WIDTH = 32
 """Columns of a block, if items are few: blocks of columns are then divided among threads."""
@@ -55,12 +57,16 @@ class Sums(NamedTuple):
         totals: sums of extra numbers, (R·N,).
         dots: dot products of the targets' rows with sums of slopes, (R·N,); empty if not requested.
         complements: the same with sums of 1 − f in place of slopes, for `windows`; empty if dots are.
+        begins, ends: the range, in their order, of the sources within each target's support, for `windows` of
+            normalized sums, (R·N,); else empty.
     """
 
     values: Numbers
     totals: Doubles
     dots: Doubles
     complements: Doubles
+    begins: Indices
+    ends: Indices
 
 
 class Weights(NamedTuple):
@@ -104,7 +110,7 @@ def sides(
         normalized: whether values are divided by the totals.
 
     Returns:
-        The sums over both sides; complements are empty.
+        The sums over both sides; complements and ranges are empty.
 
     Example:
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([-1.0, 2.0])
@@ -126,7 +132,7 @@ def sides(
     thread_pool.run_in_chunks(
         sides_kernel.sides, dtype, blocks * targets.counts.size, time, (*arguments, *results), scratch
     )
-    return Sums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE)
+    return Sums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE, NO_INDEX, NO_INDEX)
 
 
 class Support(NamedTuple):
@@ -180,7 +186,11 @@ def windows(
     blocks, width = _blocks(columns, targets.counts.size)
     dots, complements = _allocate(targets, 2 * blocks * n if target_rows is not None else 0).reshape(2, -1)
     rows, extra = (np.empty(0, dtype), NONE) if target_rows is None else target_rows
-    arguments = blocks, width, support.kind, normalized, columns, support.scale, support.per_width, *targets, *sources
+    # No source is in reach of a target that is not visible.
+    begins, ends = (np.zeros(n if normalized else 0, np.uint64) for _ in range(2))
+    exactly = np.dtype(dtype) == np.float64
+    settings = blocks, width, support.kind, normalized, exactly, columns
+    arguments = *settings, support.scale, support.per_width, *targets, *sources
     results = (
         *_cells(support, sources),
         source_rows.rows,
@@ -188,6 +198,8 @@ def windows(
         source_rows.extra,
         values,
         totals,
+        begins,
+        ends,
         rows,
         extra,
         dots,
@@ -195,14 +207,15 @@ def windows(
     )
     row = 3 * (width + 1)
     scratch = (
-        ((PREFIX_ROWS * row,), np.float64),
+        ((2 * PREFIX_ROWS * row,), np.float64),
         ((row,), np.float64),
         ((thread_pool.APART,), np.uint64),
         ((thread_pool.APART,), np.float64),
     )
     walks, time = blocks * targets.counts.size, _time(targets, sources, columns) * (support.kind + 1)
     thread_pool.run_in_chunks(window, dtype, walks, time, (*arguments, *results), scratch)
-    return Sums(values, totals, dots.reshape(blocks, -1).sum(0), complements.reshape(blocks, -1).sum(0))
+    dots, complements = (x.reshape(blocks, -1).sum(0) for x in (dots, complements))
+    return Sums(values, totals, dots, complements, begins, ends)
 
 
 def _cells(support: Support, sources: Points) -> tuple[Doubles, Doubles, NDArray[np.uint64]]:

@@ -5,6 +5,11 @@ previous query. So pointers advance along the keys, each with the sum of all key
 pointers is a difference. A polynomial of the distance is a polynomial of the key's coordinate, whose powers are summed.
 Coordinates are measured from the centers of cells as wide as the support, so that no far key enters with a large
 factor. The sums at the start of each cell are stored for the few cells that a support can touch.
+
+The sum of all keys before a pointer grows with their number, and so does its rounding, which the difference of two such
+sums keeps. Coordinates in float32 leave 29 bits of a float64 sum to it. For those in float64 the rounding of every
+addition is summed as well (Knuth's two-sum), so that a difference is as accurate as if only the keys between the
+pointers had been added.
 """
 
 # mypy: ignore-errors
@@ -27,6 +32,35 @@ PREFIX_ROWS = 8
 
 A support touches two cells, or three because of rounding.
 """
+
+
+@inlined
+def _add_twice(prefix, at, low, x):
+    """Add x to a sum, and what that rounds off to the sum of roundings, which lies `low` numbers behind."""
+    old = prefix[at]
+    new = old + x
+    added = new - old
+    prefix[at] = new
+    prefix[at + low] += (old - (new - added)) + (x - added)
+
+
+@inlined
+def _add_exactly(prefix, to, low, stride, y, start, width, factor, weight, u, moments):
+    """As `_add`, with sums of roundings."""
+    wide_registers()
+    for c in range(width):
+        _add_twice(prefix, to + c, low, factor * y[start + c])
+    _add_twice(prefix, to + width, low, weight)
+    if moments > N1:
+        first = to + stride
+        for c in range(width):
+            _add_twice(prefix, first + c, low, factor * u * y[start + c])
+        _add_twice(prefix, first + width, low, weight * u)
+    if moments > N2:
+        second = to + N2 * stride
+        for c in range(width):
+            _add_twice(prefix, second + c, low, factor * u * u * y[start + c])
+        _add_twice(prefix, second + width, low, weight * u * u)
 
 
 @inlined
@@ -62,11 +96,16 @@ def _clear(x, count):
 
 
 @inlined
-def _collect(result, to, prefix, above, below, count, factor):
-    """found += factor·(above − below)."""
+def _collect(result, to, prefix, low, above, below, count, factor):
+    """result += factor·(above − below); `low` is the distance to the sums of roundings, 0 if there are none."""
     wide_registers()
-    for c in range(count):
-        result[to + c] += factor * (prefix[above + c] - prefix[below + c])
+    if low == N0:
+        for c in range(count):
+            result[to + c] += factor * (prefix[above + c] - prefix[below + c])
+    else:
+        for c in range(count):
+            rounded = prefix[above + low + c] - prefix[below + low + c]
+            result[to + c] += factor * ((prefix[above + c] - prefix[below + c]) + rounded)
 
 
 @inlined
@@ -98,7 +137,7 @@ def _passes(pointer, inside, t, s):
 
 
 @inlined
-def _sum_between(piece, sloped, one, two, index, cell, t, per_width, stride, prefix, centers, result):
+def _sum_between(piece, sloped, one, two, index, cell, t, per_width, stride, prefix, low, centers, result):
     """Sum a piece of the kernel over the keys between two pointers; if `sloped`, also its derivative by t, and 1."""
     begin, end = index[one], index[two]
     if begin >= end:
@@ -111,28 +150,28 @@ def _sum_between(piece, sloped, one, two, index, cell, t, per_width, stride, pre
         d1, b1 = d0 + stride, b0 + stride
         u = (t - centers[number % N4]) * per_width if abs(t) * per_width < UNRESOLVED else 0.0
         if piece == FLAT:
-            _collect(result, N0, prefix, d0, b0, stride, 1.0)
+            _collect(result, N0, prefix, low, d0, b0, stride, 1.0)
         elif piece == PARABOLA:
-            _collect(result, N0, prefix, d0, b0, stride, 1 - u * u)
-            _collect(result, N0, prefix, d1, b1, stride, 2 * u)
-            _collect(result, N0, prefix, d1 + stride, b1 + stride, stride, -1.0)
+            _collect(result, N0, prefix, low, d0, b0, stride, 1 - u * u)
+            _collect(result, N0, prefix, low, d1, b1, stride, 2 * u)
+            _collect(result, N0, prefix, low, d1 + stride, b1 + stride, stride, -1.0)
             if sloped:
-                _collect(result, stride, prefix, d0, b0, stride, -2 * u * per_width)
-                _collect(result, stride, prefix, d1, b1, stride, 2 * per_width)
+                _collect(result, stride, prefix, low, d0, b0, stride, -2 * u * per_width)
+                _collect(result, stride, prefix, low, d1, b1, stride, 2 * per_width)
         else:
             sign = 1.0 if piece == LEFT else -1.0
-            _collect(result, N0, prefix, d0, b0, stride, 1 - sign * u)
-            _collect(result, N0, prefix, d1, b1, stride, sign)
+            _collect(result, N0, prefix, low, d0, b0, stride, 1 - sign * u)
+            _collect(result, N0, prefix, low, d1, b1, stride, sign)
             if sloped:
-                _collect(result, stride, prefix, d0, b0, stride, -sign * per_width)
+                _collect(result, stride, prefix, low, d0, b0, stride, -sign * per_width)
         if sloped:
-            _collect(result, N2 * stride, prefix, d0, b0, stride, 1.0)
+            _collect(result, N2 * stride, prefix, low, d0, b0, stride, 1.0)
 
 
 @inlined
 def _advance(
     pointer, kind, scale, begin, end, stride, row_width, start, width, t, s, s_order, u, center, cell, y, factor, extra,
-    prefix, index, centers
+    prefix, low, index, centers
 ):  # fmt: skip
     """Advance a pointer past all keys that it passes for a target at t."""
     moments = N1 if kind == BOX else N3 if kind == PARABOLA else N2
@@ -145,10 +184,17 @@ def _advance(
         if not _passes(pointer, inside, t, s[j]):
             break
         if pointer == N3 and (k == begin or cell[k] != cell[k - N1]):
-            _copy(prefix, (N4 + cell[k] % N4) * row, N3 * row, row)
+            slot = (N4 + cell[k] % N4) * row
+            _copy(prefix, slot, N3 * row, row)
+            if low > N0:
+                _copy(prefix, slot + low, N3 * row + low, row)
             centers[cell[k] % N4] = center[k]
         weight = factor[j] * extra[j]
-        _add(prefix, pointer * row, stride, y, j * row_width + start, width, factor[j], weight, u[k], moments)
+        at = j * row_width + start
+        if low == N0:
+            _add(prefix, pointer * row, stride, y, at, width, factor[j], weight, u[k], moments)
+        else:
+            _add_exactly(prefix, pointer * row, low, stride, y, at, width, factor[j], weight, u[k], moments)
         index[pointer] = k + N1
 
 
@@ -173,15 +219,15 @@ def _write_target(normalized, i, at, block, stride, width, result, values, total
 
 
 @kernel(
-    "void(u8, u8, u8, u8, i8, b1, u8, F[::1], f8[::1], F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1], f8[::1],"
-    "f8[::1], u8[::1], F[::1], f8[::1], f8[::1], F[::1], f8[::1], F[::1], f8[::1], f8[::1], f8[::1], f8[::1], f8[::1],"
-    "u8[::1], f8[::1])",
+    "void(u8, u8, u8, u8, i8, b1, b1, u8, F[::1], f8[::1], F[::1], u8[::1], u8[::1], F[::1], u8[::1], u8[::1],"
+    "f8[::1], f8[::1], u8[::1], F[::1], f8[::1], f8[::1], F[::1], f8[::1], u8[::1], u8[::1], F[::1], f8[::1],"
+    "f8[::1], f8[::1], f8[::1], f8[::1], u8[::1], f8[::1])",
     scratch=4,
 )
 def window(
-    first, last, blocks, block_width, kind, normalized, row_width, scale, per_width, t, t_order, t_count, s, s_order,
-    s_count, u, center, cell, y, factor, extra, values, totals, x, x_extra, dots, complements, prefix, result, index,
-    centers,
+    first, last, blocks, block_width, kind, normalized, exactly, row_width, scale, per_width, t, t_order, t_count, s,
+    s_order, s_count, u, center, cell, y, factor, extra, values, totals, begins, ends, x, x_extra, dots, complements,
+    prefix, result, index, centers,
 ):  # fmt: skip
     """Sum f(t_i, s_j) factor_j (y_j, extra_j) over the sources s_j near each target t_i.
 
@@ -195,6 +241,7 @@ def window(
             has the extra numbers.
         kind: which f.
         normalized: whether values are divided by the sum of the extra numbers, and 0 if that is 0.
+        exactly: whether roundings of the running sums are summed as well.
         row_width: of the rows of y, values and own.
         scale, per_width: of each item: 1/h² and 1/h.
         t, s: coordinates of targets and sources.
@@ -205,10 +252,11 @@ def window(
         y, factor, extra: rows, factors and extra numbers of the sources.
         values: rows of the targets; size 0 for none.
         totals: sums of the extra numbers; size 0 for none.
+        begins, ends: the range, in the order of s, of the sources in each target's support; size 0 for none.
         x, x_extra: rows and extra numbers of the targets; size 0 for none.
         dots: (x_i, x_extra_i) · Σ ∂f/∂t of each block, (blocks, targets), flat; size 0 for none.
         complements: (x_i, x_extra_i) · Σ (1 − f) over the support; as many as dots.
-        prefix: scratch, PREFIX_ROWS × 3 × (block_width + 1).
+        prefix: scratch, PREFIX_ROWS × 3 × (block_width + 1), and as many for sums of roundings.
         result: scratch, 3 × (block_width + 1): Σ f, Σ ∂f/∂t and Σ 1.
         index, centers: scratch, four numbers.
     """
@@ -224,7 +272,8 @@ def window(
         stride = width + N1
         row = N3 * stride
         begin, end = r * sources_per_item, r * sources_per_item + s_count[r]
-        _clear(prefix, np.uint64(PREFIX_ROWS) * row)
+        low = np.uint64(PREFIX_ROWS) * row if exactly else N0
+        _clear(prefix, N2 * np.uint64(PREFIX_ROWS) * row)
         for pointer in range(N4):
             index[pointer] = begin
         for step in range(t_count[r]):
@@ -233,16 +282,26 @@ def window(
                 if kind == TRIANGLE or pointer % N3 == N0:
                     _advance(
                         pointer, kind, scale[r], begin, end, stride, row_width, start, width, t[i], s, s_order,
-                        u, center, cell, y, factor, extra, prefix, index, centers
+                        u, center, cell, y, factor, extra, prefix, low, index, centers
                     )  # fmt: skip
             _clear(result, row if sloped else stride)
             if kind == TRIANGLE:
-                _sum_between(LEFT, sloped, N0, N1, index, cell, t[i], per_width[r], stride, prefix, centers, result)
-                _sum_between(FLAT, sloped, N1, N2, index, cell, t[i], per_width[r], stride, prefix, centers, result)
-                _sum_between(RIGHT, sloped, N2, N3, index, cell, t[i], per_width[r], stride, prefix, centers, result)
+                _sum_between(
+                    LEFT, sloped, N0, N1, index, cell, t[i], per_width[r], stride, prefix, low, centers, result
+                )
+                _sum_between(
+                    FLAT, sloped, N1, N2, index, cell, t[i], per_width[r], stride, prefix, low, centers, result
+                )
+                _sum_between(
+                    RIGHT, sloped, N2, N3, index, cell, t[i], per_width[r], stride, prefix, low, centers, result
+                )
             else:
                 piece = FLAT if kind == BOX else PARABOLA
-                _sum_between(piece, sloped, N0, N3, index, cell, t[i], per_width[r], stride, prefix, centers, result)
+                _sum_between(
+                    piece, sloped, N0, N3, index, cell, t[i], per_width[r], stride, prefix, low, centers, result
+                )
+            if begins.size > 0 and block == N0:
+                begins[i], ends[i] = index[N0], index[N3]
             at = i * row_width + start
             _write_target(
                 normalized, i, at, block, stride, width, result, values, totals, x, x_extra, dots, complements

@@ -8,7 +8,7 @@ to one roundoff. The limit is the larger of the two, and wider for few numbers, 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tests.contract.any_call import AnyCall, draw, lay
 from tests.contract.calls import same_bits
-from tests.contract.judge import WIDER, rms, unit
+from tests.contract.judge import WIDER, one_type, rms, unit
 from torch import Tensor
 
 from qkv.errors import UnsupportedError
@@ -195,7 +195,9 @@ class Trial:
         # Use all leaves if any gradient is judged: a gradient that is 0 by symmetry is measured by the largest one.
         slopes = any(name.startswith("gradient") for name in answers)
         wanted = tuple(self.call.leaves) if slopes else ()
-        truth, literal = self.equation(torch.float64, wanted), self.equation(self.call.low, wanted)
+        truth = self.equation(torch.float64, wanted)
+        with one_type() if self.call.dtype == torch.float64 else nullcontext():
+            literal = self.equation(self.call.low, wanted)
         g = torch.Generator().manual_seed(self.call.seed)
         noisy = [self.equation(torch.float64, wanted, g) for _ in range(NOISY)]
         if mixed:

@@ -1,6 +1,7 @@
 """Every score × normalizer × mask × backend × dtype: the criterion "exact", forward and backward."""
 
 from collections.abc import Iterable
+from decimal import Decimal, localcontext
 from itertools import combinations
 from operator import attrgetter
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tests.contract import oracle
-from tests.contract.judge import Case, Trial, cross_product, paired, sample
+from tests.contract.judge import Case, Trial, cross_product, one_type, paired, rms, sample, unit
 from tests.contract.mechanisms import BATCH, DTYPES, KEYS, MASK, NORMALIZER, ON_CPU, QUERIES, SCORE, SCORES
 
 from qkv.functional import attention_with_weights
+from qkv.normalizers import Entmax
 from qkv.planner.registry import BACKENDS
 
 NAMES = {case.name: case for case in SCORES}
@@ -154,3 +156,45 @@ def test_gradients_of_small_parameters_are_exact(
     truth, literal = gradients("reference", torch.float64), gradients("", trial.low)
     for backend in (backend for backend in BACKENDS if trial.refusal(backend) is None):
         assert trial.ratio(gradients(backend, dtype), truth, literal, truth.abs().max().item()) <= 1, backend
+
+
+def test_steep_entmax_rounds_in_float64_as_in_one_type() -> None:
+    """The reason for `one_type`, by 40 digits: gradients of a steep α."""
+    g = torch.Generator().manual_seed(3)
+    heads, keys, alpha = 48, 40, float(torch.tensor(1.2306964))
+    s, c = (torch.randn(heads, 1, keys, generator=g) for _ in range(2))
+    s, c = s.mul(0.05).double(), c.double()
+    pairs = zip(s[:, 0].tolist(), c[:, 0].tolist(), strict=True)
+    exact = torch.tensor([alpha_gradient(*pair, alpha) for pair in pairs], dtype=torch.float64)
+
+    def error(dtype: torch.dtype) -> float:
+        """In roundoffs."""
+        learned = torch.full((heads,), alpha, dtype=dtype, requires_grad=True)
+        weights = Entmax(learned)(s.to(dtype), torch.ones(s.shape, dtype=torch.bool))
+        return rms(torch.autograd.grad(weights, learned, c.to(dtype))[0].double() - exact) / unit(dtype)
+
+    in_float64, hidden = error(torch.float64), error(torch.float32)
+    with one_type():
+        by_one_type = error(torch.float32)
+    assert in_float64 < 3 * by_one_type, "float64 is less exact than one type allows"
+    assert hidden < by_one_type / 5, "float32 no longer rounds in a wider type: judge it as it is, without `one_type`"
+
+
+def alpha_gradient(scores: list[float], cotangent: list[float], alpha: float) -> float:
+    """Σ c ∂w/∂α for w = max(0, (α−1)s − τ)^p with p = 1/(α−1) ≥ 1 and Σw = 1, by 40 digits."""
+    with localcontext() as context:
+        context.prec = 40
+        s, c = ([Decimal(x) for x in numbers] for numbers in (scores, cotangent))
+        p = 1 / (Decimal(alpha) - 1)
+        tau = max(s) / p - 1  # there the sum is at least 1, and no Newton step of a convex function overshoots
+        for _ in range(60):
+            t = [x / p - tau for x in s]
+            step = (sum(x**p for x in t if x > 0) - 1) / (p * sum(x ** (p - 1) for x in t if x > 0))
+            tau += step
+            if abs(step) < Decimal("1e-36"):
+                break
+        inside = [(x, y / p - tau, y) for x, y in zip(c, s, strict=True) if y / p > tau]
+        steps = [p * t ** (p - 1) for _, t, _ in inside]
+        own = [step * y - p * p * t**p * t.ln() for step, (_, t, y) in zip(steps, inside, strict=True)]
+        tau_step = sum(own) / sum(steps)
+        return float(sum(x * (one - step * tau_step) for (x, _, _), one, step in zip(inside, own, steps, strict=True)))

@@ -19,6 +19,7 @@ from qkv.hub.folder import Folder
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.tasks.exporting import export
 from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import encode_words
@@ -265,6 +266,28 @@ def test_a_classifier_labels_is_viewed_and_is_saved(side: str, tmp_path: Path) -
     again = qkv.load(tmp_path / "again")
     assert again.tokenizer.to_json() == found.tokenizer.to_json()
     assert torch.equal(again.model(*_some_ids()), found.model(*_some_ids()))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert_texts", "bert_tokens", "marian"])
+@pytest.mark.parametrize("to", ["onnx", "ctranslate2"])
+def test_an_export_that_only_our_models_have_is_refused_without_advice_on_training(
+    name: str, to: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match="a model of this library; got a published one") as caught:
+        export(HERE / name, to, tmp_path / "out")
+    assert "--to transformers" in str(caught.value)
+    assert "rain" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bert_texts", "bert_tokens", "marian"])
+def test_a_text_beyond_the_context_is_refused_without_advice_on_training(name: str) -> None:
+    found = qkv.load(HERE / name)
+    assert isinstance(found, Classifier | Tagger | Translator)
+    words = ["cat"] * 2 * found.longest
+    texts = words if isinstance(found, Tagger) else " ".join(words)
+    label = {Classifier: "classify", Tagger: "tag", Translator: "translate"}[type(found)]
+    with pytest.raises(DataError, match=rf"at most {found.longest} tokens; got \d+\. Shorten or split it\.$"):
+        getattr(found, label)([texts])
 
 
 def _some_ids() -> tuple[torch.Tensor, torch.Tensor]:

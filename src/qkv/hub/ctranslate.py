@@ -86,7 +86,7 @@ def _check_parts(model: TransformerTranslator) -> None:
     for name in ("encoder", "window", "positions", "features_mark"):
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
         if got != usual:
-            hint = f"Train without --{name}."
+            hint = "Train with --features front." if name == "features_mark" else f"Train without --{name}."
             raise UnsupportedError(error_message("--to", "what CTranslate2 computes", f"{name} {got}", hint))
 
 

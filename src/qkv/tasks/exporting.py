@@ -12,6 +12,9 @@ from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
+from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.stack_encoder import StackReader
+from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerTranslator
 from qkv.tasks.decoding import usual_limit
 from qkv.tasks.element_pointer import ElementPointer
@@ -25,6 +28,7 @@ from qkv.tasks.translator import Translator
 TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"
 Loaded = Translator | Generator | Classifier | Tagger
+_Published = StackLanguageModel | StackReader | StackTranslator
 _LEAST_POSITIONS = 1024
 """Minimum length of the table of sinusoids: CTranslate2 cannot go beyond its table."""
 
@@ -89,6 +93,9 @@ def _of_text(trained: Model) -> Loaded:
 
 
 def _to_onnx(model: nn.Module, out: Path) -> None:
+    if isinstance(model, _Published):
+        hint = "Use --to transformers: the converters to ONNX of that library read the folder."
+        raise UnsupportedError(error_message("--to", "a model of this library", "a published one", hint))
     if not isinstance(model, Exportable):
         hint = "Train without --copy, and with --alignment soft."
         raise UnsupportedError(
@@ -99,6 +106,9 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
 
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
+    if isinstance(model, _Published):
+        hint = "Use --to transformers: CTranslate2's ct2-transformers-converter reads the folder."
+        raise UnsupportedError(error_message("--to", "a model of this library", "a published one", hint))
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
         hint = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
         raise UnsupportedError(error_message("--to", "a translation Transformer", type(model).__name__, hint))

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, DataError, error_message
+from qkv.errors import CheckpointError, error_message
 from qkv.models.reader import TextClassifier
 from qkv.models.stack_encoder import StackReader
 from qkv.recording import record
@@ -16,6 +16,7 @@ from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
 from qkv.tasks.labeled_text import Item, Kind, encode_words, features_of
 from qkv.tasks.labeling import LabelModel, predict
+from qkv.tasks.length import expect_length
 from qkv.tasks.published_reader import rebuild_reader
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
@@ -155,7 +156,9 @@ class Classifier:
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
 
     def _item(self, text: str, number: int) -> Item:
-        item = _item(tuple(self.tokenizer.encode(text)), (0,), self.longest, number)
+        ids = tuple(self.tokenizer.encode(text))
+        expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
+        item = Item(ids, (0,), (), number)
         wide = None if isinstance(self.model, StackReader) else self.model.config.wide
         return item._replace(features=features_of(text, self.tokenizer, wide))
 
@@ -230,7 +233,10 @@ class Tagger:
         if attention:
             expect_attention(self.model)
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
-        items = [_item(ids, begins, self.longest, number) for number, (ids, begins) in enumerate(encoded, start=1)]
+        items = []
+        for number, (ids, begins) in enumerate(encoded, start=1):
+            expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
+            items.append(Item(ids, begins, (), number))
         found = predict(self.model, items, self.tokenizer.pad) if items else []
         return [
             self._tagging(words, item, scores, attention)
@@ -245,13 +251,6 @@ class Tagger:
             return Tagging(tuple(words), tags, shares)
         weights = last_self_attention(self, list(item.ids), item.begins)[list(item.begins)]
         return Tagging(tuple(words), tags, shares, tuple(self.tokenizer.pieces(item.ids)), weights)
-
-
-def _item(ids: tuple[int, ...], begins: tuple[int, ...], longest: int, number: int) -> Item:
-    if len(ids) > longest:
-        hint = f"Split it, or train with --longest {len(ids)}."
-        raise DataError(error_message(f"text {number}", f"at most {longest} tokens", f"{len(ids)}", hint))
-    return Item(ids, begins, (), number)
 
 
 def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[LabelModel, tuple[str, ...], int]:

@@ -15,13 +15,14 @@ from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import row_keys
-from qkv.errors import CheckpointError, ConfigError, DataError, error_message
+from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
 from qkv.tasks.decoding import Decoding, as_stepper, decode
+from qkv.tasks.length import expect_length
 from qkv.tasks.members import members_of
 from qkv.tasks.notes import counted
 from qkv.tasks.reading import Reading
@@ -284,11 +285,7 @@ class Translator:
     def _encode(self, line: str, number: int) -> OpenSource:
         copies, marks = isinstance(self.model, CopyingTranslator), self.tokenizer
         source = encode_source(line, marks) if copies else OpenSource(tuple(marks.source.encode(line)), ())
-        if len(source.ids) > self.longest:
-            hint = f"Split the line, or train with --longest {len(source.ids)}."
-            raise DataError(
-                error_message(f"line {number}", f"at most {self.longest} tokens", f"{len(source.ids)}", hint)
-            )
+        expect_length(f"line {number}", len(source.ids), self.longest, marks)
         return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:

@@ -21,6 +21,7 @@ from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import encode_words
 from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.length import expect_length
 from qkv.tasks.load import load
 from qkv.tasks.reading_attention import expect_attention, read_ids
 from qkv.tasks.regressor import Regressor, shown_row
@@ -137,9 +138,7 @@ def _text_of(file: Path) -> str:
 
 def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
-    if len(ids) > translator.longest:
-        hint = f"Shorten it, or train with --longest {len(ids)}."
-        raise DataError(error_message("--text", f"at most {translator.longest} tokens", f"{len(ids)}", hint))
+    expect_length("--text", len(ids), translator.longest, tokenizer)
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model

@@ -88,21 +88,24 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
             with torch.device("meta"):
                 _expect_sizes(make().state_dict(), stored)
             model = make()
+    except CheckpointError:
+        raise  # it says what is wrong, and how to mend it
     except _MISFIT as error:
-        raise _misfit(trained.folder, error) from error
+        raise _misfit(trained, error) from error
     tensors = stored.read() if isinstance(stored, Weights) else dict(stored)
     try:
         with room_for(trained.folder, FREE):
             model.load_state_dict(tensors)
     except _MISFIT as error:
-        raise _misfit(trained.folder, error) from error
+        raise _misfit(trained, error) from error
     return model
 
 
-def _misfit(folder: Path, error: Exception) -> CheckpointError:
-    hint = "It was written by another version: retrain, or install that version."
+def _misfit(trained: Trained, error: Exception) -> CheckpointError:
+    own = "It was written by another version: retrain, or install that version."
+    hint = "Copy the folder again from its source." if trained.published else own
     got = str(error).partition("\n")[0][:200]
-    return CheckpointError(error_message(str(folder), "weights of the model in config.json", got, hint))
+    return CheckpointError(error_message(str(trained.folder), "weights of the model in config.json", got, hint))
 
 
 class _Undrawn(TorchFunctionMode):

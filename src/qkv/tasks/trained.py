@@ -24,6 +24,12 @@ class Trained(NamedTuple):
     task: str
 
     @property
+    def published(self) -> bool:
+        """Whether the model is one of another library, as its folder or a run that continued from it holds it."""
+        model = self.contents.config.get("model")
+        return isinstance(model, dict) and model.get("kind") == "published"
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Text to ids.
 
@@ -31,6 +37,7 @@ class Trained(NamedTuple):
             CheckpointError: the model reads numbers, and has none.
         """
         if self.text is None:
-            hint = "Give the run of a model that reads text."
+            files = "Copy the model's tokenizer.json, or source.spm, target.spm and vocab.json, into the folder."
+            hint = files if self.published else "Give the run of a model that reads text."
             raise CheckpointError(error_message(str(self.folder), "a checkpoint with a tokenizer", "one without", hint))
         return self.text

@@ -99,6 +99,12 @@ def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:
     return Gradients(*buffers)
 
 
+def row_major(buffers: list[Tensor | None]) -> list[Tensor | None]:
+    """Return gradients in row-major order, and empty the list: only one of them exists twice at any time."""
+    buffers.reverse()
+    return [None if (buffer := buffers.pop()) is None else buffer.contiguous() for _ in range(len(buffers))]
+
+
 def _zeros(x: Tensor, columns: bool) -> Tensor:
     if columns and x.ndim > 1:
         return torch.zeros(x.mT.shape, dtype=x.dtype, device=x.device).mT

@@ -38,8 +38,11 @@ MAX_SCORES = 1 << 22
 
 
 WIDTHS = 256
-"""Tiles wider than this have a multiple of it as their width: products of every other width would leave their plan in
-oneDNN's cache, and holes in the heap, hundreds of MiB under a causal mask."""
+"""Tiles wider than this have a multiple of it as their width, and wide tiles a multiple of an eighth of theirs.
+
+Products of every other width would leave their plan in oneDNN's cache, half a MiB each, and holes in the heap: hundreds
+of MiB under a causal mask. So there are eight widths for each doubling of the keys.
+"""
 
 
 class TileSlices(NamedTuple):
@@ -134,12 +137,29 @@ class Tiling:
 
     def __iter__(self) -> Iterator[tuple[TileSlices, Tensor | None]]:
         """Iterate over (slices, mask with the bounds applied, or None where all is visible)."""
-        return ((tile.slices, self._visible(tile)) for tile in self.tiles())
+        return ((tile.slices, self.visible(tile)) for tile in self._tiles(self.starts))
 
-    def tiles(self) -> Iterator[Tile]:
-        """Iterate over the tiles, with bounds and mask apart."""
-        for start in self.starts:
-            rows = slice(start, min(start + self.starts.step, self.queries))
+    def widest_first(self) -> Iterator[Tile]:
+        """Iterate over the tiles, with bounds and mask apart, from the end whose rows may see more keys.
+
+        Then what a tile frees fits the next one. Tiles that grow, as those of a causal mask from its first row on,
+        leave holes in the heap that none of their successors fit.
+        """
+        starts = self.starts
+        if len(starts) > 1 and self.visibility.mask is None and self.items:
+            first, last = (
+                self._tile(self.items[0], self._rows(start)).slices.columns for start in (starts[0], starts[-1])
+            )
+            if last.stop - last.start > first.stop - first.start:
+                starts = starts[::-1]
+        return self._tiles(starts)
+
+    def _rows(self, start: int) -> slice:
+        return slice(start, min(start + self.starts.step, self.queries))
+
+    def _tiles(self, starts: range) -> Iterator[Tile]:
+        for start in starts:
+            rows = self._rows(start)
             mask = self._predicate(rows)
             for items in self.items:
                 if mask is not None:
@@ -162,14 +182,15 @@ class Tiling:
         start = 0 if first is None else _ends(first)[0]
         stop = self.keys if last is None else _ends(last)[1]
         if stop - start > WIDTHS:
-            start, stop = start // WIDTHS * WIDTHS, min(-(-stop // WIDTHS) * WIDTHS, self.keys)
+            step = max(WIDTHS, 1 << (stop - start).bit_length() - 4)
+            start, stop = start // step * step, min(-(-stop // step) * step, self.keys)
         if self.keys == 1:
             # `take` keeps a dimension of size 1 whole, so a single key belongs to every tile.
             start, stop = 0, 1
         slices = TileSlices(items, rows, slice(start, max(start, stop)))
         return Tile(slices, first, last, None if self.dense is None else take(self.dense, items, rows, slices.columns))
 
-    def _visible(self, tile: Tile) -> Tensor | None:
+    def visible(self, tile: Tile) -> Tensor | None:
         """Return bounds and mask of a tile as one mask; None where all is visible."""
         slices, first, last, mask = tile
         latest = 0 if first is None else _ends(first)[1]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled.cores import recompute_small_distances
-from qkv.engine.mechanism import Gradients, Inputs, Mechanism, zero_gradients
+from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.tiles import Tile, TileSize, TileSlices, Tiling, take
 from qkv.linalg.buffers import Workspace
 from qkv.linalg.matmul import batched, contiguous_rows, onednn_favored
@@ -73,7 +73,7 @@ class RowTiles:
         value = self.inputs.value
         output = value.new_empty(*self.mechanism.leading, self.queries, value.shape[-1])
         state = value.new_empty(*self.mechanism.leading, self.queries if self.mechanism.state else 0)
-        for tile in self.tiling.tiles():
+        for tile in self.tiling.widest_first():
             items, rows, columns = tile.slices
             forward = self._forward_tile(tile, self.operation)
             take(output, items, rows).copy_(self._product("output", forward.weights, take(value, items, columns)))
@@ -85,11 +85,13 @@ class RowTiles:
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """Return the requested gradients of the inputs, in the order of `Inputs`."""
         buffers = zero_gradients(self.inputs, wanted)
-        for tile in self.tiling.tiles():
+        for tile in self.tiling.widest_first():
             items, rows, _ = tile.slices
             g = take(g_output, items, rows)
             self._backward_tile(buffers, tile, g.contiguous(), None if g_state is None else take(g_state, items, rows))
-        return [None if buffer is None else buffer.contiguous() for buffer in buffers]
+        remaining = list(buffers)
+        del buffers
+        return row_major(remaining)
 
     def _backward_tile(self, buffers: Gradients, tile: Tile, g: Tensor, g_state: Tensor | None) -> None:
         """Add the gradients of a tile; g is the gradient of its output."""

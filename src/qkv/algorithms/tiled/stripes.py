@@ -14,7 +14,7 @@ from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, apply_pointwise, pointwise_gradient
-from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, zero_gradients
+from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
 from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
@@ -61,8 +61,8 @@ class Stripes:
         query, value = self.inputs.query, self.inputs.value
         output = query.new_empty(*self.mechanism.leading, self.queries, value.shape[-1], dtype=dtype)
         state = query.new_empty(*self.mechanism.leading, self.queries if self.mechanism.state else 0)
-        for slices, visible in self.tiling:
-            stripe = self.stripe(slices, visible)
+        for tile in self.tiling.widest_first():
+            slices, stripe = tile.slices, self.stripe(tile.slices, self.tiling.visible(tile))
             take(output, slices.items, slices.rows).copy_(
                 batched(stripe.applied, take(value, slices.items, slices.columns))
             )
@@ -73,11 +73,14 @@ class Stripes:
     def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
         """Return the requested gradients of the inputs, in the order of `Inputs`."""
         buffers = zero_gradients(self.inputs, wanted)
-        for slices, visible in self.tiling:
+        for tile in self.tiling.widest_first():
+            slices = tile.slices
             g = take(g_output, slices.items, slices.rows).to(self.dtype)
             g_state_rows = None if g_state is None else take(g_state, slices.items, slices.rows)
-            self._backward_stripe(buffers, slices, self.stripe(slices, visible), g, g_state_rows)
-        return [None if buffer is None else buffer.contiguous() for buffer in buffers]
+            self._backward_stripe(buffers, slices, self.stripe(slices, self.tiling.visible(tile)), g, g_state_rows)
+        remaining = list(buffers)
+        del buffers
+        return row_major(remaining)
 
     def stripe(self, slices: TileSlices, visible: Tensor | None) -> "Stripe":
         """Compute a stripe from its operands to its weights."""

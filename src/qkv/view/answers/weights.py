@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.introspect.lazy_map import AttentionMap
 from qkv.view.answers.head import Head
+from qkv.view.answers.row_states import softmax_states
 
 SMALL = 1 << 22
 """Maps of at most this many numbers have their row states computed at once."""
@@ -67,20 +68,23 @@ class Weights:
         """Compute some rows, one tile after another: returns a function of the columns."""
         if self._whole is not None and isinstance(rows, slice):
             return lambda columns: self.tile(rows, columns)
-        places = torch.arange(*rows.indices(self.head.shape[0])) if isinstance(rows, slice) else rows
-        part = self._map(places)
+        part = self._map(rows)
         return lambda columns: self._scaled(part[:, columns], columns)
 
     def _scaled(self, weights: Tensor, columns: slice) -> Tensor:
         return weights if self._scale is None else weights * self._scale[columns].to(weights.dtype)
 
-    def _map(self, rows: Tensor) -> AttentionMap:
+    def _map(self, part: slice | Tensor) -> AttentionMap:
+        rows = torch.arange(*part.indices(self.head.shape[0])) if isinstance(part, slice) else part
         if self.head.kind == "hard":  # its map stores the winners, which must be computed over whole rows
             return self.head.map(rows)
         with self._lock:
             known = self._state[rows] if self._state is not None and bool(self._known[rows].all()) else None
+        missing = known is None and self.head.state is None
+        if missing and isinstance(part, slice):
+            known = softmax_states(self.head, self._bounds, part)
         found = self.head.map(rows, known)
-        if known is None and self.head.state is None:
+        if missing:
             self._remember(rows, found.state.value)
         return found
 

@@ -6,7 +6,9 @@ USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 KERNELS := $(VENV)/.demo-kernels
 
-.PHONY: demo test test-all test-portable coverage check fuzz results bench clean
+HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
+
+.PHONY: demo test test-all test-portable test-hub hub-with coverage check fuzz results bench clean
 
 demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
@@ -21,6 +23,19 @@ test-portable: $(READY) ## the fast suite as on a processor without AVX-512; emp
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(abspath $(VENV))/portable-kernels \
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test-hub: $(READY)    ## tests/hub with the oldest transformers that the extra `hub` allows, then with the newest one
+	$(MAKE) --no-print-directory hub-with TRANSFORMERS=transformers==$(HUB_FLOOR) LAYER=$(VENV)/hub-floor
+	$(MAKE) --no-print-directory hub-with TRANSFORMERS=transformers LAYER=$(VENV)/hub-newest
+
+# A virtual environment above the usual one: it holds that version and what it needs in other versions, nothing else.
+hub-with: $(READY)
+	$(PYTHON) -m venv --clear $(LAYER)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$($(LAYER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beneath.pth
+	$(LAYER)/bin/python -m pip install --quiet --upgrade "$(TRANSFORMERS)" "$$(grep ^torch== constraints.txt)"
+	$(LAYER)/bin/python -c "import transformers, torch; print('transformers', transformers.__version__, 'torch', torch.__version__)"
+	PYTHONPATH=src:. $(LAYER)/bin/python -m pytest -n 2 --dist worksteal $(HUB_TESTS) tests/hub
 
 coverage: $(READY)    ## lines and branches that the whole suite runs; the kernels through their Python form
 	$(BIN)/coverage erase

@@ -1,4 +1,6 @@
+import errno
 import math
+import os
 import struct
 from io import BytesIO
 
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
+from qkv.errors import CheckpointError
 from qkv.train.curve import Curve, draw, smoothed
 from qkv.train.events import Logged, Said, Saved, Updated
 
@@ -44,7 +47,7 @@ def test_the_monitored_figure_is_drawn():
 
 
 def test_the_picture_is_drawn_at_a_checkpoint_where_it_is_time(tmp_path):
-    curve = Curve(tmp_path, seconds=0.0)
+    curve = Curve(tmp_path, None, print, seconds=0.0)
     curve(Said("x"))
     assert not (tmp_path / "loss.png").exists()
     curve(Saved(1, tmp_path))
@@ -52,7 +55,7 @@ def test_the_picture_is_drawn_at_a_checkpoint_where_it_is_time(tmp_path):
 
 
 def test_the_picture_follows_the_log(tmp_path):
-    curve = Curve(tmp_path, seconds=0.0)
+    curve = Curve(tmp_path, None, print, seconds=0.0)
     curve(Updated(1, 2.0))
     assert not (tmp_path / "loss.png").exists()
     curve(Logged(2, 0, 2.0, 1e-3, 1.0, 10.0, 1.0, 1.0))
@@ -60,7 +63,7 @@ def test_the_picture_follows_the_log(tmp_path):
 
 
 def test_the_picture_of_the_last_checkpoint_is_drawn_at_the_end(tmp_path):
-    curve = Curve(tmp_path, seconds=3600.0)
+    curve = Curve(tmp_path, None, print, seconds=3600.0)
     curve(Saved(1, tmp_path))
     assert not (tmp_path / "loss.png").exists()
     curve.close()
@@ -68,8 +71,40 @@ def test_the_picture_of_the_last_checkpoint_is_drawn_at_the_end(tmp_path):
 
 
 def test_where_nothing_was_saved_nothing_is_drawn(tmp_path):
-    Curve(tmp_path, seconds=0.0).close()
+    Curve(tmp_path, None, print, seconds=0.0).close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "loss.png is not drawn: picture: expected enough memory"),
+        (TypeError("bug"), "TypeError: bug"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_said_and_ends_no_training(tmp_path, monkeypatch, error, said):
+    def fail(lines, monitor):
+        raise error
+
+    heard = []
+    curve = Curve(tmp_path, None, heard.append, seconds=0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr("qkv.train.curve.draw", fail)
+        curve(Saved(1, tmp_path))
+    assert len(heard) == 1
+    assert said in heard[0]
+    assert list(tmp_path.iterdir()) == []
+    curve.close()
+    size((tmp_path / "loss.png").read_bytes())
+
+
+def test_a_disk_that_fails_while_the_picture_is_drawn_is_an_error(tmp_path, monkeypatch):
+    def fail(lines, monitor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("qkv.train.curve.draw", fail)
+    with pytest.raises(CheckpointError, match="No space left"):
+        Curve(tmp_path, None, print, seconds=0.0)(Saved(1, tmp_path))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30))

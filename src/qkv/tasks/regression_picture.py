@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError
+from qkv.pictures import rendered
 from qkv.tasks.regressor import Regressor
 
 PICTURES = (".svg", ".png")
@@ -32,7 +33,16 @@ def save_picture(
 
     Raises:
         ConfigError: the file cannot be written.
+        OutOfMemoryError: memory ran out.
     """
+    picture = rendered(lambda: _drawn(regressor, path.suffix.lower().removeprefix("."), interval, level, seed))
+    try:
+        replace_file(path, picture)
+    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
+        raise ConfigError(str(error)) from error
+
+
+def _drawn(regressor: Regressor, kind: str, interval: str, level: float, seed: int) -> bytes:
     columns = len(regressor.x)
     figure = Figure(figsize=(4.2 * columns, 3.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -43,12 +53,9 @@ def save_picture(
     buffer = io.BytesIO()
     # The same regression gives the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path"}):
-        metadata = {"Date": None, "Creator": "qkv"} if path.suffix.lower() == ".svg" else None
-        figure.savefig(buffer, format=path.suffix.lower().removeprefix("."), dpi=160, metadata=metadata)
-    try:
-        replace_file(path, buffer.getvalue())
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
+        metadata = {"Date": None, "Creator": "qkv"} if kind == "svg" else None
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+    return buffer.getvalue()
 
 
 def _panel(regressor: Regressor, column: int, axis: Any, interval: str, level: float, seed: int) -> None:

@@ -1,12 +1,15 @@
 """The loss curve of a run as a picture, redrawn while it is trained."""
 
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, final
 
 from qkv.checkpoint.disk import replace_file, typed
+from qkv.errors import OutOfMemoryError, QkvError
+from qkv.pictures import rendered
 from qkv.train.events import Event, Logged, Saved, Validated
 from qkv.train.journal import NAME as JOURNAL
 from qkv.train.journal import read_journal
@@ -20,15 +23,18 @@ _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 class Curve:
     """Draws `loss.png` from `metrics.jsonl` when there is something new, and when training ends.
 
+    A picture is never worth a run: where it cannot be drawn, that is said, and the training goes on.
+
     Args:
         run: the run folder.
         monitor: name of the figure to draw; the first one by default.
+        say: called with a message if a picture cannot be drawn; with the traceback if the reason is a bug.
         seconds: minimum time between two pictures; longer if drawing would take more than a fiftieth of the time.
     """
 
-    def __init__(self, run: Path, monitor: str | None = None, seconds: float = 10.0) -> None:
+    def __init__(self, run: Path, monitor: str | None, say: Callable[[str], object], seconds: float = 10.0) -> None:
         """Start."""
-        self._run, self._monitor, self._seconds = run, monitor, seconds
+        self._run, self._monitor, self._say, self._seconds = run, monitor, say, seconds
         self._drawn, self._due = time.monotonic(), False
 
     def __call__(self, event: Event) -> None:
@@ -42,12 +48,26 @@ class Curve:
         """Draw if anything is new."""
         if self._due:
             start = time.monotonic()
-            self._drawn, self._due = start, False
+            self._drawn = start
             with typed(self._run / NAME, "a picture that can be drawn"):
-                picture = draw(read_journal(self._run / JOURNAL), self._monitor)
-            replace_file(self._run / NAME, picture)
+                picture = self._picture(read_journal(self._run / JOURNAL))
+            self._due = picture is None
+            if picture is not None:
+                replace_file(self._run / NAME, picture)
             self._drawn = time.monotonic()
             self._seconds = max(self._seconds, _DRAWS_EVERY * (self._drawn - start))
+
+    def _picture(self, lines: Sequence[Mapping[str, Any]]) -> bytes | None:
+        """Draw, or say why not; a failing disk ends the training all the same, because it loses checkpoints too."""
+        try:
+            return rendered(lambda: draw(lines, self._monitor))
+        except OutOfMemoryError as error:
+            self._say(f"{NAME} is not drawn: {error}")
+        except (QkvError, OSError):
+            raise
+        except Exception:
+            self._say(f"{NAME} is not drawn, the training goes on; please report this:\n{traceback.format_exc()}")
+        return None
 
 
 def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> bytes:

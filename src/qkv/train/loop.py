@@ -93,7 +93,7 @@ def train(
         with _closed(told):
             session = begin(Job(task, model, settings, config, tokenizer), folder, say)
             journal = Journal(folder, session.state.step, session.state.validated, say)
-            told += [journal, Curve(folder, settings.monitor)]
+            told += [journal, Curve(folder, settings.monitor, say)]
             if tensorboard:
                 told.append(Board(folder, session.state.step))
             return _Loop(session, folder, interrupts, told, journal.seconds).run()

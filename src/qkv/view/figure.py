@@ -15,6 +15,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
 from qkv.errors import ConfigError, error_message
+from qkv.pictures import rendered
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.fonts import BASE, drawable
@@ -48,15 +49,14 @@ def png(alignments: Sequence[Alignment]) -> bytes:
 
     Raises:
         ConfigError: there is no alignment, or they do not fit in one picture.
+        OutOfMemoryError: memory ran out.
 
     Example:
         >>> import torch
         >>> png([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])[1:4]
         b'PNG'
     """
-    figure, buffer = drawn(alignments), io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()
+    return rendered(lambda: _saved(alignments, format="png", dpi=DPI))
 
 
 def svg(alignments: Sequence[Alignment]) -> bytes:
@@ -70,15 +70,20 @@ def svg(alignments: Sequence[Alignment]) -> bytes:
 
     Raises:
         ConfigError: there is no alignment, or they do not fit in one picture.
+        OutOfMemoryError: memory ran out.
 
     Example:
         >>> import torch
         >>> b"<svg" in svg([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])
         True
     """
+    return rendered(lambda: _saved(alignments, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"}))
+
+
+def _saved(alignments: Sequence[Alignment], **how: Any) -> bytes:
     figure, buffer = drawn(alignments), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
-        figure.savefig(buffer, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"})
+        figure.savefig(buffer, **how)
     return buffer.getvalue()
 
 

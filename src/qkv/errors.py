@@ -12,6 +12,7 @@ _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0
 _SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
 _NO_MEMORY = (
     "can't allocate",  # memory, or a lock
+    "can't start new thread",  # whose stack finds no room
     "not enough memory",
     "std::bad_alloc",
     # Python's words for a library that failed without saying why, as NumPy does when it is refused memory.

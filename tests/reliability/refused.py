@@ -288,8 +288,12 @@ def main(count: int, seed: int, names: list[str], groups: list[str], again: str)
             codes["missed" if missed else str(ended.code)] += 1
             if fault:
                 faults[key] = fault
-                print(key, ended.code, fault, ended.errors[-4000:], sep="\n", file=sys.stderr, flush=True)  # noqa: T201
+                print(key, ended.code, fault, _shortened(ended.errors), sep="\n", file=sys.stderr, flush=True)  # noqa: T201
     print(json.dumps({"refused": count, "kinds": len(possible), "codes": codes, "faults": faults}))  # noqa: T201
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 8000 else f"{text[:4000]}\n...\n{text[-4000:]}"
 
 
 def preload() -> None:

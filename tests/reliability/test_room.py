@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ NO_REASON = "error return without exception set"
 LIMITED = """
 import resource, sys, torch
 from pathlib import Path
+from threading import Thread
 from qkv.errors import QkvError
 from qkv.nn.attention import Attention
 torch.set_num_threads(1)
@@ -150,14 +152,26 @@ def test_a_command_without_memory_ends_with_one_message(error: Exception, capsys
     assert said.count("\n") == 1
 
 
-def test_memory_that_a_library_could_not_report_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate read lock")])
+def test_memory_that_a_library_could_not_report_ends_the_command(
+    error: Exception, thread: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Font:
         def __del__(self) -> None:
-            raise MemoryError
+            raise error
+
+    def write() -> None:
+        raise error
 
     @guarded
     def command() -> None:
-        Font()
+        if thread:
+            writer = Thread(target=write)
+            writer.start()
+            writer.join()
+        else:
+            Font()
 
     with pytest.raises(typer.Exit) as ended:
         command()
@@ -168,7 +182,14 @@ def test_memory_that_a_library_could_not_report_ends_the_command(capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("std::bad_alloc"), SystemError(NO_REASON), Panic("PyObject pointer is null")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("can't start new thread"),
+        SystemError(NO_REASON),
+        Panic("PyObject pointer is null"),
+    ],
 )
 def test_memory_that_ends_before_a_command_begins_is_said(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
-from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, out_of_memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,8 @@ def _unheard() -> "Iterator[None]":
     unraisable, threads, found = sys.unraisablehook, threading.excepthook, list[bool]()
 
     def hear(told: Any) -> None:
-        if issubclass(told.exc_type, MemoryError):
+        error = told.exc_value  # None where there was no memory even for it
+        if issubclass(told.exc_type, MemoryError) or (error is not None and out_of_memory_text(error) is not None):
             found.append(True)
         else:
             (threads if hasattr(told, "thread") else unraisable)(told)

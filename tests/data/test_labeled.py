@@ -74,6 +74,20 @@ def test_sentences_end_at_empty_lines_and_at_the_end(tmp_path: Path) -> None:
     assert read_tagged(path) == [Tagged(("Ada", "wrote"), ("B-PER", "O"), 2), Tagged(("Yes",), ("O",), 6)]
 
 
+def test_a_file_without_empty_lines_is_one_sentence_and_that_is_said(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = _file(tmp_path, "Ada B-PER\nwrote O\n")
+    assert [sentence.words for sentence in read_tagged(path, say=told.append)] == [("Ada", "wrote")]
+    assert told == [
+        f"{path}: all 2 lines are one sentence, because no line between them is empty. Write one word and its tag per "
+        "line, and an empty line after each sentence."
+    ]
+    for content in ("Yes UH\n", "Ada B-PER\nwrote O\n\nYes O\n"):
+        told.clear()
+        read_tagged(_file(tmp_path, content), say=told.append)
+        assert told == []
+
+
 def test_columns_between_are_not_read_and_comments_are_skipped(tmp_path: Path) -> None:
     path = _file(tmp_path, "# text = Ada\nAda\tNNP\tI-NP\tB-PER\n#\t#\tO\tO\n")
     assert read_tagged(path) == [Tagged(("Ada", "#"), ("B-PER", "O"), 2)]

@@ -106,7 +106,8 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     Args:
         path: the file; `.gz` is unpacked.
         longest: maximum characters per line.
-        say: called with a message if the first line is skipped because it names the columns.
+        say: called with a message if the first line is skipped because it names the columns, or if no empty line ends a
+            sentence.
 
     Returns:
         The sentences, in order.
@@ -133,6 +134,11 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     if not found:
         hint = "Write one word per line: word, then tag."
         raise DataError(error_message(str(path), "words with their tags", "none", hint))
+    if len(found) == 1 and len(found[0].words) > 1:
+        say(
+            f"{path}: all {len(found[0].words):,} lines are one sentence, because no line between them is empty. "
+            "Write one word and its tag per line, and an empty line after each sentence."
+        )
     return found
 
 

@@ -9,9 +9,7 @@ from qkv.cli.failure import guarded
 
 @guarded
 def explain(
-    score: Annotated[
-        str, typer.Option(help="dot, scaled_dot, cosine, bilinear, additive, gaussian, ...")
-    ] = "scaled_dot",
+    score: Annotated[str, typer.Option(help="As for qkv train: dot, cosine, additive, gaussian, ...")] = "scaled-dot",
     normalizer: Annotated[str, typer.Option(help="softmax, sum, mean, hard, identity, sparsemax, ...")] = "",
     mask: Annotated[str, typer.Option(help="none, causal, lengths, window or dense.")] = "none",
     batch: Annotated[int, typer.Option(help="Items in the batch.", min=1)] = 1,

@@ -29,7 +29,7 @@ _FLAGS: dict[str, Any] = {
     "decoder": Annotated[str | None, f.option("The decoder: gru (default), lstm or rnn.", f.MODEL)],
     "score": Annotated[
         str | None,
-        f.option("additive (default), bilinear, dot, scaled_dot, cosine or gaussian (learned bandwidth).", f.ATTENTION),
+        f.option("additive (default), bilinear, dot, scaled-dot, cosine or gaussian (learned bandwidth).", f.ATTENTION),
     ],
     "once": Annotated[
         bool | None, f.option("Whether each element is pointed at at most once (yes).", f.MODEL, "--once/--repeats")

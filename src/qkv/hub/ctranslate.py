@@ -78,7 +78,7 @@ def _blocks(model: TransformerTranslator) -> nn.ModuleList:
 
 def _check_parts(model: TransformerTranslator) -> None:
     config, plain = model.config, Mechanism()
-    hint = "Export to ONNX, which supports any score, or train with --score scaled_dot."
+    hint = "Export to ONNX, which supports any score, or train with --score scaled-dot."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
             got = mechanism.score if mechanism.score not in _SCALES else f"{mechanism}"

@@ -76,7 +76,7 @@ class MonotonicConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "score", score_name(self.score))
         if self.score not in _SCORES:
-            expected = "bilinear, additive, dot or scaled_dot with a monotonic alignment"
+            expected = "bilinear, additive, dot or scaled-dot with a monotonic alignment"
             hint = "Choose one of them, or omit --alignment."
             raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
         check_config(self)

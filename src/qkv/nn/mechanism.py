@@ -243,8 +243,15 @@ class Mechanism:
             raise ConfigError(error_message(f"model.{name}", f"{expected} beside it", got, hint))
 
 
-def score_name(name: str) -> str:
+def score_name(name: str, argument: str = "model.score") -> str:
     """Return the name of a score as in `SCORES`, from any spelling.
+
+    Args:
+        name: for example "Scaled-Dot", or an alias of the literature.
+        argument: what a message calls it.
+
+    Returns:
+        The name; also "none" and "location", which are no scores of their own.
 
     Raises:
         ConfigError: it is unknown (the message suggests the closest one), or is the ambiguous "concat".
@@ -264,10 +271,10 @@ def score_name(name: str) -> str:
         hint = (
             "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
         )
-        raise ConfigError(error_message("model.score", "additive or nonlocal-concat", '"concat"', hint))
+        raise ConfigError(error_message(argument, "additive or nonlocal-concat", '"concat"', hint))
     other = known in NORMALIZERS
     hint = f"It is a normalizer: --normalizer {name}." if other else nearest(known, [*SCORES, *ALIASES, LOCATION])
-    raise ConfigError(error_message("model.score", "the name of a score", repr(name), hint))
+    raise ConfigError(error_message(argument, "the name of a score", repr(name), hint))
 
 
 def _own_normalizer(score: str) -> str:

@@ -11,6 +11,8 @@ from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, lengths, window
+from qkv.nn.mechanism import score_name
+from qkv.nn.scores import LearnedScore
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -29,7 +31,7 @@ class Question:
     """A call of `qkv.attention`, described by names and sizes.
 
     Args:
-        score, normalizer, mask: names; no normalizer means the score's default.
+        score, normalizer, mask: names; of a score in any spelling of `score_name`; no normalizer means its default.
         batch, heads, queries, keys, width: sizes.
         dropout: dropout of the weights.
         dtype: the name of the dtype.
@@ -37,7 +39,7 @@ class Question:
         backend: "auto" or a name.
     """
 
-    score: str = "scaled_dot"
+    score: str = "scaled-dot"
     normalizer: str = ""
     mask: str = "none"
     batch: int = 1
@@ -58,13 +60,15 @@ _SCORES: dict[str, Callable[[int, torch.dtype], Score]] = {
     "additive": lambda width, dtype: Additive(torch.ones(width, dtype=dtype)),
     "bilinear": lambda width, dtype: Bilinear(torch.eye(width, dtype=dtype)),
     "boxcar": lambda *_: Boxcar(),
-    "concat": lambda width, dtype: Concat(torch.ones(width, dtype=dtype), torch.ones(width, dtype=dtype)),
+    "nonlocal_concat": lambda width, dtype: Concat(torch.ones(width, dtype=dtype), torch.ones(width, dtype=dtype)),
     "cosine": lambda *_: Cosine(),
     "dot": lambda *_: Dot(),
     "epanechnikov": lambda *_: Epanechnikov(),
     "gaussian": lambda *_: Gaussian(),
+    "learned": lambda width, dtype: LearnedScore(width, width, width).to(dtype).value(),
     "scaled_dot": lambda *_: ScaledDot(),
     "squared_distance": lambda *_: SquaredDistance(),
+    "triangular": lambda *_: Epanechnikov(power=1),
     "uniform": lambda *_: Uniform(),
 }
 _NORMALIZERS: dict[str, Callable[[], Normalizer | None]] = {
@@ -107,7 +111,7 @@ def answer(asked: Question) -> Plan:
     """
     _expect_countable(asked)
     dtype = _named("--dtype", asked.dtype, _DTYPES)
-    score = _named("--score", asked.score, _SCORES)(asked.width, dtype)
+    score = _named("--score", score_name(asked.score, "--score"), _SCORES)(asked.width, dtype)
     normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
     mask = _named("--mask", asked.mask, _MASKS)(asked)
     # Expanded zeros act as tensors of any size without allocating memory.

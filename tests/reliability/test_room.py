@@ -232,3 +232,19 @@ def test_weights_without_room_are_not_called_misfits(tmp_path: Path) -> None:
 def test_only_an_exhausted_memory_counts_as_one() -> None:
     assert out_of_memory_text(RuntimeError("shapes differ")) is None
     assert out_of_memory_text(torch.OutOfMemoryError("CUDA out of memory.\nmore")) == "CUDA out of memory."
+
+
+def test_no_command_waits_for_a_thread_that_found_no_memory_to_begin() -> None:
+    program = """
+import threading
+
+def die(thread):
+    raise MemoryError
+
+threading.Thread._bootstrap = die
+from qkv.train.heartbeat import Heartbeat
+Heartbeat(print, 3600.0).close()
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "ended\n"

@@ -1,5 +1,6 @@
 """Something to do whenever nothing has happened for a while."""
 
+import _thread
 import threading
 from collections.abc import Callable
 from typing import final
@@ -23,9 +24,9 @@ class Heartbeat:
         """Start the first silence."""
         self._beat, self._seconds = beat, seconds
         self._something = threading.Event()
-        self._open = True
-        self._thread = threading.Thread(target=self._run, name="qkv-heartbeat", daemon=True)
-        self._thread.start()
+        self._open, self._turn = True, threading.Lock()
+        # Not a `Thread`, whose `start` waits for ever for a new thread that finds no memory to begin with.
+        _thread.start_new_thread(self._run, ())
 
     def restart(self) -> None:
         """Begin a new silence: something was just said."""
@@ -33,15 +34,14 @@ class Heartbeat:
 
     def close(self) -> None:
         """End; the function is not called again."""
-        self._open = False
+        with self._turn:
+            self._open = False
         self._something.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while self._open:
             happened = self._something.wait(self._seconds)
-            if not self._open:
-                return
             self._something.clear()
-            if not happened:
-                self._beat()
+            with self._turn:
+                if self._open and not happened:
+                    self._beat()

@@ -134,8 +134,8 @@ TRAINING_HEAD = """
 ## A training
 
 Resident memory, in MiB, of the training of `results/multi30k_transformer.toml` (3.5 million parameters, batches of
-4,096 tokens, products of {capacity} shapes kept, {threads} thread) over its first {steps} updates and a validation,
-by `python -m benchmarks.training_memory --steps {steps} --precision {precisions}`:
+4,096 tokens, products of {capacity} shapes kept) over so many updates, with a validation every 260
+and at the end, by `python -m benchmarks.training_memory --steps UPDATES --precision {precisions}`:
 
 | purpose | {heads} |
 |---|{lines}
@@ -155,6 +155,8 @@ about 30 products; compiling one takes 0.25 ms, so shapes that never repeat cost
 program, set both before you import PyTorch; a model with more different products than 64 needs a larger number.
 """
 PURPOSES = (
+    "updates",
+    "threads",
     "libraries and data",
     "compiled code and products",
     "weights, gradients, moments",
@@ -168,7 +170,7 @@ def training_table(rows: list[dict[str, Any]]) -> str:
     """Return the section on the memory of a training, from the results of `benchmarks.training_memory`."""
     rows = sorted(rows, key=lambda row: (row["processor"], row["precision"]))
     heads, precisions = (f"{row['precision']}, {row['processor']}" for row in rows), {row["precision"] for row in rows}
-    stated = {name: "/".join(sorted({str(row[name]) for row in rows})) for name in ("capacity", "threads", "steps")}
+    stated = {name: "/".join(sorted({str(row[name]) for row in rows})) for name in ("capacity",)}
     head = TRAINING_HEAD.format(
         heads=" | ".join(heads), lines="---|" * len(rows), precisions="|".join(sorted(precisions)), **stated
     )

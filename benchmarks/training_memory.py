@@ -1,6 +1,6 @@
 """Bytes by purpose of a training, that of results/multi30k_transformer.toml: its peak, and what the peak consists of.
 
-    python -m benchmarks.training_memory --data ../shared/data/multi30k --steps 100
+    python -m benchmarks.training_memory --data ../shared/data/multi30k --steps 520
     python -m benchmarks.memory --write                                      the table in docs/memory.md
 
 Resident memory of one process that trains as the command line does. After the training, free pages are returned and the
@@ -49,12 +49,12 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
     from qkv.train.loop import train
     from qkv.train.precision import computing
 
-    row: dict[str, Any] = {"steps": steps, "precision": precision}
+    row: dict[str, Any] = {"updates": steps, "precision": precision}
 
     def trained(task: Any, model: Any, settings: Any, **given: Any) -> Any:
         row["libraries and data"] = _mib("VmRSS")
         outcome = train(task, model, settings, **given)
-        row["peak"] = _mib("VmHWM")
+        row["peak"], row["updates"] = _mib("VmHWM"), outcome.step
         batch = task.collate(max(task.batches(tokens=settings.tokens, seed=0, epoch=0), key=len))
 
         def update() -> None:
@@ -95,7 +95,7 @@ def main() -> None:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multi30k")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=520)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     given = parser.parse_args()
     set_defaults()

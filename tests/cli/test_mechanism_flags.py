@@ -109,7 +109,7 @@ def test_what_has_no_meaning_is_refused_before_data_is_read(
         ("translate", ["--model", "gru", "--heads", "2", "--score", "none"], ["--heads", "1 without attention"]),
         ("translate", ["--score", "location"], ["--score", "only recurrent decoders"]),
         ("translate", ["--model", "gru", "--alignment", "monotonic-1", "--wiring", "luong"], ["--wiring", "soft"]),
-        ("translate", ["--model", "gru", "--alignment", "monotonic-0", "--score", "cosine"], ["--score", "scaled_dot"]),
+        ("translate", ["--model", "gru", "--alignment", "monotonic-0", "--score", "cosine"], ["--score", "scaled-dot"]),
         ("translate", ["--model", "gru", "--ensemble", "3", "--both-directions"], ["--ensemble", "an even number"]),
         ("generate", ["--model", "gru", "--score", "location"], ["--score", "only recurrent decoders"]),
         ("generate", ["--model", "grv"], ["--model", 'Did you mean "gru"?']),

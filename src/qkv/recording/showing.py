@@ -71,7 +71,7 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
         from IPython.display import display
 
         # Not as `HTML`, which warns of every frame.
-        display({"text/html": notebook(scene), "text/plain": scene.title}, raw=True)
+        display({"text/html": notebook(scene), "text/plain": scene.title}, raw=True)  # type: ignore[no-untyped-call]
     print(serving.entrance())  # noqa: T201
     return serving
 

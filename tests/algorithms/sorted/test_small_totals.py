@@ -192,3 +192,17 @@ def test_kernels_in_float64_refuse_prefix_sums() -> None:
     line = crowd(50, 0.5)
     with pytest.raises(UnsupportedError, match="float64"):
         qkv.attention(line.query, line.key, line.value, score=Epanechnikov(0.5), backend="sorted.prefix_sums")
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_coordinates_that_are_no_numbers_go_to_another_backend(number: float) -> None:
+    """Asked for by name, the sorted algorithms refuse them in float64; auto gives NaN where the equation does."""
+    query, key = torch.zeros(3, 1, dtype=torch.float64), torch.zeros(64, 1, dtype=torch.float64)
+    value, kernel = torch.ones(64, 2, dtype=torch.float64), qkv.scores.Epanechnikov()
+    query[1] = number
+    with pytest.raises(UnsupportedError, match="NaN and infinities cannot be sorted"):
+        qkv.attention(query, key, value, score=kernel, backend="sorted")
+    output = qkv.attention(query, key, value, score=kernel)
+    expected = qkv.attention(query, key, value, score=kernel, backend="reference")
+    assert torch.equal(output.isnan(), expected.isnan())
+    assert torch.equal(output[::2], expected[::2])

@@ -216,9 +216,13 @@ def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.d
             case = (score, normalizer, biased)
             answers = found(half, backend, *case)
             served += bool(answers)
-            others = (found(dtype, "reference", *case) for dtype in (torch.float64, half)) if answers else ((), ())
+            others = [found(dtype, "reference", *case) if answers else [] for dtype in (torch.float64, half)]
+            most = max((r.abs().max() for r in others[0][1:]), default=torch.zeros(()))
             for o, r, m in zip(answers, *others, strict=True):
                 error, allowed, epsilon = (o - r).abs(), (m - r).abs(), 2 * u * r.abs().max()
+                # A gradient that is 0 by symmetry is what float32 leaves of terms that cancel.
+                if r.abs().max() <= most * 2.0**-40:
+                    epsilon = torch.finfo(torch.float32).eps * most
                 assert error.square().mean().sqrt() <= 1.5 * allowed.square().mean().sqrt() + epsilon, case
                 assert error.max() <= 3 * allowed.max() + epsilon, case
     if not served:

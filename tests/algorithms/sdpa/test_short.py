@@ -68,14 +68,22 @@ def test_output_and_gradients_are_as_exact_as_the_equation(name: str, dtype: tor
 @pytest.mark.parametrize("sizes", [(1, 1), (8, 16), (16, 15), (17, 33), (64, 64), (256, 40)])
 def test_any_sizes_and_any_strides(sizes: tuple[int, int]) -> None:
     tensors = drawn(queries=sizes[0], keys=sizes[1])
-    assert served(*(x.requires_grad_() for x in tensors[:3]))
+    # One query is served where a mask spares keys.
+    mask = lengths(torch.arange(ITEMS).clamp(max=sizes[1])) if sizes[0] == 1 else None
+    assert served(*(x.requires_grad_() for x in tensors[:3]), mask=mask)
     turned = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
     apart = [torch.stack((x.detach(), x.detach()), -1)[..., 0] for x in tensors]
-    found = answers("sdpa.short", tensors, None)
+    found = answers("sdpa.short", tensors, mask)
     for other in (turned, apart):
-        assert all(torch.equal(one, two) for one, two in zip(found, answers("sdpa.short", other, None), strict=True))
-    for one, right in zip(found, answers("reference", [x.double() for x in tensors], None), strict=True):
+        assert all(torch.equal(one, two) for one, two in zip(found, answers("sdpa.short", other, mask), strict=True))
+    for one, right in zip(found, answers("reference", [x.double() for x in tensors], mask), strict=True):
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-5)
+
+
+def test_one_query_that_sees_every_key_is_left_to_pytorch() -> None:
+    tensors = drawn(queries=1)[:3]
+    assert not served(*tensors)
+    assert served(*tensors, mask=BY_ITEM)
 
 
 def test_signs_to_be_turned_and_broadcast_numbers() -> None:

@@ -58,6 +58,7 @@ def refuses(problem: Problem) -> str | None:
         (max(problem.queries, problem.keys) > LONGEST, f"more than {LONGEST} queries or keys"),
         (max(problem.width, problem.value_width) > WIDEST, f"wider than {WIDEST}"),
         (not _enough(problem), "too few items: the call would cost more than it saves"),
+        (_reads_once(problem), "one query per item: PyTorch's kernel reads the keys as they are"),
     )
     return next((reason for holds, reason in reasons if holds), None) or refuses_mechanism(problem)
 
@@ -68,6 +69,11 @@ def _enough(problem: Problem) -> bool:
         return True
     multiplications = problem.rows * problem.queries * problem.keys * (problem.width + problem.value_width) // 2
     return multiplications >= MUCH and problem.rows >= 2 * problem.threads
+
+
+def _reads_once(problem: Problem) -> bool:
+    """Return whether each key meets one query only, and no mask spares any: eight rows at a time would do no good."""
+    return problem.queries == 1 and problem.mask == "all" and not problem.sink
 
 
 def work(problem: Problem) -> Work:

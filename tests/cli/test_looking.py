@@ -31,6 +31,12 @@ _TASKS: Mapping[str, tuple[str, Arguments]] = MappingProxyType(
         "translate gru": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--tokenizer", "word", *_SMALL)),
         "translate none": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--score", "none", *_SMALL)),
         "translate transformer": ("translate", ("--data", "pairs.tsv", "--config", "translate.toml", *_SMALL)),
+        "translate copy": ("translate", ("--data", "pairs.tsv", "--config", "copy.toml", *_SMALL)),
+        "translate copy gru": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--copy", "mixture", *_SMALL)),
+        "translate from gru": (
+            "translate",
+            ("--data", "pairs.tsv", "--config", "one.toml", "--encoder", "gru", "--decoder", "transformer", *_SMALL),
+        ),
         "classify": ("classify", ("--data", "films.tsv", "--model", "none", *_SMALL)),
         "tag transformer": (
             "tag",
@@ -41,6 +47,10 @@ _TASKS: Mapping[str, tuple[str, Arguments]] = MappingProxyType(
             "generate",
             ("--text", "text.txt", "--layers", "1", "--width", "8", "--heads", "2", "--context", "16", *_SMALL),
         ),
+        "generate gru": (
+            "generate",
+            ("--text", "text.txt", "--model", "gru", "--width", "8", "--context", "16", *_SMALL),
+        ),
         "point transformer": ("point", ("--data", "sort.tsv", "--width", "8", *_SMALL)),
         "point gru": ("point", ("--data", "sort.tsv", "--model", "gru", "--width", "8", *_SMALL)),
         "regress": ("regress", ("--data", "rents.csv", "--x", "area", "--y", "rent")),
@@ -48,13 +58,15 @@ _TASKS: Mapping[str, tuple[str, Arguments]] = MappingProxyType(
 )
 _CONFIGS = {
     "translate.toml": "[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\nencoder_layers = 1\ndecoder_layers = 1\n",
+    "copy.toml": "[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\ncopy = 'joint'\n",
+    "one.toml": "[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\ndecoder_layers = 1\n",
     "tag.toml": "[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\n",
 }
 _GIVEN = {"translate": "a b", "classify": "a fine film", "tag": "Ada wrote", "point": "3 1 2", "regress": "7.5"}
 _WITHOUT = ("translate none", "tag gru")
 """Models without attention."""
-_REFUSED = ("point transformer", "point gru", "regress")
-"""Models that read no text."""
+_REFUSED = ("point transformer", "point gru", "regress", "translate copy", "translate copy gru", "generate gru")
+"""Models that read no text, or that ONNX has no graph for."""
 _TO_EXPORT = [name if name in _REFUSED else pytest.param(name, marks=pytest.mark.slow) for name in _TASKS]
 
 

@@ -19,6 +19,8 @@ def view(
     export: Annotated[Path | None, typer.Option(help="Write one page that needs no server: FILE.html.")] = None,
     port: Annotated[int, typer.Option(help="Local port; 0 for any free port.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    source_col: f.SourceColumn = None,
+    features_col: f.FeaturesColumn = None,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Open the viewer: steps, map, alignment, graph, what-if, and all heads.
@@ -30,7 +32,7 @@ def view(
 
     expect_place("--export", export, (".html",))
     with working("reading the text"):
-        scene = offered(run, text, file, tokens, device)
+        scene = offered(run, text, file, tokens, device, source_col, features_col)
     if export is not None:
         from qkv.tasks.showing import write_page
         from qkv.tasks.streams import write_json

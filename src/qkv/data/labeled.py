@@ -5,7 +5,8 @@ line, its text first and its tag last, separated by tabs or single spaces, and a
 Columns in between are ignored. In files with tabs, lines that start with `# ` are comments, as in CoNLL-U.
 
 A first line that only names the columns, such as `label<TAB>text` or `word tag`, is skipped; `sentence<TAB>label` also
-says that the label comes second.
+says that the label comes second. Labels and tags are brought to Unicode's form NFC, so that "é" is one label however it
+is typed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar
+from unicodedata import normalize
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.errors import ConfigError, DataError, error_message
@@ -92,7 +94,7 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
             hint = "Write label<TAB>text; replace tabs inside the text by spaces."
             raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
         label, text = columns if header != "text first" else reversed(columns)
-        label = label.strip()
+        label = normalize("NFC", label.strip())
         if not label or not text.strip():
             got = "an empty label" if not label else "an empty text"
             raise DataError(error_message(where, "a label and a text", got, "Fill it or delete the line."))
@@ -235,7 +237,7 @@ def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:
         _check_columns(columns, width, f"{name}:{number}")
         start = start if words else number
         words.append(columns[0])
-        tags.append(columns[-1])
+        tags.append(normalize("NFC", columns[-1]))
 
 
 def _check_columns(columns: list[str], width: int, where: str) -> None:

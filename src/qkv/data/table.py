@@ -2,7 +2,8 @@
 
 Fields are separated by tabs if the first line has one, else by semicolons if it has one, else by commas, and may be
 quoted as RFC 4180 says. The first line names the columns, unless all its fields are numbers or empty: then columns are
-called 1, 2, 3 and so on. Every problem is a `DataError` that starts with `file:line`.
+called 1, 2, 3 and so on. Names are brought to Unicode's form NFC. Every problem is
+a `DataError` that starts with `file:line`.
 """
 
 import csv
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
+from unicodedata import normalize
 
 from qkv.data.corpus import LONGEST_LINE, iterate_lines, read_lines
 from qkv.errors import ConfigError, DataError, brief, error_message, nearest
@@ -77,6 +79,7 @@ class Table:
             >>> table.numbers(["t"], decimal="comma", missing="skip").rows
             ((1.5,),)
         """
+        names = [normalize("NFC", name) for name in names]
         self.expect(names)
         places = [self.columns.index(name) for name in names]
         found, lines, skipped = [], [], 0
@@ -105,7 +108,7 @@ class Table:
         Raises:
             ConfigError: there is no such column (the message suggests the closest one), or it exists twice.
         """
-        for name in names:
+        for name in (normalize("NFC", name) for name in names):
             count = self.columns.count(name)
             if count > 1:
                 hint = "Give every column its own name."
@@ -193,7 +196,11 @@ def parse_table(lines: Sequence[str], name: str) -> Table:
         raise DataError(error_message(name, "lines with columns", "none", "Check how the file was made."))
     first = rows[0][1]
     header = not all(_like_number(field) for field in first)
-    columns = tuple(field.strip() for field in first) if header else tuple(str(n + 1) for n in range(len(first)))
+    columns = (
+        tuple(normalize("NFC", field.strip()) for field in first)
+        if header
+        else tuple(str(n + 1) for n in range(len(first)))
+    )
     body = rows[1:] if header else rows
     for line, fields in body:
         if len(fields) != len(columns):

@@ -1,6 +1,7 @@
 """Exporting a Transformer to CTranslate2."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def _check_parts(model: TransformerTranslator) -> None:
     hint = "Export to ONNX, which supports any score, or train with --score scaled-dot."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
-            got = mechanism.score if mechanism.score not in _SCALES else f"{mechanism}"
+            got = mechanism.score if mechanism.score not in _SCALES else _different(mechanism)
             raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", got, hint))
     for name in ("encoder", "window", "positions", "features_mark"):
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
@@ -153,3 +154,13 @@ def _norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 def _array(tensor: Tensor) -> Any:
     return tensor.detach().float().cpu().contiguous().numpy()
+
+
+def _different(mechanism: Mechanism) -> str:
+    """Name the settings of a mechanism that are not the usual ones."""
+    usual = Mechanism()
+    return ", ".join(
+        f"{each.name} {getattr(mechanism, each.name)}"
+        for each in fields(Mechanism)
+        if getattr(mechanism, each.name) != getattr(usual, each.name)
+    )

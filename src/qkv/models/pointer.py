@@ -61,9 +61,13 @@ class PointerConfig:
         # A normalized Gaussian kernel is the softmax of a squared distance.
         object.__setattr__(self, "score", "squared_distance" if score == "gaussian" else score)
         if self.score not in get_args(PointerScore):
-            expected, hint = "a score whose softmax can point", f"Valid: {', '.join(get_args(PointerScore))}, gaussian."
+            expected, names = "a score whose softmax can point", ", ".join(get_args(PointerScore)).replace("_", "-")
+            hint = f"Valid: {names}, gaussian."
             raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
         check_config(self)
+        if self.encoder != "transformer" and self.heads != 4:
+            hint = "They belong to its self-attention: omit them, or choose --model transformer."
+            raise ConfigError(error_message("model.heads", "a Transformer", f"{self.heads} with {self.encoder}", hint))
         if self.encoder == "transformer" and self.hidden % self.heads:
             got = f"{self.heads} heads for width {self.hidden}"
             hint = "Choose another width, or another number of heads."

@@ -86,9 +86,8 @@ class ReaderConfig(Mechanism):
             Mechanism(score="additive", **numbers)
         expect_unbounded(self.positions)
         check_config(self)
-        for attention in (self.blocks, self.pooling):
-            expect_attention(attention.score)
         if self.encoder == "transformer":
+            expect_attention(self.blocks.score)
             check_heads("width", self.width, self.heads)
             check_positions(self.positions, self.blocks, self.width // self.heads)
         elif self.encoder in CELLS and self.width % 2:
@@ -96,6 +95,10 @@ class ReaderConfig(Mechanism):
             raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
         if self.encoder != "transformer":
             self._expect_no_blocks()
+            if self.score == "none":
+                expected = "the score of the attention that pools the states"
+                hint = "Omit it; to classify by the mean of the states, use --pool mean."
+                raise ConfigError(error_message("model.score", expected, '"none"', hint))
             changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
             if self.pool == "mean" and changed:
                 name = "score" if "score" in changed else changed[0]

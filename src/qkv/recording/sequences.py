@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
+_TARGET, _SOURCE = "<target>", "<source>"
+"""The parts of a model of unknown structure; no path is like them."""
+
 
 class Ends(NamedTuple):
     """What is known of the two ends of a layer.
@@ -23,9 +26,9 @@ class Ends(NamedTuple):
 def name_sequences(layers: Mapping[str, Ends]) -> dict[str, tuple[str, str]]:
     """Return the names of the sequences of queries and keys of each layer.
 
-    Without cross-attention the only sequence is "text". A part of the model with cross-attention attends from
-    "target" to "source"; other parts attend within "source". Further models inside, such as one for images, have
-    sequences named after their paths.
+    Without cross-attention the only sequence is "text". Cross-attention attends from "target" to "source"; other layers
+    attend within one of them, which follows from its length, or from the path of the layer. Further models inside, such
+    as one for images, have sequences named after their paths.
 
     Args:
         layers: what is known of each layer, by its path.
@@ -47,15 +50,34 @@ def name_sequences(layers: Mapping[str, Ends]) -> dict[str, tuple[str, str]]:
 
 
 def _parts(layers: Mapping[str, Ends]) -> dict[str, str]:
-    """Return the part of the model that each layer belongs to: the model around it, or the first name that differs."""
-    paths = [name.split(".") for name in layers]
-    shared = 0
-    if len(paths) > 1:
-        shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False)))
+    """Return the part of a model that each layer belongs to: the model around it, or a side of a cross-attention."""
+    crossing = {name: ends for name, ends in layers.items() if not ends.own and ends.group is None}
+    writes = {name for name, ends in layers.items() if name in crossing or _writes(name, ends, crossing)}
     return {
-        name: (path[shared] if shared < len(path) else "") if ends.group is None else ends.group
-        for (name, ends), path in zip(layers.items(), paths, strict=True)
+        name: ends.group if ends.group is not None else (_TARGET if name in writes else _SOURCE)
+        for name, ends in layers.items()
     }
+
+
+def _writes(name: str, ends: Ends, crossing: Mapping[str, Ends]) -> bool:
+    """Return whether a layer attends within the target: by its length, or if that fits both sides, by its path."""
+    as_target = any(ends.keys == other.queries for other in crossing.values())
+    as_source = any(ends.keys == other.keys for other in crossing.values())
+    return as_target if as_target is not as_source else any(_one_stack(name, other) for other in crossing)
+
+
+def _one_stack(one: str, other: str) -> bool:
+    """Return whether two layers are in one stack: parts of one layer in it, or of two that only their number tells.
+
+    Example:
+        >>> _one_stack("decoder.0.self", "decoder.1.cross"), _one_stack("encoder.0.self", "decoder.0.cross")
+        (True, False)
+    """
+    first, second = one.split("."), other.split(".")
+    shared = sum(1 for _ in takewhile(lambda names: names[0] == names[1], zip(first, second, strict=False)))
+    rest = first[shared:], second[shared:]
+    numbered = all(part[:1] and part[0].isdecimal() for part in rest)
+    return numbered or not any(name.isdecimal() for name in rest[0])
 
 
 def _roles(layers: Mapping[str, Ends], parts: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.members import expect_single
 from qkv.tasks.parallel import Files, read_files
 from qkv.tasks.reading import Reading, When
 from qkv.tasks.translator import Translator
@@ -105,6 +106,7 @@ def align_files(
         raise ConfigError(error_message("--layer", "no --valid-source", "both", hint))
     if how not in WAYS:
         join(how, (), ())
+    expect_single(Path(run))
     first = Translator.load(run, device)
     pairs, gold = _read(files, "", first.table)
     trial = _read(valid, "valid-", first.table) if any(valid) else None
@@ -114,6 +116,7 @@ def align_files(
     else:
         turned = [Sentences(pair.target, pair.source) for pair in pairs]
         turned_trial = None if trial is None else ([Sentences(t, s) for s, t in trial[0]], _turned(trial[1] or []))
+        expect_single(Path(reverse))
         second = Translator.load(reverse, device)
         _expect_turned(first.table, second.table)
         other = Aligner(second)

@@ -111,7 +111,11 @@ def answer(asked: Question) -> Plan:
     """
     _expect_countable(asked)
     dtype = _named("--dtype", asked.dtype, _DTYPES)
-    score = _named("--score", score_name(asked.score, "--score"), _SCORES)(asked.width, dtype)
+    name = score_name(asked.score, "--score")
+    if name in ("none", "location"):
+        hint = "It is a part of a recurrent decoder (qkv train), not a score of one call."
+        raise ConfigError(error_message("--score", "a score of queries and keys", f'"{name}"', hint))
+    score = _named("--score", name, _SCORES)(asked.width, dtype)
     normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
     mask = _named("--mask", asked.mask, _MASKS)(asked)
     # Expanded zeros act as tensors of any size without allocating memory.

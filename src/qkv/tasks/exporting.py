@@ -12,6 +12,7 @@ from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
+from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
 from qkv.models.stack_translator import StackTranslator
@@ -22,6 +23,7 @@ from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import Model, load
+from qkv.tasks.members import expect_single
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.translator import Translator
 
@@ -63,6 +65,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     if os.path.lexists(out):
         raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
     expect_writable(out)
+    expect_single(Path(run))
     found = load(run)
     if to == "transformers" and not isinstance(found, ElementPointer | Regressor):
         return sorted(path.name for path in save(found, out).iterdir())
@@ -97,7 +100,8 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
         hint = "Use --to transformers: the converters to ONNX of that library read the folder."
         raise UnsupportedError(error_message("--to", "a model of this library", "a published one", hint))
     if not isinstance(model, Exportable):
-        hint = "Train without --copy, and with --alignment soft."
+        recurrent = "Train with --model transformer." if isinstance(model, RecurrentLanguageModel) else ""
+        hint = recurrent or "Train without --copy, and with --alignment soft."
         raise UnsupportedError(
             error_message("--to", "a model that can be exported to ONNX", type(model).__name__, hint)
         )

@@ -103,6 +103,21 @@ def members_of(run: Path) -> list[Path]:
     return [run / name for name in names]
 
 
+def expect_single(run: Path) -> None:
+    """Refuse the folder of an ensemble, for what looks at one model.
+
+    Raises:
+        ConfigError: the folder lists several runs; the message names one.
+
+    Example:
+        >>> expect_single(Path("/nowhere"))
+    """
+    members = members_of(run)
+    if len(members) > 1:
+        hint = f"Give one of its runs, such as {members[0]}."
+        raise ConfigError(error_message("run", "a single model", f"an ensemble of {len(members)}", hint))
+
+
 def _name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 

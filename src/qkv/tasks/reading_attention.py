@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.models.decoder import LanguageModel
 from qkv.models.reader import TextTagger
-from qkv.models.stack_decoder import StackLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
+from qkv.tasks.language import TextModel
 
 
 def attention_names(model: nn.Module) -> list[str]:
@@ -37,7 +36,7 @@ def read_ids(found: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
         ids: tokens (1, S), int64.
         begins: where the words begin, for a tagger; those beyond the tokens are left out.
     """
-    if isinstance(found.model, LanguageModel | StackLanguageModel):
+    if isinstance(found.model, TextModel):
         found.model(ids)
         return
     lengths = torch.tensor([ids.shape[1]], device=ids.device)

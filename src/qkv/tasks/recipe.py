@@ -17,6 +17,7 @@ from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of, s
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Words, with_known_tokens
+from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
@@ -205,6 +206,7 @@ class Recipe(Generic[F, C, D, M]):
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, place = run_folder(out), as_device(device)
+        expect_no_other_task(folder, self.task)
         known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
         with working("reading the text"):
             text = self.read(settings, known)

@@ -1,5 +1,6 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +91,19 @@ def read_columns(data: RegressionData) -> Columns:
         if not given:
             hint = "As in --x age,income --y rent."
             raise ConfigError(error_message(flag, "the name of a column", "none", hint))
+    for place, name in enumerate(every := (*data.x, str(data.y))):
+        if name in every[:place]:
+            hint = "Name each column once."
+            raise ConfigError(
+                error_message("--x", "columns that differ from each other and --y", f'"{name}" twice', hint)
+            )
     table = read_table(data.data)
     for flag, names in (("--x", data.x), ("--y", (str(data.y),))):
         table.expect(names, flag)
     both = table.numbers((*data.x, str(data.y)), decimal=data.decimal, missing=data.missing)
     if both.skipped:
-        every = both.skipped + len(both.rows)
-        note(f"qkv: {data.data}: {both.skipped:,} of {every:,} rows lack a number and are skipped.")
+        total = both.skipped + len(both.rows)
+        note(f"qkv: {data.data}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
     return both
 
 
@@ -164,11 +171,20 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
 
 
 def _config(table: Mapping[str, Any]) -> RegressionModel:
+    if isinstance(kernel := table.get("kernel"), str):
+        table = {**table, "kernel": kernel.lower()}
     model = build(RegressionModel, table, "model")
     bandwidth = model.bandwidth
     if isinstance(bandwidth, str) and bandwidth not in WAYS:
         expected = 'a number above 0, "cross-validation" or "learned"'
         raise ConfigError(error_message("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS)))
+    if bandwidth == "learned" and model.kernel == "boxcar":
+        expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
+        raise ConfigError(error_message("model.bandwidth", expected, '"learned" for the boxcar kernel', hint))
+    numbers = () if isinstance(bandwidth, str) else bandwidth if isinstance(bandwidth, tuple) else (bandwidth,)
+    if not all(0 < number < math.inf for number in numbers):
+        hint = 'Or "cross-validation".'
+        raise ConfigError(error_message("model.bandwidth", "finite numbers above 0", f"{bandwidth!r}", hint))
     return model
 
 

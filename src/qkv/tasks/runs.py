@@ -63,6 +63,23 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
         raise CheckpointError(error_message(str(trained.folder), what, f"one trained to {trained.task}", hint))
 
 
+def expect_no_other_task(out: Path, task: str) -> None:
+    """Refuse a folder with a run of another task, before any data is read.
+
+    Raises:
+        ConfigError: it has one.
+
+    Example:
+        >>> expect_no_other_task(Path("/nowhere"), "classify")
+    """
+    if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
+        return
+    other = load_weights_later(found).config.get("task")
+    if isinstance(other, str) and other != task:
+        expected, got = f"a new folder, or one of `qkv train {task}`", f"{out}, of `qkv train {other[:80]}`"
+        raise ConfigError(error_message("--out", expected, got, "Give another folder."))
+
+
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
     """Create the model of a checkpoint, and load its weights.
 

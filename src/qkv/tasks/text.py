@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.data.fingerprints import fingerprint
-from qkv.data.text import Order, divide, read_text, windows
+from qkv.data.text import Order, divide, read_text
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, DataError, error_message
 from qkv.tasks.parallel import Words
 
 
@@ -86,8 +86,12 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
         train, valid = whole, read_text(files.valid_text)
     if tokenizer is None:
         tokenizer = words.learn([train])
-    for part in (learned := passage(train, tokenizer)), (held := passage(valid, tokenizer)):
-        windows(len(part.ids), context, "sequential", 0, 0)
+    learned, held = passage(train, tokenizer), passage(valid, tokenizer)
+    _expect_window(learned, context, str(files.text), f"{len(learned.ids):,}")
+    total = f"{len(held.ids):,}"
+    if files.valid_text is None:
+        total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text (--holdout)"
+    _expect_window(held, context, "the validation text", total)
     return Text(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
@@ -102,3 +106,10 @@ def passage(text: str, tokenizer: Tokenizer) -> Passage:
     found = torch.tensor(ids, dtype=torch.int64)
     characters = len(text) - len(tokenizer.decode(ids[:1]))
     return Passage(found, characters, int((found == tokenizer.unk).sum()))
+
+
+def _expect_window(part: Passage, context: int, name: str, got: str) -> None:
+    if len(part.ids) <= context:
+        hint = "Give a longer text, a validation text of its own (--valid-text), or a smaller --context."
+        expected = f"more than {context:,} tokens, one window of the context"
+        raise DataError(error_message(name, expected, got, hint))

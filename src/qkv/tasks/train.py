@@ -34,6 +34,13 @@ Pairs = str | Path | Iterable[tuple[str, str]]
 Sentences = str | Path | Iterable[Iterable[tuple[str, str]]]
 """A file with words in columns, or sentences of pairs of a word and its tag."""
 
+Elements = str | Sequence[str] | Sequence[float] | Sequence[Sequence[float]]
+"""A text with spaces, or a list of words, numbers or vectors."""
+Lists = str | Path | Iterable[Elements]
+"""A file, or lists of elements or positions."""
+ListPairs = str | Path | Iterable[tuple[Elements, str | Sequence[int]]]
+"""A file, or pairs of elements and positions."""
+
 
 class LoopTable(TypedDict, total=False):
     """Settings of every training, see `qkv.train.settings.Settings`; `batch_tokens` is its `tokens`."""
@@ -162,14 +169,14 @@ class TagSettings(_LabelTable, total=False):
 
 
 class PointSettings(LoopTable, total=False):
-    """Settings of `qkv train point`; pairs are elements and positions, each separated by spaces."""
+    """Settings of `qkv train point`; pairs are elements and positions: texts apart by spaces, or lists of numbers."""
 
-    source: Texts
-    target: Texts
-    data: Pairs
-    valid_source: Texts
-    valid_target: Texts
-    valid_data: Pairs
+    source: Lists
+    target: Lists
+    data: ListPairs
+    valid_source: Lists
+    valid_target: Lists
+    valid_data: ListPairs
     elements: Literal["numbers", "words"]
     order: Literal["sequence", "cycle", "set"]
     model: str
@@ -184,10 +191,10 @@ class PointSettings(LoopTable, total=False):
 
 
 class RegressSettings(TypedDict, total=False):
-    """Settings of `qkv train regress`."""
+    """Settings of `qkv train regress`; rows of numbers end with the target, and x and y are then names for them."""
 
-    data: str | Path
-    x: Sequence[str]
+    data: str | Path | Iterable[Sequence[float]]
+    x: str | Sequence[str]
     y: str
     decimal: Literal["point", "comma"]
     missing: Literal["refuse", "skip"]
@@ -337,6 +344,9 @@ def train(
         if name not in SETTINGS[task].__annotations__:
             hint = nearest(name, list(SETTINGS[task].__annotations__))
             raise ConfigError(error_message(name, f"a setting of {task}", "an unknown one", hint))
+    if callable(callbacks):
+        got, hint = "one function", "Write callbacks=[function]."
+        raise ConfigError(error_message("callbacks", "a sequence of functions", got, hint))
     recipe = _recipe(task)
     origin = open_origin(None if start is None else Path(start), task, None)
     with _as_files(task, settings) as given, listening(callbacks), speaking(Volume("quiet" if quiet else "normal")):
@@ -375,12 +385,19 @@ def _as_files(task: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]
     """Write data that is given as values to files of their own, for as long as the training reads them."""
     with TemporaryDirectory(prefix="qkv-") as folder:
         given, written = dict(settings), dict[str, str]()
+        if isinstance(given.get("x"), str):
+            given["x"] = [given["x"]]
+        if task == "regress" and not isinstance(given.get("data", ""), str | Path):
+            given = _with_columns(given)
         for name in FILES:
-            item = settings.get(name)
+            item = given.get(name)
             if item is None or isinstance(item, str | Path):
                 continue
             path = Path(folder, f"{name}.txt")
-            path.write_text("".join(_lines(task, name, item)), encoding="utf-8")
+            lines = "".join(_lines(task, name, item))
+            if not lines:
+                raise DataError(error_message(name, "at least one item", "none", "Was an iterator already read?"))
+            path.write_text(lines, encoding="utf-8")
             given[name], written[str(path)] = path, name
         try:
             yield given
@@ -391,11 +408,33 @@ def _as_files(task: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]
             raise type(error)(told) from error
 
 
+def _with_columns(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a regression on rows of numbers, headed by the columns' names; usually the last is y."""
+    rows = [tuple(row) for row in given["data"]]
+    width = len(rows[0]) if rows else 0
+    count = max(0, width - 1)
+    x, y = given.get("x", [f"x{n}" for n in range(1, width)] if count > 1 else ["x"]), given.get("y", "y")
+    names = (*x, y)
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names) or not all(isinstance(cell, int | float) for cell in row):
+            expected = f"{len(names)} numbers, for {', '.join(map(str, names))}"
+            raise DataError(error_message(f"data:{number}", expected, repr(row)[:80], "For example (1.5, 20.0)."))
+    return {**given, "x": list(x), "y": y, "data": [names, *rows] if rows else []}
+
+
 def _lines(task: str, name: str, items: Iterable[Any]) -> Iterator[str]:
     """Return the lines of a file as the task's command reads it."""
     for number, item in enumerate(items, start=1):
         where = f"{name}:{number}"
-        if name in ("text", "valid_text"):
+        if task == "regress":
+            yield "\t".join(f'"{cell}"' if isinstance(cell, str) else repr(float(cell)) for cell in item) + "\n"
+        elif task == "point":
+            yield (
+                _row([_elements(side) for side in item], where)
+                if "data" in name
+                else f"{_text(_elements(item), where)}\n"
+            )
+        elif name in ("text", "valid_text"):
             yield f"{_text(item, where, breaks=True)}\n"
         elif name in ("data", "valid_data") and task == "tag":
             yield from (_row(pair, f"{where}, word {place}") for place, pair in enumerate(item, start=1))
@@ -404,6 +443,13 @@ def _lines(task: str, name: str, items: Iterable[Any]) -> Iterator[str]:
             yield _row(item, where)
         else:
             yield f"{_text(item, where)}\n"
+
+
+def _elements(side: Any) -> Any:
+    """Return elements or positions as one text: apart by spaces, the numbers of a vector by commas."""
+    if isinstance(side, str) or not isinstance(side, Iterable):
+        return side
+    return " ".join(",".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in side)
 
 
 def _row(pair: Any, where: str) -> str:

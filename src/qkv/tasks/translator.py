@@ -282,10 +282,15 @@ class Translator:
         """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
         return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
 
+    def encode(self, text: str) -> OpenSource:
+        """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
+        if isinstance(self.model, CopyingTranslator):
+            return encode_source(text, self.tokenizer)
+        return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
+
     def _encode(self, line: str, number: int) -> OpenSource:
-        copies, marks = isinstance(self.model, CopyingTranslator), self.tokenizer
-        source = encode_source(line, marks) if copies else OpenSource(tuple(marks.source.encode(line)), ())
-        expect_length(f"line {number}", len(source.ids), self.longest, marks)
+        source = self.encode(line)
+        expect_length(f"line {number}", len(source.ids), self.longest, self.tokenizer)
         return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:

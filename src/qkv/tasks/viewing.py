@@ -9,6 +9,7 @@ import torch
 
 from qkv.data.batches import collate_sources
 from qkv.data.corpus import decode
+from qkv.data.open_vocabulary import pieces_open
 from qkv.data.table import parse_table
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, error_message
@@ -23,9 +24,10 @@ from qkv.tasks.labeled_text import encode_words
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.length import expect_length
 from qkv.tasks.load import load
+from qkv.tasks.members import expect_single
 from qkv.tasks.reading_attention import expect_attention, read_ids
 from qkv.tasks.regressor import Regressor, shown_row
-from qkv.tasks.translator import Translator
+from qkv.tasks.translator import Translator, columns_of
 from qkv.view.scene import Scene
 
 Trained = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
@@ -36,7 +38,15 @@ _LARGEST = 64 << 20
 _TITLE = 60
 
 
-def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, device: str) -> Scene:
+def offered(
+    run: Path,
+    text: str | None,
+    file: Path | None,
+    tokens: int | None,
+    device: str,
+    source_col: int | None = None,
+    features_col: int | None = None,
+) -> Scene:
     """Build the scene for a command.
 
     Args:
@@ -44,6 +54,8 @@ def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, 
         text, file: the text to read; exactly one of them for a run, none for a trace.
         tokens: number of tokens to read; None for all.
         device: compute device.
+        source_col, features_col: columns of the text, numbered from 1, for a model that was trained on columns; None
+            for those of its training.
 
     Raises:
         ConfigError: both texts or none are given for a run, or one for a trace.
@@ -59,7 +71,14 @@ def offered(run: Path, text: str | None, file: Path | None, tokens: int | None, 
         raise ConfigError(
             error_message("--text", "a text or --file", got, "Give a text for the model to read or translate.")
         )
-    return scene_of_text(run, text or "" if file is None else _text_of(file), device, tokens)
+    expect_single(run)
+    found = load(run, device)
+    if isinstance(found, Translator):
+        found = columns_of(found, source_col, features_col)
+    elif source_col is not None or features_col is not None:
+        flag = "--features-col" if source_col is None else "--source-col"
+        raise ConfigError(error_message(flag, "a translation model of columns", type(found).__name__, "Omit it."))
+    return scene_of(found, text or "" if file is None else _text_of(file), tokens)
 
 
 def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:
@@ -81,6 +100,7 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
         DataError: the text has no tokens, or is too long for the model.
         ConfigError: the model has no attention.
     """
+    expect_single(Path(run))
     return scene_of(load(run, device), text, tokens)
 
 
@@ -100,7 +120,7 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
     """
     match found:
         case Translator():
-            return _translated(found, _ids(found, text, tokens), text)
+            return _translated(found, text, tokens)
         case ElementPointer():
             return _pointed(found, text, tokens)
         case Regressor():
@@ -136,8 +156,10 @@ def _text_of(file: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
+def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
+    whole = translator.encode(translator.symbols(text))
+    ids = list(_some(whole.ids[:tokens]))
     expect_length("--text", len(ids), translator.longest, tokenizer)
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
@@ -149,9 +171,18 @@ def _translated(translator: Translator, ids: list[int], text: str) -> Scene:
     expect_attention(model)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
-    written = [*tokenizer.pieces(hypothesis.ids), "<eos>" if hypothesis.finished else "…"]
-    tokens = {"source": tokenizer.source.pieces(ids), "target": written}
-    return trace.scene(0, tokens, title=_title(text), notes={name: _notes(some) for name, some in tokens.items()})
+    read, size = pieces_open(ids, tokenizer.source, whole.unknown), tokenizer.source.size
+    ended = "<eos>" if hypothesis.finished else "…"
+    written = [*pieces_open(hypothesis.ids, tokenizer, whole.unknown), ended]
+    origins = translator.origins(ids, hypothesis.ids[::-1] if translator.back[0] else hypothesis.ids) or ()
+    copied = {
+        place for place, origin in enumerate(origins[::-1] if translator.back[0] else origins) if origin is not None
+    }
+    notes = {
+        "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
+        "target": ["copied" if place in copied else note for place, note in enumerate(_notes(written))],
+    }
+    return trace.scene(0, {"source": read, "target": written}, title=_title(text), notes=notes)
 
 
 def _read(
@@ -192,9 +223,7 @@ def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
     return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
 
 
-def _ids(found: Translator | Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
-    if isinstance(found, Translator):
-        return list(_some(found.tokenizer.source.encode(found.symbols(text))[:tokens]))
+def _ids(found: Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
     return list(_some(found.tokenizer.encode(text)[:tokens]))
 
 

@@ -204,5 +204,5 @@ def _expect_plain(config: DecoderConfig | TransformerConfig, *names: str) -> Non
 
 
 def _none(name: str, got: str, expected: str) -> UnsupportedError:
-    hint = "No family of transformers computes the same: export to ONNX, or train without it."
+    hint = "No family of transformers computes the same: train without it, or see docs/export.md."
     return UnsupportedError(error_message(f"model.{name}", expected, got, hint))

@@ -65,9 +65,6 @@ class PointerConfig:
             hint = f"Valid: {names}, gaussian."
             raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
         check_config(self)
-        if self.encoder != "transformer" and self.heads != 4:
-            hint = "They belong to its self-attention: omit them, or choose --model transformer."
-            raise ConfigError(error_message("model.heads", "a Transformer", f"{self.heads} with {self.encoder}", hint))
         if self.encoder == "transformer" and self.hidden % self.heads:
             got = f"{self.heads} heads for width {self.hidden}"
             hint = "Choose another width, or another number of heads."

@@ -184,7 +184,7 @@ def _config(table: Mapping[str, Any]) -> RegressionModel:
     numbers = () if isinstance(bandwidth, str) else bandwidth if isinstance(bandwidth, tuple) else (bandwidth,)
     if not all(0 < number < math.inf for number in numbers):
         hint = 'Or "cross-validation".'
-        raise ConfigError(error_message("model.bandwidth", "finite numbers above 0", f"{bandwidth!r}", hint))
+        raise ConfigError(error_message("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint))
     return model
 
 

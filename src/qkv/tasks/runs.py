@@ -144,7 +144,8 @@ def _expect_few_layers(table: object, tensors: int) -> None:
     for name, size in table.items() if isinstance(table, Mapping) else ():
         if name == "settings" and isinstance(size, str):
             _expect_few_layers(decode(size.encode(), "model.settings"), tensors)
-        if str(name).endswith(("layers", "n_layer")) and isinstance(size, int) and size > tensors:
+        counts = str(name).endswith(("layers", "n_layer")) and name != "max_window_layers"
+        if counts and isinstance(size, int) and size > tensors:
             raise ValueError(f"{size:,} {name} in config.json, but {tensors:,} tensors")
 
 

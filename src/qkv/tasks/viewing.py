@@ -71,6 +71,7 @@ def offered(
         raise ConfigError(
             error_message("--text", "a text or --file", got, "Give a text for the model to read or translate.")
         )
+    given = text or "" if file is None else _text_of(file)
     expect_single(run)
     found = load(run, device)
     if isinstance(found, Translator):
@@ -78,7 +79,7 @@ def offered(
     elif source_col is not None or features_col is not None:
         flag = "--features-col" if source_col is None else "--source-col"
         raise ConfigError(error_message(flag, "a translation model of columns", type(found).__name__, "Omit it."))
-    return scene_of(found, text or "" if file is None else _text_of(file), tokens)
+    return scene_of(found, given, tokens)
 
 
 def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:

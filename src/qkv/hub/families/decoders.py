@@ -206,7 +206,7 @@ def tied(keys: Keys, name: str = "lm_head.weight") -> bool:
 
 def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share: str = "") -> PositionParts:
     """Read rotary positions from either form of config.json: a table of parameters, or settings beside it."""
-    given = table or keys.table_of("rope_parameters") or keys.table_of("rope_scaling") or Keys({}, {}, keys.where)
+    given = table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or Keys({}, {}, keys.where)
     kind = given.get("rope_type") or given.get("type") or "default"
     rate = given.number("rope_theta") if given.get("rope_theta") is not None else keys.number(base)
     part = given if given.get("partial_rotary_factor") is not None else keys

@@ -211,11 +211,11 @@ _AGAIN = "Copy the folder again from its source."
 def _library(text: str) -> tokenizers.Tokenizer:
     try:
         made = tokenizers.Tokenizer.from_str(text)
-        # As in transformers, which pads and cuts only where a call asks for it, whatever the file says.
-        made.no_padding()
-        made.no_truncation()
-        return made
     except BaseException as error:  # the library raises plain exceptions, and panics that derive from no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise DataError(error_message("tokenizer.json", "a tokenizer", str(error)[:200], _AGAIN)) from error
+    # As in transformers, which pads and cuts only where a call asks for it, whatever the file says.
+    made.no_padding()
+    made.no_truncation()
+    return made

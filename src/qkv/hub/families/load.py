@@ -200,7 +200,8 @@ def read_folder(folder: Folder) -> Pretrained:
     """
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
-    stored = _without_copies(family, table, weights, family.canonical(list(weights.shapes)))
+    stored = _with_own_biases(family, table, family.canonical(list(weights.shapes)), weights)
+    stored = _without_copies(family, table, weights, stored)
     found = describe(table, list(stored), where)
     places = _expect_tensors(found, {name: weights.shapes[place] for name, place in stored.items()}, folder)
     for name in places:
@@ -223,6 +224,16 @@ def build(family: Family, config: StackConfig) -> StackModel:
     return _MODELS[family.task](config)
 
 
+def _with_own_biases(
+    family: Family, table: Mapping[str, Any], stored: Mapping[str, str], weights: Weights
+) -> dict[str, str]:
+    """Where an output layer is not tied, its own bias is the one in use, and the one beside it is not."""
+    if table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is not False:
+        return dict(stored)
+    own = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
+    return {**stored, **{name: place for name, place in own.items() if name in stored}}
+
+
 def _without_copies(
     family: Family, table: Mapping[str, Any], weights: Weights, stored: dict[str, str]
 ) -> dict[str, str]:
@@ -237,6 +248,7 @@ def _without_copies(
     return kept
 
 
+_OWN_BIAS = ".decoder.bias"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that float32 holds exactly."""
 _HEADS = ("lm_head", "embed_out", "cls.predictions", "vocab_")

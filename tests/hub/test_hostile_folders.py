@@ -19,7 +19,7 @@ from torch import Tensor
 import qkv
 from qkv.errors import CheckpointError
 from qkv.hub.families.load import read_folder
-from qkv.hub.folder import CONFIG, INDEX, WEIGHTS, Folder
+from qkv.hub.folder import CONFIG, INDEX, WEIGHTS, Folder, Weights
 
 HERE = Path(__file__).parent / "families"
 HUGE = 10**12
@@ -76,6 +76,59 @@ def test_a_further_tensor(folder: Path) -> None:
 def test_a_tensor_of_another_shape(folder: Path, shape: tuple[int, ...]) -> None:
     rewrite(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.weight": torch.zeros(shape)}))
     refused(folder, r"q_proj\.weight of shape .* in place of \(16, 16\)")
+
+
+TIED = {"gpt2": "lm_head", "llama3": "lm_head", "bert": "cls.predictions.decoder", "t5": "encoder.embed_tokens"}
+EMBEDDINGS = {
+    "gpt2": "transformer.wte",
+    "llama3": "model.embed_tokens",
+    "bert": "bert.embeddings.word_embeddings",
+    "t5": "shared",
+}
+
+
+def lengthen(folder: Path, names: list[str], rows: int) -> None:
+    """Let the header say that tensors have so many rows, which are a hole in the file."""
+    data = (folder / WEIGHTS).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header, start = json.loads(data[8 : 8 + size]), len(data) - 8 - size
+    width = header[names[-1]]["shape"][1]
+    for name in names:
+        end = start + 4 * rows * width
+        header[name] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [start, end]}
+        start = end
+    place = 0
+    for name in sorted(set(header) - {"__metadata__"}, key=lambda name: header[name]["data_offsets"][0]):
+        begin, end = header[name]["data_offsets"]
+        header[name]["data_offsets"] = [place, place + end - begin]
+        place += end - begin
+    text = json.dumps(header).encode()
+    with (folder / WEIGHTS).open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + place)
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_tied_tensors_are_compared_after_their_shapes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes on disk may state tensors of gigabytes: none is read before config.json agrees with the header."""
+    folder = tmp_path / "model"
+    shutil.copytree(HERE / name, folder)
+    lengthen(folder, [f"{TIED[name]}.weight", f"{EMBEDDINGS[name]}.weight"], 1 << 22)
+
+    def read(*given: object) -> dict[str, Tensor]:
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(Weights, "read", read)
+    refused(folder, rf"{EMBEDDINGS[name]}\.weight of shape \(4194304, ")
+
+
+def test_a_copy_of_another_type_is_a_tensor_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(HERE / "gpt2", folder)
+    rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["transformer.wte.weight"].half()}))
+    assert not read_folder(Folder(folder)).config.tied
 
 
 def test_integers_in_place_of_weights(folder: Path) -> None:

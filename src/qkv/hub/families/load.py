@@ -185,8 +185,7 @@ def family_of(table: Mapping[str, Any], where: str) -> Family:
 def read_folder(folder: Folder) -> Pretrained:
     """Read the model in a folder, in float32.
 
-    No tensor is read before all names and shapes are those of the model that config.json describes, except copies of
-    another one, which are compared with it.
+    No tensor is read before all names, shapes and types are those of the model that config.json describes.
 
     Args:
         folder: the folder.
@@ -201,15 +200,14 @@ def read_folder(folder: Folder) -> Pretrained:
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
     stored = _with_own_biases(family, table, family.canonical(list(weights.shapes)), weights)
-    stored = _without_copies(family, table, weights, stored)
-    found = describe(table, list(stored), where)
-    places = _expect_tensors(found, {name: weights.shapes[place] for name, place in stored.items()}, folder)
-    for name in places:
-        if weights.dtypes[stored[name]] not in _FLOATS:
-            got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
-            raise CheckpointError(
-                error_message(str(folder.path), f"tensors of {', '.join(map(str, _FLOATS))}", got, hint)
-            )
+    copies = _possible_copies(family, table, weights, stored)
+    single = {name: place for name, place in stored.items() if name not in copies}
+    found, places = _expect_model(table, single, weights, folder)
+    if own := _own_tensors(copies, weights, stored):
+        stored = {**single, **{name: stored[name] for name in own}}
+        found, places = _expect_model(table, stored, weights, folder)
+    else:
+        stored = single
     theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in places]).items()}
     rules = family.rules(found.config)
     ours = to_ours(rules, {name: theirs[stored[name]] for name in places}, found.config)
@@ -234,18 +232,44 @@ def _with_own_biases(
     return {**stored, **{name: place for name, place in own.items() if name in stored}}
 
 
-def _without_copies(
-    family: Family, table: Mapping[str, Any], weights: Weights, stored: dict[str, str]
+def _possible_copies(
+    family: Family, table: Mapping[str, Any], weights: Weights, stored: Mapping[str, str]
 ) -> dict[str, str]:
-    """Leave out tensors that repeat another one, as some files store them."""
-    kept = dict(stored)
-    for copy, home in family.copies:
-        unties = copy in _OUTPUTS and table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
-        if copy in kept and home in kept and not unties:
-            both = weights.read([kept[copy], kept[home]])
-            if torch.equal(both[kept[copy]], both[kept[home]]):
-                del kept[copy]
-    return kept
+    """Return the tensors that by name, shape and type may repeat another one, and that one."""
+    untied = table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
+    return {
+        copy: home
+        for copy, home in family.copies
+        if copy in stored
+        and home in stored
+        and not (untied and copy in _OUTPUTS)
+        and weights.shapes[stored[copy]] == weights.shapes[stored[home]]
+        and weights.dtypes[stored[copy]] == weights.dtypes[stored[home]]
+    }
+
+
+def _own_tensors(copies: Mapping[str, str], weights: Weights, stored: Mapping[str, str]) -> list[str]:
+    """Return which of the possible copies hold other numbers than the tensor that they may repeat."""
+    own = []
+    for copy, home in copies.items():
+        both = weights.read([stored[copy], stored[home]])
+        if not torch.equal(both[stored[copy]], both[stored[home]]):
+            own.append(copy)
+    return own
+
+
+def _expect_model(
+    table: Mapping[str, Any], stored: Mapping[str, str], weights: Weights, folder: Folder
+) -> tuple[Described, list[str]]:
+    """Return the model that config.json describes, and the names of its tensors, whose headers must agree with it."""
+    found = describe(table, list(stored), str(folder.path / CONFIG))
+    places = _expect_tensors(found, {name: weights.shapes[place] for name, place in stored.items()}, folder)
+    for name in places:
+        if weights.dtypes[stored[name]] not in _FLOATS:
+            got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
+            expected = f"tensors of {', '.join(map(str, _FLOATS))}"
+            raise CheckpointError(error_message(str(folder.path), expected, got, hint))
+    return found, places
 
 
 _OWN_BIAS = ".decoder.bias"

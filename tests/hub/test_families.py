@@ -261,7 +261,7 @@ def test_old_names_unused_tensors_and_copies(tmp_path: Path) -> None:
         "bert.pooler.dense.weight": torch.randn(16, 16),
         "cls.seq_relationship.bias": torch.randn(2),
         "cls.predictions.decoder.weight": embedding.clone(),
-        "cls.predictions.decoder.bias": torch.randn(VOCABULARY),
+        "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone(),
     }
     safetensors.torch.save_file({**renamed, **more}, tmp_path / "model" / WEIGHTS)
     model = load(tmp_path / "model")

@@ -82,6 +82,7 @@ class StackConfig:
         two_embeddings: whether the target of an encoder-decoder has its own embedding.
         output_bias: whether the output layer has a bias.
         masked_head: whether a layer with an activation and a norm precedes the output layer, as in BERT.
+        head_activation: of that layer; None for the same as in the feed-forward layers.
         labels: number of labels that the output layer scores, in place of the vocabulary; 0 for none.
         pooler: the activation of a layer on the state of the first token, which then stands for the whole text; None
             where each token has its labels.
@@ -120,6 +121,7 @@ class StackConfig:
     two_embeddings: bool = False
     output_bias: bool = False
     masked_head: bool = False
+    head_activation: Activation | None = None
     labels: int = 0
     pooler: Literal["tanh", "relu"] | None = None
     dropout: float = 0.0

@@ -146,4 +146,6 @@ class StackReader(nn.Module):
 def _head(config: StackConfig) -> nn.Module:
     if config.pooler is not None:
         return PooledHead(config.width, config.pooler, config.dropout)
-    return MaskedHead(config.width, config.activation, config.norms) if config.masked_head else nn.Identity()
+    if not config.masked_head:
+        return nn.Identity()
+    return MaskedHead(config.width, config.head_activation or config.activation, config.norms)

@@ -1,6 +1,6 @@
 """Families of language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from qkv.hub.families.family import ACTIVATIONS, Family
@@ -85,15 +85,18 @@ def _neox_rules(config: StackConfig) -> list[Rule]:
 
 
 def _llama(keys: Keys, **parts: Any) -> StackConfig:
-    """Return the parts that Llama and its successors share; others are given."""
-    heads = keys.size("num_attention_heads")
-    width, bias = keys.size("hidden_size"), "attention_bias"
-    usual: dict[str, Any] = {
-        "norms": NormParts("rms", keys.number("rms_norm_eps")),
-        "positions": _rope(keys),
-        "activation": keys.choice("hidden_act", ACTIVATIONS),
-        "attention_bias": keys.get(bias) is not None and keys.flag(bias),
-        "feed_forward_bias": keys.get("mlp_bias") is not None and keys.flag("mlp_bias"),
+    """Return the parts that Llama and its successors share.
+
+    Args:
+        keys: config.json.
+        parts: those that differ; settings that only they replace are not read.
+    """
+    heads, width = keys.size("num_attention_heads"), keys.size("hidden_size")
+    usual: dict[str, Callable[[], Any]] = {
+        "norms": lambda: NormParts("rms", keys.number("rms_norm_eps")),
+        "positions": lambda: _rope(keys),
+        "activation": lambda: keys.choice("hidden_act", ACTIVATIONS),
+        "attention_bias": lambda: keys.maybe_flag("attention_bias"),
     }
     return StackConfig(
         keys.size("vocab_size"),
@@ -107,14 +110,18 @@ def _llama(keys: Keys, **parts: Any) -> StackConfig:
         gated=True,
         tied=tied(keys),
         attention_dropout=keys.share("attention_dropout"),
-        **{**usual, **parts},
+        **{"feed_forward_bias": False, **{name: read() for name, read in usual.items() if name not in parts}, **parts},
     )
+
+
+def _llama_itself(keys: Keys) -> StackConfig:
+    return _llama(keys, feed_forward_bias=keys.maybe_flag("mlp_bias"))
 
 
 def _mistral(keys: Keys) -> StackConfig:
     reach = keys.maybe("sliding_window")
     windowed = () if reach is None else (True,) * keys.layers("num_hidden_layers")
-    return _llama(keys, window=None if reach is None else reach - 1, windowed=windowed)
+    return _llama(keys, attention_bias=False, window=None if reach is None else reach - 1, windowed=windowed)
 
 
 def _qwen2(keys: Keys) -> StackConfig:
@@ -131,8 +138,8 @@ def _gemma(keys: Keys) -> StackConfig:
     return _llama(
         keys,
         norms=NormParts("rms_plus_one", keys.number("rms_norm_eps")),
-        # Their first models name another activation than they use.
-        activation="gelu_tanh",
+        # Their first models name the exact function, and were trained with the approximation.
+        activation=keys.choice("hidden_act", {**ACTIVATIONS, "gelu": "gelu_tanh"}),
         embed_scale=keys.size("hidden_size") ** 0.5,
     )
 
@@ -155,7 +162,9 @@ def _gemma2(keys: Keys, **parts: Any) -> StackConfig:
 def _gemma3(keys: Keys) -> StackConfig:
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both", heads=True)
     every = keys.maybe("sliding_window_pattern") or keys.maybe("_sliding_window_pattern") or 6
-    return _gemma2(keys, norms=norms, positions=_two_ropes(keys), **_layer_windows(keys, every=every))
+    # Their code reads no soft cap of the scores here, unlike in Gemma 2.
+    windows = _layer_windows(keys, every=every)
+    return _gemma2(keys, norms=norms, positions=_two_ropes(keys), softcap=None, **windows)
 
 
 def _llama_rules(config: StackConfig) -> list[Rule]:
@@ -205,13 +214,17 @@ def tied(keys: Keys, name: str = "lm_head.weight") -> bool:
 
 
 def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share: str = "") -> PositionParts:
-    """Read rotary positions from either form of config.json: a table of parameters, or settings beside it."""
+    """Read rotary positions from either form of config.json: a table of parameters, or settings beside it.
+
+    Args:
+        keys: config.json.
+        table: the parameters; None for those of config.json.
+        base: the name of the base beside the table.
+        share: the name of the fraction of features that are rotated beside the table; "" for a family that rotates all.
+    """
     given = table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or Keys({}, {}, keys.where)
     kind = given.get("rope_type") or given.get("type") or "default"
     rate = given.number("rope_theta") if given.get("rope_theta") is not None else keys.number(base)
-    part = given if given.get("partial_rotary_factor") is not None else keys
-    name = share if part is keys and share else "partial_rotary_factor"
-    turned = 1.0 if part.get(name) is None else part.number(name)
     original = given.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
     scaling: RopeScaling | None = None
     match kind:
@@ -229,18 +242,38 @@ def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share
             scaling = RopeScaling("yarn", given.number("factor"), original, *ends, gain, whole)
         case _:
             given.refuse("rope_type", "default, linear, llama3 or yarn", "Others depend on the length of the text.")
-    return PositionParts("rotary", base=rate, share=turned, scaling=scaling)
+    return PositionParts("rotary", base=rate, share=_rotated_share(keys, given, kind, share), scaling=scaling)
+
+
+def _rotated_share(keys: Keys, given: Keys, kind: str, name: str) -> float:
+    """Return the fraction of a head's features that are rotated."""
+    part = given if given.get("partial_rotary_factor") is not None else keys
+    if name:
+        found = name if part is keys else "partial_rotary_factor"
+        return 1.0 if part.get(found) is None else part.number(found)
+    # As in their code, which without scaling does not read it, and with scaling fails at any other value.
+    if kind != "default" and part.get("partial_rotary_factor") is not None:
+        part.expect(partial_rotary_factor=1.0)
+    return 1.0
 
 
 def _two_ropes(keys: Keys) -> PositionParts:
     """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
     table = keys.table_of("rope_parameters")
-    whole = None if table is None else table.table_of("full_attention")
-    near = None if table is None else table.table_of("sliding_attention")
-    found = _rope(keys, whole)
+    whole, near = (None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention"))
+    # An older table of the scaling is one of changes to the parameters of blocks without a window.
+    changes = keys.table_of("rope_scaling")
+    merged = {
+        **({"rope_type": "default"} if whole is None else whole.table),
+        **({} if changes is None else changes.table),
+    }
+    given = Keys(merged, {}, f"{keys.where}: rope_scaling" if whole is None else whole.where)
+    given.expect(truncate=True)
+    found = _rope(keys, given)
     if near is not None and near.get("rope_type") not in (None, "default"):
         near.refuse("rope_type", "default for blocks with a window")
-    local = keys.number("rope_local_base_freq") if near is None else near.number("rope_theta")
+    own = near is not None and near.get("rope_theta") is not None
+    local = near.number("rope_theta") if own else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
     return PositionParts("rotary", base=found.base, share=found.share, scaling=found.scaling, local_base=local)
 
 
@@ -334,11 +367,11 @@ _GEMMA2 = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 25
 DECODERS = (
     GPT2,
     NEOX,
-    _family("llama", "LlamaForCausalLM", _llama),
+    _family("llama", "LlamaForCausalLM", _llama_itself),
     _family("mistral", "MistralForCausalLM", _mistral, num_key_value_heads=8, sliding_window=4096),
     _family("qwen2", "Qwen2ForCausalLM", _qwen2, sliding_window=4096, max_window_layers=28),
     _family("qwen3", "Qwen3ForCausalLM", _qwen3, head_dim=128, sliding_window=4096, max_window_layers=28),
-    _family("gemma", "GemmaForCausalLM", _gemma, **_GEMMA),
+    _family("gemma", "GemmaForCausalLM", _gemma, hidden_act="gelu_pytorch_tanh", **_GEMMA),
     _family(
         "gemma2",
         "Gemma2ForCausalLM",

@@ -106,7 +106,10 @@ def _head(keys: Keys, name: str) -> dict[str, Any]:
     """Return whether there is a head, and whether its output layer has its own weights."""
     headed = f"{_HEADS[name][0]}.weight" in keys.tensors
     own = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
-    return {"masked_head": headed, "output_bias": headed, "tied": not own}
+    tied = not own and not (headed and keys.get("tie_word_embeddings") is False)
+    # RoBERTa's code takes the exact function there, whatever the blocks take.
+    activation = "gelu" if name == "roberta" else None
+    return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
 
 
 def _head_rules(config: StackConfig, name: str) -> list[Rule]:
@@ -173,7 +176,10 @@ ENCODERS = (
         _DEFAULTS,
         _OLD_NAMES,
         _UNUSED,
-        (("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),),
+        (
+            ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+            ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        ),
     ),
     Family(
         "roberta",
@@ -185,7 +191,10 @@ ENCODERS = (
         {**_DEFAULTS, "pad_token_id": 1},
         _OLD_NAMES,
         _UNUSED,
-        (("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),),
+        (
+            ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+            ("lm_head.decoder.bias", "lm_head.bias"),
+        ),
     ),
     Family(
         "distilbert",

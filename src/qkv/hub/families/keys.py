@@ -99,6 +99,10 @@ class Keys:
             self.refuse(name, "true or false")
         return found
 
+    def maybe_flag(self, name: str) -> bool:
+        """Return whether a setting is on; False if there is none."""
+        return self.get(name) is not None and self.flag(name)
+
     def choice(self, name: str, names: Mapping[str, T]) -> T:
         """Return what a name stands for."""
         found = self.get(name)
@@ -107,13 +111,13 @@ class Keys:
         return names[found]
 
     def table_of(self, name: str) -> "Keys | None":
-        """Return a table of settings; None if there is none."""
+        """Return a table of settings; None if there is none, or an empty one."""
         found = self.get(name)
         if found is None:
             return None
         if not isinstance(found, Mapping):
             self.refuse(name, "a table")
-        return Keys(found, {}, f"{self.where}: {name}")
+        return None if not found else Keys(found, {}, f"{self.where}: {name}")
 
     def expect(self, **values: Any) -> None:
         """Refuse settings that change what is computed in a way that this library does not compute."""

@@ -199,7 +199,7 @@ def read_folder(folder: Folder) -> Pretrained:
     """
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
-    stored = _with_own_biases(family, table, family.canonical(list(weights.shapes)), weights)
+    stored = _with_own_biases(family.canonical(list(weights.shapes)), weights)
     copies = _possible_copies(family, table, weights, stored)
     single = {name: place for name, place in stored.items() if name not in copies}
     found, places = _expect_model(table, single, weights, folder)
@@ -222,12 +222,8 @@ def build(family: Family, config: StackConfig) -> StackModel:
     return _MODELS[family.task](config)
 
 
-def _with_own_biases(
-    family: Family, table: Mapping[str, Any], stored: Mapping[str, str], weights: Weights
-) -> dict[str, str]:
-    """Where an output layer is not tied, its own bias is the one in use, and the one beside it is not."""
-    if table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is not False:
-        return dict(stored)
+def _with_own_biases(stored: Mapping[str, str], weights: Weights) -> dict[str, str]:
+    """Where the file holds a bias of the output layer itself, it is the one in use, and the one beside it is not."""
     own = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
     return {**stored, **{name: place for name, place in own.items() if name in stored}}
 
@@ -276,7 +272,13 @@ _OWN_BIAS = ".decoder.bias"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that float32 holds exactly."""
 _HEADS = ("lm_head", "embed_out", "cls.predictions", "vocab_")
-_OUTPUTS = ("lm_head.weight", "embed_out.weight", "vocab_projector.weight", "cls.predictions.decoder.weight")
+_OUTPUTS = (
+    "lm_head.weight",
+    "embed_out.weight",
+    "vocab_projector.weight",
+    "cls.predictions.decoder.weight",
+    "lm_head.decoder.weight",
+)
 
 
 def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> list[str]:

@@ -2,11 +2,12 @@
 
 from typing import Literal
 
-from qkv.hub.families.decoders import three
+from qkv.hub.families.decoders import three, tied
 from qkv.hub.families.family import ACTIVATIONS, Family
 from qkv.hub.families.keys import Keys
 from qkv.hub.families.rules import Rule, Same, named
 from qkv.models.stack import PositionParts, StackConfig
+from qkv.nn.blocks import Activation
 from qkv.nn.stack_block import NormParts
 
 _BOTH = ("weight", "bias")
@@ -35,7 +36,7 @@ def _bart(keys: Keys, place: Literal["before", "after"]) -> StackConfig:
         positions=PositionParts("halves"),
         activation=keys.choice("activation_function", ACTIVATIONS),
         embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
-        tied="lm_head.weight" not in keys.tensors,
+        tied=tied(keys),
         two_embeddings=not shared,
         output_bias=True,
         dropout=keys.share("dropout"),
@@ -74,12 +75,9 @@ def _bart_rules(config: StackConfig) -> list[Rule]:
 
 def _t5(keys: Keys) -> StackConfig:
     width, heads = keys.size("d_model"), keys.size("num_heads")
-    gate, _, activation = f"{keys.get('feed_forward_proj')}".rpartition("-")
-    # Their config names the exact function where their code takes the approximation.
-    named_so = "gelu_new" if gate and activation == "gelu" else activation
-    if gate not in ("", "gated") or named_so not in ACTIVATIONS:
-        keys.refuse("feed_forward_proj", "an activation, or gated- and an activation")
-    scaled = keys.get("tie_word_embeddings") is not False and keys.get("scale_decoder_outputs") is not False
+    gated, activation = _t5_feed_forward(keys)
+    # What their newer versions write beside the older setting is what their code reads.
+    scaled = keys.table.get("scale_decoder_outputs", keys.get("tie_word_embeddings") is not False)
     return StackConfig(
         keys.size("vocab_size"),
         width,
@@ -96,8 +94,8 @@ def _t5(keys: Keys) -> StackConfig:
             farthest=keys.size("relative_attention_max_distance"),
         ),
         context=keys.size("n_positions"),
-        activation=ACTIVATIONS[named_so],
-        gated=bool(gate),
+        activation=activation,
+        gated=gated,
         attention_bias=False,
         feed_forward_bias=False,
         scale=1.0,
@@ -106,6 +104,19 @@ def _t5(keys: Keys) -> StackConfig:
         dropout=keys.share("dropout_rate"),
         attention_dropout=keys.share("dropout_rate"),
     )
+
+
+def _t5_feed_forward(keys: Keys) -> tuple[bool, Activation]:
+    """Return whether feed-forward layers are gated, and their activation."""
+    gate, _, name = f"{keys.get('feed_forward_proj')}".rpartition("-")
+    # Their config names the exact function where their code takes the approximation.
+    usual = "gelu_new" if gate and name == "gelu" else name
+    if gate not in ("", "gated") or usual not in ACTIVATIONS:
+        keys.refuse("feed_forward_proj", "an activation, or gated- and an activation")
+    # What their newer versions write beside it is what their code reads.
+    gated = bool(keys.table.get("is_gated_act", bool(gate)))
+    activation = keys.choice("dense_act_fn", ACTIVATIONS) if "dense_act_fn" in keys.table else ACTIVATIONS[usual]
+    return gated, activation
 
 
 def _t5_rules(config: StackConfig) -> list[Rule]:

@@ -439,3 +439,10 @@ def test_complaints_have_one_form() -> None:
 def test_nearest_names_one_or_all() -> None:
     assert nearest("softmx", ["softmax", "sum"]) == 'Did you mean "softmax"?'
     assert nearest("zzz", ["softmax", "sum"]) == "Valid: softmax, sum."
+
+
+@pytest.mark.parametrize(
+    ("got", "shown"), [("a fault.", "a fault"), ("a cut...", "a cut..."), ("a…", "a…"), ("Use x. Or y.", "Use x. Or y")]
+)
+def test_a_message_within_a_message_ends_once(got: str, shown: str) -> None:
+    assert error_message("x", "a number", got, "Mend it.") == f"x: expected a number; got {shown}. Mend it."

@@ -119,7 +119,7 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
     Args:
         argument: the argument, as the caller wrote it.
         expected: what it should be.
-        got: what was given.
+        got: what was given; a period at its end, as in another message, is left out.
         hint: one sentence that says how to fix it.
 
     Returns:
@@ -129,6 +129,7 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
         >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
         'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
     """
+    got = got if got.endswith("..") else got.removesuffix(".")
     return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
 
 

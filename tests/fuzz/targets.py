@@ -30,6 +30,8 @@ from qkv.data.labeled import read_labeled, read_tagged
 from qkv.data.pointing import parse_pairs
 from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
+from qkv.hub.families.load import read_folder
+from qkv.hub.folder import Folder
 from qkv.masks.patterns import Causal, Lengths
 from qkv.metrics.alignment import parse_alignments
 from qkv.nn.multihead import MultiHeadAttention
@@ -45,6 +47,8 @@ from qkv.tasks.settings import read_toml, to_toml
 from qkv.train.journal import Journal, read_journal
 from qkv.train.session import Job, begin
 
+FAMILIES = Path(__file__).parents[1] / "hub" / "families"
+PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")
 BARE: tuple[Recipe[Any, Any, Any, Any], ...] = (point_training.RECIPE, regression.RECIPE)
 Attempt = Callable[[Random], object]
 Reader = Callable[[Path], object]
@@ -260,7 +264,10 @@ def settings_file(name: str, loader: Callable[[Any], object], text: str) -> Targ
 
 
 def use_tokenizer(path: Path) -> object:
-    tokenizer = Tokenizer.from_json(path.read_bytes().decode("utf-8", "replace"))
+    return use(Tokenizer.from_json(path.read_bytes().decode("utf-8", "replace")))
+
+
+def use(tokenizer: Tokenizer) -> object:
     ids = tokenizer.encode("the Cat sat, on 17\u2028mats\U0001f600")
     return tokenizer.decode(ids), tokenizer.pieces(ids)
 
@@ -308,6 +315,33 @@ def forged_trace(folder: Path) -> Attempt:
         return read_trace(path)
 
     return attempt
+
+
+def published_folder(name: str) -> Callable[[Path], Attempt]:
+    """A published model whose settings, tokenizer or weights are corrupted."""
+    sound = {path.name: path.read_bytes() for path in (FAMILIES / name).iterdir() if path.name in PUBLISHED}
+    texts = not {"tokenizer.json", "source.spm"}.isdisjoint(sound)
+
+    def make(folder: Path) -> Attempt:
+        home = folder / "model"
+
+        def attempt(random: Random) -> object:
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir()
+            for file, data in sound.items():
+                (home / file).write_bytes(data)
+            file = random.choice(sorted(sound))
+            if file.endswith(".json") and random.random() < 0.8:
+                (home / file).write_text(json.dumps(spoil_plain(json.loads(sound[file]), random)))
+            elif file.endswith(".safetensors") and random.random() < 0.5:
+                (home / file).write_bytes(_spoil_tensors(sound[file], random))
+            else:
+                (home / file).write_bytes(spoil_bytes(sound[file], random))
+            return use(load(home).tokenizer) if texts else read_folder(Folder(home)).build()
+
+        return attempt
+
+    return make
 
 
 def read_positions(path: Path) -> object:
@@ -362,6 +396,7 @@ def targets() -> list[Target]:
         *(Target(f"forged {name}", forged_checkpoint(contents), 3) for name, contents in made.items()),
         Target("forged trainer", forged_trainer, 2),
         Target("run folder", run_folder, 2),
+        *(Target(f"published {name}", published_folder(name), 3) for name in ("llama", "bert", "marian", "gemma3")),
         one_file("tokenizer.json", [text.encode() for text in tokenizers], use_tokenizer),
         plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
         settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),

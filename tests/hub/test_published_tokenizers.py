@@ -1,16 +1,21 @@
-"""What a published tokenizer.json says about padding and truncation does not change what a text is."""
+"""A published tokenizer.json: what it says of padding changes no text, and what fails in it is a typed error."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import qkv
+from qkv.data.published import Published
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import QkvError
+from qkv.errors import CheckpointError, DataError, QkvError
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.tasks.generator import Generator
+
+LLAMA = (Path(__file__).parent / "families" / "llama" / "tokenizer.json").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -39,3 +44,65 @@ def test_a_file_at_which_the_library_panics_is_a_typed_error(folder: Path) -> No
     _changed(folder, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
     with pytest.raises(QkvError, match=r"tokenizer\.json"):
         qkv.load(folder)
+
+
+@pytest.mark.parametrize("key", ['"version":"1.0",', '"model":{},', '"added_tokens":[],'])
+def test_a_key_that_is_there_twice(key: str, folder: Path) -> None:
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace("{", "{" + key, 1))
+    with pytest.raises(CheckpointError, match=f"^{folder}/tokenizer.json: expected JSON; got the same key twice"):
+        qkv.load(folder)
+
+
+def test_a_piece_with_two_numbers(folder: Path) -> None:
+    text = (folder / "tokenizer.json").read_text()
+    place = text.index("{", text.index('"vocab"')) + 1
+    (folder / "tokenizer.json").write_text(f'{text[:place]}"new":7,"new":8,{text[place:]}')
+    with pytest.raises(CheckpointError, match="the same key twice"):
+        qkv.load(folder)
+
+
+def test_messages_name_the_file_and_end_sentences_once(folder: Path) -> None:
+    _changed(folder, model={"type": "Nothing"})
+    with pytest.raises(CheckpointError) as raised:
+        qkv.load(folder)
+    assert str(raised.value).startswith(f"{folder}/tokenizer.json: expected a tokenizer; got ")
+    assert ".." not in str(raised.value).replace("...", "")
+
+
+_CATASTROPHE = {"Regex": "(a+)+$"}
+_SPECIAL = {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
+_ONE: list[dict[str, Any]] = [{"Sequence": {"id": "B", "type_id": 0}}]
+FAILS: dict[str, tuple[str, Any]] = {
+    "split": ("pre_tokenizer", {"type": "Split", "pattern": _CATASTROPHE, "behavior": "Isolated", "invert": False}),
+    "replace": ("normalizer", {"type": "Replace", "pattern": _CATASTROPHE, "content": "x"}),
+    "template": (
+        "post_processor",
+        {"type": "TemplateProcessing", "single": _ONE, "pair": [], "special_tokens": _SPECIAL},
+    ),
+    "unknown": ("model", {"type": "WordLevel", "unk_token": "?", "vocab": {"b": 0}}),
+}
+_FAILING_DECODER = {"type": "Strip", "content": "a", "start": 10**6, "stop": 5}
+
+
+def _with(part: str, value: Any) -> Published:
+    return Published(json.dumps({**json.loads(LLAMA), part: value}), where="/home/x/tokenizer.json")
+
+
+@pytest.mark.parametrize("name", FAILS)
+@pytest.mark.parametrize(
+    "use",
+    [lambda made: made.encode("a" * 60 + "b", target=False), lambda made: made.encode_words(["a" * 60 + "b"])],
+    ids=["encode", "encode_words"],
+)
+def test_rules_that_fail_on_a_text(name: str, use: Callable[[Published], Any]) -> None:
+    """The library panics, or raises a bare exception; neither is one that a caller could catch by type."""
+    made = _with(*FAILS[name])
+    with pytest.raises(DataError, match=r"^/home/x/tokenizer\.json: expected a tokenizer that encodes this text; got "):
+        use(made)
+
+
+def test_rules_that_fail_on_ids() -> None:
+    made = _with("decoder", _FAILING_DECODER)
+    with pytest.raises(DataError, match=r"^/home/x/tokenizer\.json: expected a tokenizer that decodes these ids; got "):
+        made.decode([5, 6, 7])

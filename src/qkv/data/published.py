@@ -2,8 +2,10 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 import tokenizers
@@ -11,7 +13,8 @@ from tokenizers import decoders
 
 from qkv.data.segments import byte_alphabet
 from qkv.data.sentencepieces import parse_sentencepieces
-from qkv.errors import DataError, error_message
+from qkv.data.vocabulary import parse
+from qkv.errors import DataError, error_message, out_of_memory_text
 
 FORMAT = "qkv published tokenizer 1"
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
@@ -31,9 +34,10 @@ class Published:
         pad, bos, eos, unk: special tokens; −1 for none. `bos` is the one that a decoder begins with.
         others: further end tokens.
         marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
+        where: the name of its file in messages.
 
     Raises:
-        DataError: a text is no tokenizer.
+        DataError: a text is no tokenizer; so do the methods, where the tokenizer's rules fail on a text.
     """
 
     source: str
@@ -46,11 +50,12 @@ class Published:
     unk: int = _NONE
     others: Sequence[int] = ()
     marks: bool = True
+    where: str = field(default="tokenizer.json", repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ours = _library(self.source)
+        ours = _library(self.source, self.where)
         object.__setattr__(self, "_source", ours)
-        object.__setattr__(self, "_target", _library(self.target) if self.target else ours)
+        object.__setattr__(self, "_target", _library(self.target, self.where) if self.target else ours)
         object.__setattr__(self, "_pieces", {number: piece for piece, number in self.numbers.items()})
         object.__setattr__(self, "_bytes", byte_alphabet() if isinstance(ours.decoder, decoders.ByteLevel) else {})
 
@@ -68,10 +73,12 @@ class Published:
 
     def encode(self, text: str, *, target: bool) -> list[int]:
         """Encode a text; a target has no special tokens."""
-        library = self._library(target=target)
+        library, marks = self._library(target=target), self.marks and not target
+        with _typed(self.where, _ENCODES):
+            encoded = library.encode(text, add_special_tokens=marks and not self.numbers)
         if not self.numbers:
-            return list(library.encode(text, add_special_tokens=self.marks and not target).ids)
-        ids = [self.numbers.get(piece, self.unk) for piece in library.encode(text, add_special_tokens=False).tokens]
+            return list(encoded.ids)
+        ids = [self.numbers.get(piece, self.unk) for piece in encoded.tokens]
         return [*ids, self.eos] if self.marks and not target else ids
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -86,7 +93,8 @@ class Published:
         Raises:
             DataError: a word has no token of its own.
         """
-        found = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
+        with _typed(self.where, _ENCODES):
+            found = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
         begins, place = [], 0
         for word in words:
             tokens = (found.char_to_token(at) for at in range(place, place + len(word)))
@@ -102,7 +110,8 @@ class Published:
         """Decode ids; special tokens are left out."""
         library = self._library(target=True)
         if not self.numbers:
-            return str(library.decode(list(ids), skip_special_tokens=True))
+            with _typed(self.where, "a tokenizer that decodes these ids"):
+                return str(library.decode(list(ids), skip_special_tokens=True))
         left_out = (self.pad, self.bos, self.eos)
         pieces = [self._pieces_by_number().get(number, "") for number in ids if number not in left_out]
         return "".join(pieces).replace("▁", " ").strip()
@@ -140,10 +149,10 @@ class Published:
         Raises:
             DataError: `to_json` could not have written it.
         """
-        try:
-            document: dict[str, Any] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(error_message("tokenizer", "JSON", str(error)[:200], _AGAIN)) from error
+        document: Any = parse(text)
+        if not isinstance(document, dict):
+            got = type(document).__name__
+            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN))
         values = {name: document[name] for name in _NAMES if name != "format" and name in document}
         kinds = {"source": str, "target": str, "numbers": dict, "files": dict, "others": list, "marks": bool}
         wrong = [name for name, item in values.items() if not isinstance(item, kinds.get(name, int))]
@@ -186,6 +195,7 @@ def of_sentencepieces(
     eos: int,
     unk: int,
     others: Sequence[int] = (),
+    folder: str = "",
 ) -> Published:
     """Build the tokenizer of Marian's models: two SentencePiece models, and one vocabulary.
 
@@ -193,29 +203,44 @@ def of_sentencepieces(
         source, target: the bytes of source.spm and target.spm.
         numbers: the vocabulary.
         pad, bos, eos, unk, others: special tokens, as for `Published`.
+        folder: where the files are, for messages.
 
     Raises:
         DataError: a file is not a SentencePiece model.
     """
-    ours, theirs = (
-        parse_sentencepieces(data, name).tokenizer().to_str()
-        for data, name in ((source, "source.spm"), (target, "target.spm"))
-    )
-    files = {name: b64encode(data).decode() for name, data in (("source.spm", source), ("target.spm", target))}
-    return Published(ours, theirs, numbers, files, pad, bos, eos, unk, others)
+    given = {"source.spm": source, "target.spm": target}
+    made = []
+    for name, data in given.items():
+        where = str(Path(folder, name))
+        with _typed(where, "a SentencePiece model"):
+            made.append(parse_sentencepieces(data, where).tokenizer().to_str())
+    files = {name: b64encode(data).decode() for name, data in given.items()}
+    where = str(Path(folder, "source.spm"))
+    return Published(made[0], made[1], numbers, files, pad, bos, eos, unk, others, where=where)
 
 
 _AGAIN = "Copy the folder again from its source."
+_ENCODES = "a tokenizer that encodes this text"
 
 
-def _library(text: str) -> tokenizers.Tokenizer:
-    try:
+def _library(text: str, where: str) -> tokenizers.Tokenizer:
+    parse(text, where)  # the library takes the last of several equal keys
+    with _typed(where, "a tokenizer"):
         made = tokenizers.Tokenizer.from_str(text)
-    except BaseException as error:  # the library raises plain exceptions, and panics that derive from no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DataError(error_message("tokenizer.json", "a tokenizer", str(error)[:200], _AGAIN)) from error
     # As in transformers, which pads and cuts only where a call asks for it, whatever the file says.
     made.no_padding()
     made.no_truncation()
     return made
+
+
+@contextmanager
+def _typed(where: str, expected: str) -> Iterator[None]:
+    """Raise the library's plain exceptions, and its panics, which derive from no Exception, as an error of the file."""
+    try:
+        yield
+    except BaseException as error:
+        own = type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
+        if not own or out_of_memory_text(error) is not None:
+            raise
+        got = str(error).partition("\n")[0][:200]
+        raise DataError(error_message(where, expected, got, _AGAIN)) from error

@@ -177,11 +177,15 @@ def check_form(name: str) -> Form:
     return cast("Form", name)
 
 
-def parse(text: str) -> object:
+def parse(text: str, what: str = "tokenizer") -> object:
     """Return what JSON says.
 
+    Args:
+        text: the JSON.
+        what: its name in messages.
+
     Raises:
-        DataError: it is no JSON.
+        DataError: it is no JSON, or has a key twice.
 
     Example:
         >>> parse("[1]")
@@ -190,7 +194,7 @@ def parse(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        _refuse("JSON", str(error)[:200])
+        _refuse("JSON", str(error)[:200], what)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -296,5 +300,5 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse(expected: str, got: str) -> NoReturn:
-    raise DataError(error_message("tokenizer", expected, got, _MEND))
+def _refuse(expected: str, got: str, what: str = "tokenizer") -> NoReturn:
+    raise DataError(error_message(what, expected, got, _MEND))

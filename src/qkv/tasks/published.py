@@ -54,7 +54,8 @@ def open_published(folder: Folder) -> Trained:
 def _tokenizer(folder: Folder, translates: bool) -> Tokenizer | None:
     marks = _marks(folder, translates)
     if folder.has(_TOKENIZER):
-        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks))
+        where = str(folder.path / _TOKENIZER)
+        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where))
     if not all(folder.has(name) for name in _SENTENCEPIECES):
         return None
     source, target, numbers = _SENTENCEPIECES
@@ -63,7 +64,8 @@ def _tokenizer(folder: Folder, translates: bool) -> Tokenizer | None:
         hint = "Copy the folder again from its source."
         raise CheckpointError(error_message(str(folder.path / numbers), "numbers of pieces", "something else", hint))
     marks["unk"] = table.get("<unk>", marks["unk"])
-    return Tokenizer.of_published(of_sentencepieces(folder.read(source), folder.read(target), table, **marks))
+    models = folder.read(source), folder.read(target)
+    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path)))
 
 
 def _marks(folder: Folder, translates: bool) -> dict[str, Any]:

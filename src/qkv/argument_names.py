@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
-from qkv.errors import ArgumentError, error_message, nearest
+import torch
+
+from qkv.errors import ArgumentError, QkvError, error_message, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,9 +55,33 @@ LAYER: Mapping[str, str] = MappingProxyType(
         "add_bias_kv": "A learned sink is normalizer=qkv.nn.SinkSoftmax(heads).",
         "add_zero_attn": "A key with score 0 and value 0 is normalizer=qkv.normalizers.Softmax(sink=0.0).",
         "num_key_value_heads": "Pass key_heads=.",
+        "n_heads": "Pass heads=.",
+        "d_model": "Pass width=.",
+        "head_dim": "Pass head_width=.",
+        "dropout_p": "Pass dropout=.",
+        "is_causal": "Pass mask=qkv.masks.causal() in each call.",
+        "device": "Call .to(device) on the layer.",
+        "dtype": "Call .to(dtype) on the layer.",
     }
 )
 """Arguments of other multi-head attention layers, and what to pass to `qkv.nn.MultiHeadAttention`."""
+_RECORD = "Record it: with qkv.record(layer) as trace."
+CALL: Mapping[str, str] = MappingProxyType(
+    {
+        "is_causal": _CAUSAL,
+        "causal": _CAUSAL,
+        "attn_mask": _MASK,
+        "attention_mask": _MASK,
+        "attn_bias": "Pass bias=.",
+        "key_padding_mask": ATTENTION["key_padding_mask"],
+        "need_weights": _RECORD,
+        "average_attn_weights": _RECORD,
+        "output_attentions": _RECORD,
+        "scale": "Create the layer with score=qkv.scores.ScaledDot(scale=...).",
+        "dropout_p": "Create the layer with dropout=.",
+    }
+)
+"""Arguments of the calls of other multi-head attention layers, and what to pass to those of `MultiHeadAttention`."""
 
 
 def unknown_argument(given: Iterable[str], valid: Iterable[str], others: Mapping[str, str]) -> ArgumentError | None:
@@ -90,10 +116,15 @@ def explain_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, R]], C
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            error = unknown_argument(kwargs, valid, others)
-            if error is not None:
-                raise error
-            return function(*args, **kwargs)
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                unknown = None if isinstance(error, QkvError) else unknown_argument(kwargs, valid, others)
+                if unknown is None:
+                    raise
+                raise unknown from None
 
         return run
 

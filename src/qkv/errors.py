@@ -41,7 +41,7 @@ class MaskError(QkvError, ValueError, TypeError):
 
 
 class ArgumentError(QkvError, TypeError):
-    """An argument that a function does not have."""
+    """An argument that a function does not have, or that is of another kind than it takes."""
 
 
 class AttachError(QkvError, TypeError):

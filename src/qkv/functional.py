@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.matrix import reference
+from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
@@ -205,6 +206,7 @@ def attention_with_state(
     return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
 
 
+@explain_arguments(ATTENTION)
 def explain(
     query: Tensor,
     key: Tensor,

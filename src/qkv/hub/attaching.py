@@ -2,25 +2,24 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from types import CodeType, MethodType
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message
+from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message, nearest
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask
 from qkv.nn.decoding.cache import Rows
+from qkv.nn.interfaces import attending
 
 NAME = "qkv"
 """The name of the implementation: `model.config._attn_implementation`."""
 ROWS = "qkv_rows"
-_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
-_BASES = ("torch.nn.modules.module", "transformers.modeling_utils")
 _QUERY, _KEY = (
     re.compile(rf"(^|_)({names})(_|$|\d)", re.IGNORECASE) for names in ("q|query|queries|wq|qs", "k|key|keys|wk|ks")
 )
@@ -45,6 +44,7 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
     Raises:
         AttachError: no module of the model uses the interface; the first forward pass raises it too, for modules that
             have query and key projections but compute attention themselves.
+        ConfigError: `ignore` names no module of the model.
         UnsupportedError: the model is not one of `transformers`, or the installed version is too old.
 
     Example:
@@ -58,7 +58,8 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
         (['transformer.h.0.attn', 'transformer.h.1.attn'], torch.Size([1, 2, 5, 5]))
     """
     _register(model)
-    inside = [module for _, module in _attending(model)]
+    _check_ignored(model, ignore)
+    inside = [module for _, module in attending(model)]
     if not inside:
         raise _refused(model, [name for name, _ in _with_projections(model)])
     for module in inside:
@@ -90,26 +91,17 @@ def _register(model: nn.Module) -> None:
     AttentionMaskInterface.register(NAME, make_mask)
 
 
-def _attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Return the modules whose code calls the interface."""
-    return ((name, module) for name, module in model.named_modules() if _calls_interface(type(module)))
-
-
-def _calls_interface(cls: type) -> bool:
-    own = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
-    return any(_INTERFACE in names for each in own for function in each for names in _names_in(function))
-
-
-def _names_in(function: object) -> Iterator[tuple[str, ...]]:
-    """Return the global names that a function reads, beneath its decorators."""
-    while isinstance(function, Callable) and hasattr(function, "__wrapped__"):  # type: ignore[arg-type]
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
-    pending = [code] if isinstance(code, CodeType) else []
-    while pending:
-        code = pending.pop()
-        yield code.co_names
-        pending += [part for part in code.co_consts if isinstance(part, CodeType)]
+def _check_ignored(model: nn.Module, ignore: Sequence[str]) -> None:
+    """Check that each name is one of a module or of a class."""
+    if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(x, str) for x in ignore):
+        hint = f"Write ignore=[{ignore!r}]." if isinstance(ignore, str) else "Give paths or class names of modules."
+        raise ConfigError(error_message("attach(ignore)", "a list of names", repr(ignore)[:80], hint))
+    modules = dict(model.named_modules())
+    valid = [*filter(None, modules), *dict.fromkeys(type(module).__name__ for module in modules.values())]
+    for name in ignore:
+        if name not in valid:
+            expected = "paths or class names of the model's modules"
+            raise ConfigError(error_message("attach(ignore)", expected, repr(name)[:80], nearest(name, valid)))
 
 
 def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

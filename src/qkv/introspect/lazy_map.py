@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
@@ -327,6 +328,7 @@ def _as_slice(place: Index, size: int) -> slice:
     return slice(at, at + 1)
 
 
+@explain_arguments(ATTENTION)
 def attention_map(
     query: Tensor,
     key: Tensor,

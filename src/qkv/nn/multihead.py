@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.argument_names import LAYER, explain_arguments
+from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.linalg.matmul import Linear, kept_weight, linear
@@ -120,6 +120,7 @@ class MultiHeadAttention(nn.Module):
             if self.output.bias is not None:
                 nn.init.zeros_(self.output.bias)
 
+    @explain_arguments(CALL)
     def forward(
         self,
         query: Tensor,

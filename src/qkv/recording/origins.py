@@ -19,12 +19,16 @@ class Origin:
 
     Args:
         module: the module.
+
+    Attributes:
+        entered: whether the module ran.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._first: Tensor | None = None
         self._others: list[Tensor] = []
         self._source: Tensor | None = None
+        self.entered = False
         self.hooks: list[RemovableHandle] = [module.register_forward_pre_hook(self._enter, with_kwargs=True)]
         for part in module.modules():
             weight = getattr(part, "weight", None)
@@ -42,6 +46,7 @@ class Origin:
         return self._source is None or not any(_same(self._source, other) for other in self._others)
 
     def _enter(self, module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.entered = True
         named = {str(place): argument for place, argument in enumerate(given)} | options
         tensors = {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")

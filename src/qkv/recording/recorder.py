@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
+from qkv.errors import UnsupportedError, error_message
 from qkv.nn.attention import SEAM, Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
+from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.origins import Origin, Reading, model_above
 from qkv.recording.rooms import Room, moved
 from qkv.recording.torch_layers import call_of, check_layer, projections
@@ -44,8 +45,10 @@ def record(
         end.
 
     Raises:
-        ConfigError: the model does not have one of the layers.
-        UnsupportedError: the model has no attention that can be recorded, or a module is compiled.
+        ArgumentError: the model is not a module.
+        ConfigError: the model does not have one of the layers, or an argument is no list.
+        UnsupportedError: the model has no attention that can be recorded, some that is not attached, or a compiled
+            module; at the end, the model ran without its layers.
 
     Example:
         >>> import torch
@@ -56,25 +59,29 @@ def record(
         >>> trace.layers, trace.weights("attention").shape, trace.alignment("attention").shape
         (['attention'], torch.Size([1, 2, 3, 3]), torch.Size([3, 3]))
     """
+    check_arguments(model, layers, heads)
     found = _layers(model)
-    _check_any(model, found)
-    chosen = {name: found[name] for name in _chosen(found, layers)}
+    check_any(model, found, layers)
+    wanted = {name: found[name] for name in chosen(found, layers)}
     _refuse_compiled(model)
-    trace = Trace({name: [] for name in chosen}, None if heads is None else tuple(heads), tokenizer=tokenizer)
+    trace = Trace({name: [] for name in wanted}, None if heads is None else tuple(heads), tokenizer=tokenizer)
     hooks = [
         module.register_forward_hook(trace.lineage.follow, with_kwargs=True)
         for module in model.modules()
         if isinstance(module, Rows)
     ]
+    root, origins = _Ran(), dict[str, Origin]()
     try:
-        for name, module in chosen.items():
-            hooks += _watch(model, name, module, trace)
-        with _without_fast_path(chosen.values()):
+        hooks.append(model.register_forward_pre_hook(root.follow))
+        for name, module in wanted.items():
+            hooks += _watch(model, name, module, trace, origins)
+        with _without_fast_path(wanted.values()):
             yield trace
     finally:
         for hook in hooks:
             hook.remove()
     _check_all(model, found)
+    check_all_ran(root.ran, trace.calls, [name for name, origin in origins.items() if origin.entered])
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -88,8 +95,10 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-def _watch(model: nn.Module, name: str, module: nn.Module, trace: Trace) -> list[RemovableHandle]:
-    """Register the hooks that record one layer."""
+def _watch(
+    model: nn.Module, name: str, module: nn.Module, trace: Trace, origins: dict[str, Origin]
+) -> list[RemovableHandle]:
+    """Register the hooks that record one layer; one beneath the projections of another library gets its origin."""
     modules = dict(model.named_modules())
     if isinstance(module, nn.MultiheadAttention):
         check_layer(name, module)
@@ -103,7 +112,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, trace: Trace) -> list
     hooks = [module.register_forward_hook(watch.attend, with_kwargs=True)]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
-        watch.origin = Origin(modules[path.rpartition(".")[0]])
+        watch.origin = origins[name] = Origin(modules[path.rpartition(".")[0]])
         hooks += watch.origin.hooks
         above = model_above(path.rpartition(".")[0], modules)
         if above is not None:
@@ -131,25 +140,24 @@ def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def _check_any(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
-    if found:
-        return
-    theirs = any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__)
-    hint = (
-        "Attach it first: qkv.hub.attach(model)."
-        if theirs
-        else "Its attention must run through qkv.nn.Attention or torch.nn.MultiheadAttention."
-    )
-    got = f"{type(model).__name__} without any"
-    raise UnsupportedError(error_message("model", "a model with attention that can be recorded", got, hint))
-
-
 def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
     """Check that no layer was attached while the model ran, too late to be recorded."""
     late = [name for name in _layers(model) if name not in found]
     if late:
         hint = "Record again: now it is known."
         raise UnsupportedError(error_message("record", "layers that attach found", f"a new one, {late[0]}", hint))
+
+
+@final
+class _Ran:
+    """A hook on a model that tells whether it ran."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    def follow(self, module: nn.Module, inputs: object) -> None:
+        """Note a forward pass."""
+        self.ran = True
 
 
 @final
@@ -242,15 +250,3 @@ def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:
     """Return the layer with projections that contains an attention."""
     parent = model.get_submodule(name.rpartition(".")[0]) if name else None
     return parent if isinstance(parent, MultiHeadAttention) else None
-
-
-def _chosen(found: Mapping[str, nn.Module], layers: Sequence[str] | None) -> list[str]:
-    """Return the attentions with these names, or inside modules with these names, in the order of the model."""
-    for layer in layers or ():
-        if not any(_inside(name, layer) for name in found):
-            raise ConfigError(error_message("layers", "names of attention layers", repr(layer), nearest(layer, found)))
-    return [name for name in found if layers is None or any(_inside(name, layer) for layer in layers)]
-
-
-def _inside(name: str, layer: str) -> bool:
-    return name == layer or name.startswith(f"{layer}.")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
+from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.shapes import show
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
@@ -20,6 +20,36 @@ class SlicedMaskError(MaskError, RuntimeError):
 
 class DeviceError(DtypeError, ValueError, RuntimeError):
     """Tensors, or a block mask, on different devices."""
+
+
+def check_functions(score_mod: object, post_mod: object, kernel_options: object, return_aux: object) -> None:
+    """Check the kinds of what is not a tensor.
+
+    Raises:
+        ArgumentError: one is of another kind.
+    """
+    for name, given in (("score_mod", score_mod), ("post_mod", post_mod)):
+        if given is not None and not callable(given):
+            expected = "a function (score, batch, head, query index, key index) -> score, or None"
+            hint = "Omit it for none; a bias is a function that adds it."
+            raise ArgumentError(error_message(name, expected, type(given).__name__, hint))
+    if kernel_options is not None and not isinstance(kernel_options, Mapping):
+        hint = "It is checked and ignored here: omit it."
+        raise ArgumentError(error_message("kernel_options", "a table", type(kernel_options).__name__, hint))
+    if return_aux is not None and not hasattr(return_aux, "max_scores"):
+        hint = "Import AuxRequest from torch.nn.attention.flex_attention."
+        raise ArgumentError(error_message("return_aux", "an AuxRequest", type(return_aux).__name__, hint))
+
+
+def check_scale(scale: object) -> None:
+    """Check the factor of the dot products.
+
+    Raises:
+        ArgumentError: it is not a number.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, int | float | Tensor | torch.SymFloat | torch.SymInt | None):
+        hint = "None stands for 1/√D."
+        raise ArgumentError(error_message("scale", "a number or None", repr(scale)[:80], hint))
 
 
 def check(

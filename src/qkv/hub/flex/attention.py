@@ -75,7 +75,8 @@ def flex_attention(
     Raises:
         ShapeError: sizes do not fit together, or with those of the block mask.
         DtypeError: a tensor is on another device.
-        MaskError: the block mask was sliced and has no `mask_mod` of its own.
+        MaskError: the block mask is none, or was sliced and has no `mask_mod` of its own.
+        ArgumentError: a function, the scale or a table of options is of another kind.
         ConfigError: dropout or a kernel option is outside its range.
         UnsupportedError: inputs that are not four-dimensional; a backend that cannot serve the functions.
 
@@ -90,6 +91,8 @@ def flex_attention(
         >>> slopes.grad.shape
         torch.Size([2])
     """
+    arguments.check_functions(score_mod, post_mod, kernel_options, return_aux)
+    arguments.check_scale(scale)
     arguments.check(query, key, value, block_mask, enable_gqa, kernel_options, return_lse and return_aux is not None)
     largest_too = return_aux is not None and return_aux.max_scores
     wanted = _Wanted(return_lse or largest_too or (return_aux is not None and return_aux.lse), largest_too)

@@ -1,0 +1,115 @@
+"""What can be recorded, and whether it was: the checks before and after a recording."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from qkv.errors import ArgumentError, ConfigError, UnsupportedError, error_message, nearest
+from qkv.nn.attention import SEAM, Attention
+from qkv.nn.interfaces import attending
+
+_SHOWN = 80
+_ATTACH = "Attach it first: qkv.hub.attach(model)."
+
+
+def check_arguments(model: object, layers: object, heads: object) -> None:
+    """Check the types of what `record` is given.
+
+    Raises:
+        ArgumentError: the model is not a module.
+        ConfigError: layers are no list of names, or heads no list of numbers.
+    """
+    if not isinstance(model, nn.Module):
+        inner = isinstance(getattr(model, "model", None), nn.Module)
+        hint = "Give its network: record(found.model)." if inner else "Record the module that runs."
+        raise ArgumentError(error_message("record(model)", "a torch.nn.Module", _kind(model), hint))
+    if layers is not None:
+        _check_list("layers", layers, str, "names of attention layers", "None records all of them.")
+    if heads is not None:
+        _check_list("heads", heads, int, "numbers of heads", "None shows all of them.")
+
+
+def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | None) -> None:
+    """Check that there is attention to record, and none beside it that is not attached.
+
+    Args:
+        model: the model.
+        found: the paths of its attentions.
+        layers: those that are wanted, or what contains them; None for all.
+
+    Raises:
+        UnsupportedError: the message says what to do.
+    """
+    theirs = any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__)
+    if not found:
+        hint = _ATTACH if theirs else "Its attention must run through qkv.nn.Attention or torch.nn.MultiheadAttention."
+        got = f"{type(model).__name__} without any"
+        raise UnsupportedError(error_message("model", "a model with attention that can be recorded", got, hint))
+    for name, module in attending(model):
+        wanted = layers is None or any(inside(name, layer) for layer in layers)
+        if wanted and not isinstance(module._modules.get(SEAM), Attention):
+            got = f"{type(module).__name__} at {name or 'the top'}, which is not attached"
+            raise UnsupportedError(error_message("model", "a model whose attention can all be recorded", got, _ATTACH))
+
+
+def check_all_ran(ran: bool, calls: Mapping[str, Sequence[Any]], entered: Iterable[str]) -> None:
+    """Check that the model did not run without its attention.
+
+    Args:
+        ran: whether the model ran at all; if only methods of its own ran, False.
+        calls: the recorded calls by layer.
+        entered: the layers around whose attention a module ran.
+
+    Raises:
+        UnsupportedError: a layer ran by other means, or none ran at all.
+    """
+    missed = next((name for name in entered if not calls[name]), None)
+    if missed is not None:
+        hint = "Its implementation was changed since it was attached: attach it again, qkv.hub.attach(model)."
+        got = f"{missed}, which ran without"
+        raise UnsupportedError(error_message("record", "attention that runs through qkv", got, hint))
+    if ran and not any(calls.values()):
+        hint = "The model ran without any of these layers: choose others, or give it what makes it call them."
+        got = f"no call of {', '.join(list(calls)[:3])}" + (" or others" if len(calls) > 3 else "")
+        raise UnsupportedError(error_message("record", "a call of a layer", got, hint))
+
+
+def inside(name: str, layer: str) -> bool:
+    """Return whether an attention is a layer, or lies in it.
+
+    Example:
+        >>> inside("encoder.0.attention", "encoder"), inside("encoder.0", "enc")
+        (True, False)
+    """
+    return name == layer or name.startswith(f"{layer}.")
+
+
+def chosen(found: Collection[str], layers: Sequence[str] | None) -> list[str]:
+    """Return the attentions with these names, or inside modules with these names, in the order of the model.
+
+    Raises:
+        ConfigError: a name is none of these.
+    """
+    for layer in layers or ():
+        if not any(inside(name, layer) for name in found):
+            raise ConfigError(error_message("layers", "names of attention layers", repr(layer), nearest(layer, found)))
+    return [name for name in found if layers is None or any(inside(name, layer) for layer in layers)]
+
+
+def _check_list(name: str, given: object, kind: type, items: str, none: str) -> None:
+    if isinstance(given, kind):
+        got, hint = repr(given), f"Write {name}=[{given!r}]."
+    elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        got, hint = repr(given), none
+    elif not (members := list(given)):
+        got, hint = "none", none
+    elif wrong := [each for each in members if not isinstance(each, kind) or isinstance(each, bool)]:
+        got, hint = repr(wrong[0]), none
+    else:
+        return
+    raise ConfigError(error_message(name, f"a list of {items}", got[:_SHOWN], hint))
+
+
+def _kind(given: object) -> str:
+    return repr(given)[:_SHOWN] if given is None or isinstance(given, str) else type(given).__name__

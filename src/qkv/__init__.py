@@ -9,6 +9,7 @@ Example:
 
 from typing import TYPE_CHECKING
 
+from qkv import forks  # noqa: F401 - registers what ends PyTorch's threads before a fork
 from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
 

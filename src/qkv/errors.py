@@ -69,7 +69,7 @@ class TrainingError(QkvError, ArithmeticError):
 
 
 class ForkError(QkvError, RuntimeError):
-    """A forked child that would wait for ever for the threads of its parent."""
+    """A forked child that would wait forever for the threads of its parent."""
 
 
 class OutOfMemoryError(QkvError, MemoryError):

@@ -1,26 +1,23 @@
-"""A forked child has none of its parent's threads: PyTorch's operators would wait for them for ever.
+"""A forked child has none of its parent's threads, and PyTorch's operators would wait for them forever.
 
-The guide for data loaders in docs/training.md says what to do instead.
+So the threads of PyTorch's OpenMP library end just before a fork; parent and child each start new ones when they next
+compute. If the library cannot end them, the child refuses to compute with several threads.
 """
 
 import os
-import threading
-from pathlib import Path
-
-import numpy as np  # noqa: F401 - its own threads start when it is imported
-import torch
-
-from qkv.errors import ForkError, error_message
+import sys
 
 lost = False
-"""Whether this process was forked from one in which PyTorch's threads had run."""
+"""True if this process was forked from one whose threads could not be ended first."""
 
-_TASKS = Path("/proc/self/task")
+_HARD = 2
+"""OpenMP 5.0, section 3.2.44, `omp_pause_hard`: release threads too; the next parallel region starts new ones."""
+_LIBRARIES = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 _HINT = (
     "The threads of the process that was forked do not exist in its child, and PyTorch waits for them: call "
     'torch.set_num_threads(1) first thing in the child, or start it with multiprocessing.get_context("spawn").'
 )
-_running = False
+_losing = False
 
 
 def expect_threads(what: str) -> None:
@@ -32,33 +29,38 @@ def expect_threads(what: str) -> None:
     Raises:
         ForkError: PyTorch would wait for threads that do not exist.
     """
-    threads = torch.get_num_threads()
+    from qkv.errors import ForkError, error_message
+
+    threads = sys.modules["torch"].get_num_threads()
     if threads > 1:
         raise ForkError(error_message(what, "one thread in a forked child", f"{threads} threads", _HINT))
 
 
-def _of_libraries() -> int | None:
-    """Return how many threads Python does not know; None outside of Linux, where they cannot be counted."""
+def _end_threads(torch_file: str) -> bool:
+    """End the OpenMP threads that wait for the calling one; return True if the library could."""
+    import ctypes
+
+    name = _LIBRARIES.get(sys.platform, "")
     try:
-        return len(os.listdir(_TASKS)) - threading.active_count()
-    except OSError:
-        return None
-
-
-_AT_START = _of_libraries()
+        # Found, never loaded. OpenMP keeps a pool of threads for each calling thread, and only the calling one lives on
+        # in the child.
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch_file), "lib", name), os.RTLD_NOLOAD | os.RTLD_NOW)
+        pause = library.omp_pause_resource_all
+    except (OSError, AttributeError):
+        return False
+    return bool(pause(_HARD) == 0)
 
 
 def _before() -> None:
-    # PyTorch's threads exist once an operator has used them. They cannot be told from those of other libraries, from
-    # one that `torch.set_num_threads` starts, nor outside of Linux: a needless refusal is better than an endless wait.
-    global _running  # noqa: PLW0603 - of the process
-    now = _of_libraries()
-    _running = torch.get_num_threads() > 1 and (now is None or _AT_START is None or now > _AT_START)
+    global _losing  # noqa: PLW0603 - of the process
+    torch = sys.modules.get("torch")
+    # Until PyTorch is imported to its end it has no threads.
+    _losing = hasattr(torch, "get_num_threads") and not _end_threads(str(getattr(torch, "__file__", "")))
 
 
 def _in_child() -> None:
     global lost  # noqa: PLW0603 - of the process
-    lost = lost or _running
+    lost = lost or _losing
 
 
 if hasattr(os, "register_at_fork"):

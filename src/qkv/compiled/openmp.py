@@ -6,7 +6,6 @@ PyTorch uses. Its threads start within a few microseconds, take chunks from a co
 """
 
 import ctypes
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from qkv import forks
 from qkv.compiled import linking
 from qkv.compiled.cache import remember_sources
 from qkv.compiled.kernels import Kernel, compile_cached, part_of
@@ -23,21 +23,18 @@ from qkv.compiled.parallel_region import SYMBOL, run_parallel
 from qkv.compiled.target import compiles
 from qkv.errors import UnsupportedError, error_message
 
-_forked = False
 _lock = threading.Lock()
 _launchers: dict[tuple[Kernel, Any], Callable[..., None]] = {}
 
 
 def available() -> bool:
-    """True if kernels can run on PyTorch's threads: PyTorch uses GNU's OpenMP, and this process is not a forked child.
-
-    A forked child has none of its parent's threads, but OpenMP would wait for them.
+    """True if kernels can run on PyTorch's threads: PyTorch uses GNU's OpenMP, and no fork has lost its threads.
 
     Example:
         >>> available() in (True, False)
         True
     """
-    return not _forked and _found()
+    return not forks.lost and _found()
 
 
 def linked() -> bool:
@@ -127,12 +124,3 @@ def _found() -> bool:
     assert address is not None
     linking.add_symbol(SYMBOL, address)
     return compiles()
-
-
-def _after_fork() -> None:
-    global _forked  # noqa: PLW0603 - of the process
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

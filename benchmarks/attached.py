@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 
 import qkv
 
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     found = {"length": given.length, "threads": torch.get_num_threads(), **measure(given.length, given.rounds)}
-    given.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    keep(given.out, found)
     print(json.dumps(found, indent=2))
 
 

@@ -8,7 +8,6 @@ compute. The busy process is stopped and continued in alternation. Results go to
 """
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -19,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from benchmarks.kept import keep
 
 from qkv.cli.environment import SPINS
 
@@ -171,10 +172,7 @@ def main() -> None:
         print(
             f"{row['job']:9} {beside:22} {setting} {row['tokens_per_second']:8,} tokens/s {row['share_of_best']:5.2f}"
         )
-    from benchmarks.fit import name_of_this
-
-    stored = {"processor": name_of_this(), "cores": os.cpu_count(), "rows": rows}
-    RESULTS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, {"cores": os.cpu_count(), "rows": rows})
 
 
 if __name__ == "__main__":

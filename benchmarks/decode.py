@@ -18,7 +18,6 @@ Results go to benchmarks/results/decode.json, decode_busy.json.
 """
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
@@ -271,8 +271,7 @@ def main() -> None:
         for name, row in report[what].items():
             print(f"{what:8} {name:24} {row}")
     name = "decode_busy.json" if given.busy else "decode.json"
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n")
+    keep(RESULTS / name, report)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from benchmarks.engine.mechanisms import MECHANISMS, Size
+from benchmarks.kept import processor
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor
@@ -359,13 +360,6 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> 
     return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
 
 
-def name_of_this() -> str:
-    """Return the name of this kind of processor in file names."""
-    vendor, family, models, capability = costs.this_processor()
-    known = {("AuthenticAMD", 25): "amd-zen4", ("AuthenticAMD", 26): "amd-zen5", ("GenuineIntel", 6): "intel"}
-    return f"{known.get((vendor, family), f'{vendor}-{family}-{models[0]}')}-{capability.lower()}"
-
-
 def write(coefficients: costs.Coefficients, name: str, processor: costs.Processor) -> None:
     """Write a table of coefficients, for all models of a family of processors."""
     described = {
@@ -514,7 +508,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="check", choices=("measure", "fit", "check", "scale"))
     parser.add_argument("--only", default="", help="measure problems whose name holds this text")
-    parser.add_argument("--of", default=name_of_this(), help="fit the times kept of another processor")
+    parser.add_argument("--of", default=processor(), help="fit the times kept of another processor")
     given = parser.parse_args()
     name = given.of
     fitted, held = RESULTS / f"fit-{name}.json", RESULTS / f"fit-{name}-held-out.json"
@@ -535,9 +529,7 @@ def main() -> None:
             keep(held, measure(HELD_OUT, given.only))
             coefficients = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
             rows = counted(kept(held))
-            report(
-                rows, coefficients, planned if name == name_of_this() else partial(cheapest, coefficients=coefficients)
-            )
+            report(rows, coefficients, planned if name == processor() else partial(cheapest, coefficients=coefficients))
             picture(rows, coefficients, RESULTS / f"fit-{name}.svg")
 
 

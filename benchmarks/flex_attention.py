@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 from torch import Tensor
 
 import qkv
@@ -152,13 +153,6 @@ def _in_fresh_process(*what: str) -> Any:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _write(report: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    RESULTS.write_text(json.dumps({**known, **versions, **report}, indent=1) + "\n")
-
-
 def main() -> None:
     """Measure, print, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,7 +173,7 @@ def main() -> None:
         else:
             report[name] = {**times(name), "first call": _in_fresh_process("first", name)}
         print(name, *(report[f"{name}, MiB"] if given.memory else report[name]).items(), flush=True)
-    _write(report)
+    keep(RESULTS, {"torch": torch.__version__, "threads": torch.get_num_threads(), **report})
 
 
 if __name__ == "__main__":

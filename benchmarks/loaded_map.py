@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import torch
+from benchmarks.kept import keep
 from benchmarks.viewer import asked, resident, spread
 
 import qkv
@@ -115,7 +116,7 @@ def main() -> None:
         "limit, MiB": PYRAMIDS + TILES >> 20,
         **found,
     }
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, report)
     print(json.dumps(report, indent=1))
 
 

@@ -11,7 +11,6 @@ Results go to benchmarks/results/overhead.json, by processor.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from benchmarks.engine.mechanisms import MECHANISMS, Mechanism, Size
-from benchmarks.fit import name_of_this
+from benchmarks.kept import keep
 from torch.nn import functional as F
 
 import qkv
@@ -107,8 +106,7 @@ def main() -> None:
     parser.add_argument("--every", action="store_true", help="time every algorithm that serves")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    rows = kept.setdefault(name_of_this(), {})
+    rows: dict[str, Any] = {}
     for name in [each for each in ROWS if given.only in each]:
         for direction in DIRECTIONS:
             report = measure(name, direction == DIRECTIONS[1], given.every)
@@ -116,7 +114,7 @@ def main() -> None:
             print(f"{name}, {direction}: {line}", flush=True)
             rows[f"{name}, {direction}"] = {own: report[own] for own in ("eager", "auto")}
     if not given.every:
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        keep(RESULTS, rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Contenders alternate in one process; figures are medians of processor time over 
 Results go to benchmarks/results/positions.json.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 
 import qkv
 from qkv.nn.biases import alibi_slopes
@@ -82,8 +82,7 @@ def main() -> None:
                 for name, row in report[what].items():
                     line = f"{row['ms']:10.3f} ms, {row['ratio']:6.2f} times no bias"
                     print(f"{what:50} {name:18} {line}", flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    keep(RESULTS, report)
 
 
 if __name__ == "__main__":

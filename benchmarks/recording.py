@@ -7,7 +7,6 @@ recorded. Runs with and without alternate in one process; a ratio is that of nei
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 from torch import Tensor, nn
 
 import qkv
@@ -85,8 +85,7 @@ def main() -> None:
     for name, case in (("training step", training), ("decoding", decoding)):
         results[name] = measure(*case(), given.rounds)
         print(f"{name}: {results[name]}")
-    given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    keep(given.out, results)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ the growth of the peak resident set beyond inputs and row state.
 """
 
 import argparse
-import json
 import resource
 import statistics
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kept import keep
 
 import qkv
 
@@ -67,8 +67,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     results = [measure(length, given.rounds) for length in given.length]
-    given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    keep(given.out, {f"length {result['length']}": result for result in results})
     for result in results:
         growth, ratio = result["memory growth, MiB"], result["ratio"]
         print(f"{result['length']:,}: ratio {ratio:.2f}, memory growth {growth:.0f} MiB")

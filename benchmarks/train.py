@@ -11,7 +11,6 @@ Results go to benchmarks/results/train.json.
 
 import argparse
 import importlib.util
-import json
 import os
 import statistics
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from benchmarks._gpt import LayersGPT, NanoGPT
 from benchmarks.engine.timing import Patience, Run, by_turns, ratio
+from benchmarks.kept import keep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -197,8 +197,7 @@ def main() -> None:
                 f"{what:11} {name:22} {row['ms']:8.1f} ms, {row['tokens_per_second']:8,} tokens/s{compared}"
                 + (f" (asked: {asked})" if asked else "")
             )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, report)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kept import processor
+
 from qkv.cli.environment import set_defaults
 
 ROOT = Path(__file__).parent.parent
@@ -100,9 +102,7 @@ def main() -> None:
     given = parser.parse_args()
     set_defaults()
     row = measure(given.data, given.steps, given.precision)
-    from benchmarks.fit import name_of_this
-
-    row["processor"] = name_of_this()
+    row["processor"] = processor()
     print(json.dumps(row, indent=1))
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     merged = {(each["processor"], each["precision"]): each for each in [*known, row]}

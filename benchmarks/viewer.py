@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import torch
+from benchmarks.kept import keep
 
 import qkv
 from qkv.view.answers.maps import PYRAMIDS, TILES
@@ -99,8 +100,7 @@ def main() -> None:
         "limit_mib": PYRAMIDS + TILES >> 20,
         **found,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    keep(RESULTS, report)
     print(json.dumps(report, indent=1))
 
 

@@ -18,6 +18,7 @@ from tests.contract.calls import MECHANISMS
 from tests.contract.calls import Call as CallCase
 from tests.contract.mechanisms import MASKS
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import qkv
 from qkv.decode.beam import Beam, beam
@@ -173,6 +174,21 @@ def test_weights_of_grouped_heads_are_those_of_each_head() -> None:
     with record(layer) as trace:
         layer(torch.randn(2, 3, 8))
     assert trace.weights("attention").shape == (2, 4, 3, 3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_passes_that_backward_repeats_are_not_recorded(reentrant: bool) -> None:
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    model = nn.ModuleList([MultiHeadAttention(8, 2), theirs])
+
+    def run(x: Tensor) -> Tensor:
+        return theirs(*[model[0](x)] * 3)[0]
+
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    with record(model) as trace:
+        checkpoint(run, x, use_reentrant=reentrant).sum().backward()
+    assert x.grad is not None
+    assert [len(calls) for calls in trace.calls.values()] == [1, 1]
 
 
 def test_an_unknown_layer_gives_the_nearest() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qkv.nn.attention import Attention
+from qkv.recording.repeated_passes import first_time
 
 
 @final
@@ -29,7 +30,9 @@ class Origin:
         self._others: list[Tensor] = []
         self._source: Tensor | None = None
         self.entered = False
-        self.hooks: list[RemovableHandle] = [module.register_forward_pre_hook(self._enter, with_kwargs=True)]
+        self.hooks: list[RemovableHandle] = [
+            module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True)
+        ]
         for part in module.modules():
             weight = getattr(part, "weight", None)
             if (
@@ -38,7 +41,7 @@ class Origin:
                 and isinstance(weight, Tensor)
                 and weight.ndim > 1
             ):
-                self.hooks.append(part.register_forward_pre_hook(self._project))
+                self.hooks.append(part.register_forward_pre_hook(first_time(self._project)))
 
     @property
     def own(self) -> bool:

@@ -17,6 +17,7 @@ from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.origins import Origin, Reading, model_above
+from qkv.recording.repeated_passes import first_time
 from qkv.recording.rooms import Room, moved
 from qkv.recording.torch_layers import call_of, check_layer, projections
 from qkv.recording.trace import Tokenizer, Trace
@@ -66,13 +67,13 @@ def record(
     _refuse_compiled(model)
     trace = Trace({name: [] for name in wanted}, None if heads is None else tuple(heads), tokenizer=tokenizer)
     hooks = [
-        module.register_forward_hook(trace.lineage.follow, with_kwargs=True)
+        module.register_forward_hook(first_time(trace.lineage.follow), with_kwargs=True)
         for module in model.modules()
         if isinstance(module, Rows)
     ]
     root, origins = _Ran(), dict[str, Origin]()
     try:
-        hooks.append(model.register_forward_pre_hook(root.follow))
+        hooks.append(model.register_forward_pre_hook(first_time(root.follow)))
         for name, module in wanted.items():
             hooks += _watch(model, name, module, trace, origins)
         with _without_fast_path(wanted.values()):
@@ -107,9 +108,9 @@ def _watch(
         def attend(layer: nn.MultiheadAttention, given: Any, options: Any, output: Any) -> None:
             trace.calls[name].append(call_of(layer, given, options, trace.lineage.now))
 
-        return [module.register_forward_hook(attend, with_kwargs=True)]
+        return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
     watch = _Watch(name, trace)
-    hooks = [module.register_forward_hook(watch.attend, with_kwargs=True)]
+    hooks = [module.register_forward_hook(first_time(watch.attend), with_kwargs=True)]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
         watch.origin = origins[name] = Origin(modules[path.rpartition(".")[0]])
@@ -117,14 +118,14 @@ def _watch(
         above = model_above(path.rpartition(".")[0], modules)
         if above is not None:
             trace.groups[name] = above
-            hooks.append(modules[above].register_forward_pre_hook(watch.begin))
+            hooks.append(modules[above].register_forward_pre_hook(first_time(watch.begin)))
             if above not in trace.readings:
                 trace.readings[above] = Reading()
-                follow = trace.readings[above].follow
+                follow = first_time(trace.readings[above].follow)
                 hooks.append(modules[above].register_forward_pre_hook(follow, with_kwargs=True))
     elif (parent := _parent(model, name)) is not None:
         trace.surroundings[name] = around(parent)
-        hooks.append(parent.projections.given.register_forward_hook(watch.project))
+        hooks.append(parent.projections.given.register_forward_hook(first_time(watch.project)))
     return hooks
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import inf
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, noop_mask
 from torch.nn.attention.flex_attention import flex_attention as pytorchs
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import qkv
-from qkv.errors import ConfigError, DtypeError, MaskError, QkvError, ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, QkvError, ShapeError, UnsupportedError
 
 B, H, N, D = 2, 3, 40, 8
 Score = Callable[..., Tensor]
@@ -170,6 +172,65 @@ def test_captured_tensor_changed_before_backward_never_gives_a_wrong_gradient(wa
     torch.testing.assert_close(found, expected)
 
 
+RELATED: dict[str, Callable[[Tensor, Tensor], Score]] = {
+    "view": lambda t, u: lambda s, b, h, i, j: s * s + t[10:][i - j] * t[i - j] + t.view(2, 40)[b, j],
+    "view in a bias": lambda t, u: lambda s, b, h, i, j: s + t[10:][i - j] - t[i - j],
+    "computed": lambda t, u: lambda s, b, h, i, j: s.sin() + u[i - j] * t[i - j],
+    "computed, in a bias": lambda t, u: lambda s, b, h, i, j: s + u[i] * t[j],
+    "a list": lambda t, u: lambda s, b, h, i, j: s + torch.stack([u, t]).sum(0)[i - j],
+    "by vmap": lambda t, u: lambda s, b, h, i, j: s + torch.stack([t[i] + 0 * s, u[j] + 0 * s]).prod(0),
+}
+
+
+@pytest.mark.parametrize("around", ["nothing", "a checkpoint", "hooks on saved tensors"])
+@pytest.mark.parametrize("name", RELATED)
+def test_tensors_computed_from_each_other_get_their_own_gradients(name: str, around: str) -> None:
+    def run(flex: bool, query: Tensor, given: Tensor) -> Tensor:
+        table = given * 1.0
+        score = RELATED[name](table, table.square())
+        _, key, value = inputs()
+        if flex:
+            return qkv.flex_attention(query, key, value, score_mod=score)  # type: ignore[return-value]
+        return weights(query, key, score) @ value
+
+    found = []
+    for flex in (False, True):
+        query = inputs(learns=True)[0]
+        given = torch.linspace(-1, 1, 80, dtype=torch.float64, requires_grad=True)
+        with torch.autograd.graph.save_on_cpu() if around == "hooks on saved tensors" and flex else nullcontext():
+            if around == "a checkpoint" and flex:
+                output = checkpoint(run, flex, query, given, use_reentrant=False)
+            else:
+                output = run(flex, query, given)
+        factors = torch.arange(output.numel(), dtype=torch.float64).sin().view_as(output)
+        found.append(torch.autograd.grad((output * factors).sum(), [query, given]))
+    for got, want in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, want)
+
+
+HIDING: dict[str, Score] = {
+    "tiles": lambda s, b, h, i, j: torch.where(i % 3 > 0, s * s, -inf),
+    "a sum with −∞": lambda s, b, h, i, j: s * s + torch.where(i % 3 > 0, 0.0, -inf),
+    "vmap": lambda s, b, h, i, j: torch.where(torch.stack([i, i]).max() % 3 > 0, s * s, -inf),
+}
+
+
+@pytest.mark.parametrize("seen", [None, lambda b, h, i, j: i >= j])
+@pytest.mark.parametrize("name", HIDING)
+def test_rows_that_the_function_hides_have_no_gradient(name: str, seen: Score | None) -> None:
+    query, key, value = inputs(learns=True)
+    output, lse = qkv.flex_attention(query, key, value, HIDING[name], seen, return_lse=True)
+    hidden = torch.arange(N) % 3 == 0
+    assert (output[:, :, hidden] == 0).all()
+    assert (lse[:, :, hidden] == -inf).all()
+    (output.sum() + lse[:, :, ~hidden].sum()).backward()
+    assert query.grad is not None
+    assert (query.grad[:, :, hidden] == 0).all()
+    for x in (query, key, value):
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+
+
 def test_half_precision_and_mixed_types() -> None:
     query, key, value = inputs(dtype=torch.float32)
     found = qkv.flex_attention(query.bfloat16(), key, value.half(), squared)
@@ -261,6 +322,13 @@ def _sliced() -> BlockMask:
         ((_Q[:, :, :5], _Q, _Q), {"block_mask": "made"}, ShapeError, ValueError, "block_mask: expected lengths"),
         ((_Q, _Q, _Q), {"kernel_options": {"BACKEND": "NUMBA"}}, ConfigError, ValueError, "BACKEND in AUTO"),
         ((_Q, _Q, _Q), {"return_lse": True, "return_aux": AuxRequest()}, ConfigError, ValueError, "return_lse"),
+        ((_Q, _Q, _Q, 3), {}, ArgumentError, TypeError, "score_mod: expected a function"),
+        ((_Q, _Q, _Q, torch.zeros(16, 16)), {}, ArgumentError, TypeError, "got Tensor. Omit it for none; a bias is"),
+        ((_Q, _Q, _Q), {"post_mod": "softmax"}, ArgumentError, TypeError, "post_mod: expected a function"),
+        ((_Q, _Q, _Q), {"kernel_options": ["BACKEND"]}, ArgumentError, TypeError, "kernel_options: expected a table"),
+        ((_Q, _Q, _Q), {"return_aux": True}, ArgumentError, TypeError, "return_aux: expected an AuxRequest; got bool"),
+        ((_Q, _Q, _Q), {"scale": "1"}, ArgumentError, TypeError, "scale: expected a number or None; got '1'"),
+        ((_Q, _Q, _Q), {"scale": True}, ArgumentError, TypeError, "scale: expected a number or None; got True"),
         ((_Q, _Q, _Q), {"dropout": 1.0}, ConfigError, ValueError, "dropout: expected"),
         ((_Q, _Q, _Q, squared), {"backend": "sdpa"}, UnsupportedError, ValueError, "backend: expected 'auto'"),
     ],

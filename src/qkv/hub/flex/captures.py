@@ -1,4 +1,4 @@
-"""Find the tensors that a function closes over and that learn."""
+"""The tensors that a function closes over and that learn: finding them, and replacing them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 
 @final
@@ -29,6 +30,32 @@ class _Captures(TorchFunctionMode):
             if id(x) not in self.found:
                 self._computed[id(x)] = x
         return result
+
+
+@final
+class Replaced(TorchFunctionMode):
+    """Lets PyTorch's functions read other tensors in place of some that a function closes over.
+
+    Args:
+        captured: the tensors that are replaced.
+        by: what is read instead of each.
+
+    Example:
+        >>> weight = torch.ones(3)
+        >>> with Replaced([weight], [torch.zeros(3)]):
+        ...     print((2 * weight).tolist())
+        [0.0, 0.0, 0.0]
+    """
+
+    def __init__(self, captured: Sequence[Tensor], by: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._captured = captured  # keeps their identities taken
+        self._by = {id(x): other for x, other in zip(captured, by, strict=True)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function with the replacements."""
+        args, kwargs = tree_map_only(Tensor, lambda x: self._by.get(id(x), x), (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _tensors(arguments: Sequence[Any]) -> list[Tensor]:

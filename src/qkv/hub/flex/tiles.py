@@ -1,6 +1,6 @@
 """Attention with any score function, in stripes of rows that are computed again in the backward pass."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from qkv.engine.autograd import once_differentiable
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
 from qkv.engine.unchanged import Reads
-from qkv.hub.flex.captures import captured_by
+from qkv.hub.flex.captures import Replaced, captured_by
 from qkv.hub.flex.conditions import places_on
 from qkv.hub.flex.symbols import IndexByTensors
 from qkv.linalg.heap import Release
@@ -173,16 +173,21 @@ class Stripes:
         self.release.after(prod(parts[0].shape[:-1]) * parts[1].shape[-2])
         return _stripe(parts, self.pairs, self.grid, slices, visible)
 
-    def backward(self, inputs: list[Tensor], known: list[Tensor], g_output: Tensor, g_lse: Tensor) -> list[Tensor]:
+    def backward(
+        self, inputs: list[Tensor], captured: Sequence[Tensor], g_output: Tensor, g_lse: Tensor
+    ) -> list[Tensor]:
         """Return the gradients of query, key and value, and of captured tensors."""
-        totals = [torch.zeros_like(x) for x in (*inputs, *known)]
+        totals = [torch.zeros_like(x) for x in (*inputs, *captured)]
+        # One captured tensor may have been computed from another, as its view: each gets its own part of the gradient.
+        own = [x.detach().requires_grad_() for x in captured]
         for slices, visible in self.tiling:
             with torch.enable_grad():
                 leaves = [x.detach().requires_grad_() for x in _parts(inputs, slices)]
-                output, lse, _ = self.of_parts(leaves, slices, visible)
+                with Replaced(captured, own):
+                    output, lse, _ = self.of_parts(leaves, slices, visible)
                 # One number, because PyTorch imports SymPy to compare the shapes of several.
                 total = (output * g_output[..., slices.rows, :]).sum() + (lse * g_lse[..., slices.rows]).sum()
-            found = torch.autograd.grad(total, [*leaves, *known], allow_unused=True)
+            found = torch.autograd.grad(total, [*leaves, *own], allow_unused=True)
             for buffer, g in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
                 if g is not None:
                     buffer.add_(g.sum_to_size(buffer.shape))
@@ -196,6 +201,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stripes: Stripes, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ctx.stripes = stripes
+        ctx.captured = tensors[3:]
         ctx.save_for_backward(*tensors)
         found = stripes.all(list(tensors[:3]))
         ctx.mark_non_differentiable(found.largest)
@@ -204,8 +210,8 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     @once_differentiable("blocked")
     def backward(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors = list(ctx.saved_tensors)
-        found = ctx.stripes.backward(tensors[:3], tensors[3:], g_output, g_lse)
+        # Saved tensors may be copies, as under an outer checkpoint; the functions read the captured ones themselves.
+        found = ctx.stripes.backward(list(ctx.saved_tensors[:3]), ctx.captured, g_output, g_lse)
         pairs = zip(found, ctx.needs_input_grad[1:], strict=True)
         return None, *(g if wanted else None for g, wanted in pairs)
 
@@ -227,12 +233,12 @@ def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, v
         s = (q @ k.mT) * pairs.scale
         if pairs.scored is not None:
             s = pairs.scored(s, places).to(s.dtype).expand(s.shape)
-        hidden = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
-        w, lse = Softmax()(s, hidden), Softmax().state(s, hidden)
-        largest = _largest(s.detach(), hidden)
+        seen = s.detach() != -torch.inf if visible is None else visible & (s.detach() != -torch.inf)
+        w, lse = Softmax()(s, seen), Softmax().state(s, seen)
+        largest = _largest(s.detach(), seen)
         if pairs.weighted is not None:
             changed = pairs.weighted(w, places).to(w.dtype).expand(w.shape)
-            w = torch.where(hidden & (s.detach() > -torch.inf), changed, torch.zeros_like(changed[..., :1, :1]))
+            w = torch.where(seen, changed, torch.zeros_like(changed[..., :1, :1]))
         if pairs.seed is not None:
             whole = (slice(None), slice(None))
             part = TileSlices(whole, rows, columns)
@@ -240,8 +246,8 @@ def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, v
         return Results(w @ v, lse, largest)
 
 
-def _largest(s: Tensor, hidden: Tensor) -> Tensor:
+def _largest(s: Tensor, seen: Tensor) -> Tensor:
     """Return each row's largest visible score, −∞ where there is none."""
     if s.shape[-1] == 0:
         return s.new_full(s.shape[:-1], -torch.inf)
-    return s.masked_fill(~hidden, -torch.inf).amax(-1)
+    return s.masked_fill(~seen, -torch.inf).amax(-1)

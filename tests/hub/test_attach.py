@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -454,3 +455,31 @@ def test_a_static_cache_generates_the_same() -> None:
         "eos_token_id": None,
     }
     assert torch.equal(ours.generate(IDS, **options), eager.generate(IDS, **options))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_maps_of_a_generation_stay_when_its_cache_is_overwritten(name: str, cache: str) -> None:
+    eager, ours = pair_of(*DECODERS[name])
+    options = GREEDY | {"cache_implementation": cache, "disable_compile": True, "eos_token_id": None}
+    got, want = (model.generate(IDS, **options).attentions for model in (ours, eager))
+    for step, expected in zip(got, want, strict=True):
+        for amap, weights in zip(step, expected, strict=True):
+            torch.testing.assert_close(amap.dense(), weights, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_passes_that_checkpointing_repeats_are_not_recorded(name: str, reentrant: bool) -> None:
+    ours = pair_of(*(DECODERS | TRANSLATORS)[name])[1].train()
+    with qkv.record(ours) as plain:
+        ours(IDS, labels=IDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer versions have another name for it
+        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    with qkv.record(ours) as trace:
+        ours(IDS, labels=IDS, use_cache=False).loss.backward()
+        ours(IDS, labels=IDS, use_cache=False).loss.backward()
+    assert ours.get_input_embeddings().weight.grad is not None
+    assert trace.layers == plain.layers
+    assert {len(calls) for calls in trace.calls.values()} == {2}

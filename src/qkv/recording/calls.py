@@ -100,7 +100,7 @@ class Call:
             UnsupportedError: a tensor was changed in place, as an optimizer does with parameters.
         """
         if self._versions != self._now():
-            hint = "Inspect or save a trace before the optimizer's next step."
+            hint = "Look at a trace, or save it, before the optimizer's next step; generate without a static cache."
             raise UnsupportedError(
                 error_message("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)
             )

@@ -1,5 +1,7 @@
 """Our layer where PyTorch's are expected, and PyTorch's layers under the recorder."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,6 +74,26 @@ def test_pytorchs_transformer_runs_with_our_attention(kind: str, grad: bool) -> 
         got = layer(x, **given)
     real = ~PADDING
     torch.testing.assert_close(got[real], want[real])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_transformer_that_exists_takes_our_attention(grad: bool, compiled: bool) -> None:
+    theirs = nn.Transformer(M, H, 2, 2, 16, batch_first=True, dtype=torch.float64).eval()
+    ours = copy.deepcopy(theirs)
+    for module in list(ours.modules()):
+        for name, part in list(module.named_children()):
+            if isinstance(part, nn.MultiheadAttention):
+                setattr(module, name, TorchMultiheadAttention(MultiHeadAttention.from_torch(part)))
+    run = torch.compile(ours, backend="eager") if compiled else ours
+    source, target = draw(B, K, M), draw(B, Q, M)
+    causal = nn.Transformer.generate_square_subsequent_mask(Q, dtype=torch.float64)
+    for padding in (None, PADDING):
+        given = {"tgt_mask": causal, "src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+        want = theirs(source, target, **given)  # with gradients, which its fast path does not have
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(run(source, target, **given), want, check_stride=False)
 
 
 def test_a_stack_of_layers_trains_with_another_score() -> None:

@@ -1,5 +1,6 @@
 """Our multi-head attention where PyTorch's layers expect theirs."""
 
+from types import SimpleNamespace
 from typing import Any, final
 
 import torch
@@ -11,6 +12,15 @@ from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
 from qkv.nn.biases import BiasModule
 from qkv.nn.multihead import MultiHeadAttention
+
+
+@final
+class _NoTensor:
+    """What stands where PyTorch's fast path reads a weight: the path is off where an argument overrides functions."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
 
 
 @final
@@ -34,6 +44,9 @@ class TorchMultiheadAttention(nn.Module):
 
     in_proj_bias = None
     """PyTorch's encoder layers look for it before they skip the attention's own `forward`."""
+    in_proj_weight = _NoTensor()
+    out_proj = SimpleNamespace(weight=in_proj_weight, bias=None)
+    """A stack of layers looks for these before it packs padded inputs, if it was made with PyTorch's attention."""
     _qkv_same_embed_dim = False
 
     def __init__(self, attention: MultiHeadAttention, *, batch_first: bool = True) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+from io import StringIO
 
 import pytest
 from tests.train.parts import run_training
@@ -7,7 +8,7 @@ from tests.train.parts import run_training
 from qkv.errors import CheckpointError, DataError
 from qkv.metrics.figure import Figure
 from qkv.train.events import Logged, Said, Updated, Validated
-from qkv.train.journal import Journal, read_journal
+from qkv.train.journal import NAME, Journal, read_journal
 
 
 def logged(step: int) -> Logged:
@@ -58,13 +59,45 @@ def test_beginning_anew_drops_all(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
-def test_a_line_cut_short_is_left_out(tmp_path):
+UNFINISHED = (b'{"step": 20, "ki', b"{", b'{"step": 20, "kind": "train", "loss": 1.5', b"\0" * 40, b'{"step": 2\0\0')
+
+
+@pytest.mark.parametrize("end", UNFINISHED)
+def test_an_unfinished_last_line_is_dropped_and_said(tmp_path, end):
     write(tmp_path, [10])
-    with (tmp_path / "metrics.jsonl").open("a") as stream:
-        stream.write('{"step": 20, "ki')
-    assert len(read_journal(tmp_path / "metrics.jsonl")) == 2
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + end)
+    assert len(read_journal(path)) == 2
+    said = []
+    Journal(tmp_path, 10, 10, said.append).close()
+    assert said == [f"Dropping 1 damaged line of {path}: the process, power or disk failed."]
+    assert path.read_bytes() == whole
     write(tmp_path, [20], start=(10, 10))
-    assert [line["step"] for line in read_journal(tmp_path / "metrics.jsonl")] == [10, 10, 20, 20]
+    assert [line["step"] for line in read_journal(path, said.append)] == [10, 10, 20, 20]
+    assert len(said) == 1
+
+
+def test_a_complete_last_line_counts_without_its_line_feed(tmp_path):
+    write(tmp_path, [10])
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.removesuffix(b"\n"))
+    said = []
+    Journal(tmp_path, 10, 10, said.append).close()
+    assert (said, path.read_bytes()) == ([], whole)
+
+
+def test_a_resumed_training_says_that_a_line_was_damaged(tmp_path):
+    run = tmp_path / "run"
+    run_training(run)
+    path = run / NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"step": 13, "kind": "tr')
+    stream = StringIO()
+    run_training(run, stream=stream)
+    assert stream.getvalue().count(f"Dropping 1 damaged line of {path}") == 1
+    assert path.read_bytes() == whole
 
 
 FOREIGN = (
@@ -132,7 +165,7 @@ def test_a_line_that_a_lost_power_damaged_is_dropped_and_said(tmp_path, line):
     path.write_bytes(b"\n".join([first, line, second, *rest]) + b"\n")
     said = []
     Journal(tmp_path, 20, 20, said.append).close()
-    assert said == [f"Dropping 1 damaged line of {path}: the power or the disk failed."]
+    assert said == [f"Dropping 1 damaged line of {path}: the process, power or disk failed."]
     assert [line["step"] for line in read_journal(path, said.append)] == [10, 10, 20, 20]
     assert len(said) == 1
 

@@ -30,7 +30,7 @@ class Journal:
         run: an existing run folder.
         step: number of completed updates; later lines, written by a killed process, are removed.
         validated: step of the last validation that counts; later ones are removed, because they will be repeated.
-        say: called with a message for lines that a lost power damaged, and that are dropped.
+        say: called with a message if lines are dropped because a process or the power ended while they were written.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -82,11 +82,11 @@ class Journal:
 
 
 def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Read the lines of a run's `metrics.jsonl`; a truncated last line, and lines torn by a lost power, are skipped.
+    """Read the lines of a run's `metrics.jsonl`, without those torn when a process or the power ended.
 
     Args:
         path: the file, existing or not.
-        say: called with a message if lines are skipped that were not the last.
+        say: called with one message if lines are dropped.
 
     Returns:
         One mapping per line, each with "step" and "kind".
@@ -98,23 +98,24 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
         return []
     with typed(path, "a readable file"):
         lines = read_file(path, _LARGEST, links=False).split(b"\n")
+    # Text after the last line feed was truncated, unless it is a complete line that lacks nothing else.
+    unfinished = len(lines) if lines[-1] else 0
     found, torn = [], 0
-    # Text after the last line feed was truncated when its process ended.
-    for number, text in enumerate(lines[:-1], start=1):
+    for number, text in enumerate(lines if unfinished else lines[:-1], start=1):
         try:
             line = json.loads(text)
             ours = _ours(line) and bool(_text(line).encode())
         except (ValueError, RecursionError, OverflowError):
             ours = False
-        if not ours and _torn(text):
+        if ours:
+            found.append(line)
+        elif number == unfinished or _torn(text):
             torn += 1
-            continue
-        if not ours:
+        else:
             got, hint = repr(text[:60]), "Remove this line, or the file: training will write it again."
             raise DataError(error_message(f"{path}:{number}", "a line with step, kind and figures", got, hint))
-        found.append(line)
     if torn and say is not None:
-        say(f"Dropping {torn} damaged line{'s' if torn > 1 else ''} of {path}: the power or the disk failed.")
+        say(f"Dropping {torn} damaged line{'s' if torn > 1 else ''} of {path}: the process, power or disk failed.")
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from qkv.errors import CheckpointError, error_message
+from qkv.strict_json import parse_json
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 
@@ -60,7 +61,7 @@ def decode(data: bytes, what: str) -> Plain:
         {'width': 256}
     """
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = parse_json(data, finite=False)  # `_check` says where a number is not
         _check(value, what, 0)
     except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
@@ -112,17 +113,6 @@ def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, 
     for key in sorted(stored.keys() | given.keys()):
         found += differences(stored.get(key), given.get(key), f"{name}.{key}" if name else key)
     return found
-
-
-def _unique(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        raise ValueError("the same key twice")
-    return mapping
-
-
-def _refuse_constant(name: str) -> Plain:
-    raise ValueError(f"{name} is not a finite number")
 
 
 def _check(value: object, where: str, depth: int) -> None:

@@ -27,6 +27,7 @@ from qkv.compiled.sources import Sources
 from qkv.compiled.target import Target, current
 from qkv.errors import error_message
 from qkv.files import read_file
+from qkv.strict_json import parse_json
 
 SOURCES = Sources()
 SUFFIX = ".kernel"
@@ -186,7 +187,7 @@ class StoredCode:
         target = current()
         try:
             header, code = _opened(read_file(self._path(signature, target), _LIMIT, links=False))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         version = numba_version() or header.get("numba")
         return code if header == self._header(signature, target, version) else None
@@ -244,7 +245,9 @@ def _opened(content: bytes) -> tuple[dict[str, Any], bytes]:
     if not content.startswith(_MAGIC) or content[len(_MAGIC) : start] != hashlib.sha256(rest).digest():
         raise ValueError("damaged")
     size = int.from_bytes(rest[:8], "little")
-    header: dict[str, Any] = json.loads(rest[8 : 8 + size])
+    header = parse_json(rest[8 : 8 + size])
+    if not isinstance(header, dict):
+        raise ValueError("not an object")
     return header, rest[8 + size :]
 
 

@@ -11,6 +11,7 @@ from typing import Literal, NoReturn, cast, get_args
 
 from qkv.data.segments import SPECIALS, byte_alphabet
 from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.strict_json import parse_json
 
 Kind = Literal["bpe", "unigram", "word", "char", "none"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -192,16 +193,9 @@ def parse(text: str, what: str = "tokenizer") -> object:
         [1]
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
         _refuse("JSON", str(error)[:200], what)
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("the same key twice")
-    return fields
 
 
 def _checked(document: object) -> dict[str, object]:

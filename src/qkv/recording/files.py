@@ -1,6 +1,5 @@
 """Reading trace files; nothing is ever unpickled, and nothing in them is believed."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from qkv.recording.storing import KEY, VERSION
 from qkv.recording.trace import Trace
 from qkv.recording.values import Reader, brief
 from qkv.scores.products import ScaledDot
+from qkv.strict_json import parse_json
 from qkv.view.scene import OPTIONS
 
 
@@ -61,7 +61,7 @@ def read(path: str | Path) -> Trace:
         raise _unreadable(path, str(error).partition("got ")[2][:200]) from error
     reader = Reader(tensors, str(path))
     try:
-        return _trace(json.loads(metadata[KEY]), reader)
+        return _trace(parse_json(metadata[KEY], finite=False), reader)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, QkvError):
             raise

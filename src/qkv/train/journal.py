@@ -16,6 +16,7 @@ from typing import Any, final
 from qkv.checkpoint.disk import open_end, replace_file, typed, write_all
 from qkv.errors import DataError, error_message
 from qkv.files import read_file
+from qkv.strict_json import parse_json
 from qkv.train.events import Event, Logged, Saving, Validated
 
 NAME = "metrics.jsonl"
@@ -103,7 +104,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
     found, torn = [], 0
     for number, text in enumerate(lines if unfinished else lines[:-1], start=1):
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             ours = _ours(line) and bool(_text(line).encode())
         except (ValueError, RecursionError, OverflowError):
             ours = False

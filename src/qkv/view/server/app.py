@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from qkv.errors import OutOfMemoryError, QkvError
+from qkv.strict_json import parse_json
 from qkv.view.answers.answer import Answer, Numbers
 from qkv.view.answers.desk import Desk
 
@@ -68,7 +69,7 @@ async def _json(request: Request) -> Any:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "Requests must be application/json.")
     try:
-        return json.loads(await request.body())
+        return parse_json(await request.body())
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "The request is not JSON.") from error
 

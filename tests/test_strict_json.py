@@ -1,0 +1,61 @@
+"""What JSON from outside may say, and that nothing parses it in another way."""
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.strict_json import parse_json
+
+SOURCE = Path(qkv.__file__).parent
+ALLOWED = {
+    "compiled/cache.py": 1,  # its own words, brought to the form that they have in a file
+    "data/tokenizer.py": 2,  # what the library says of itself
+    "data/unigram.py": 1,
+    "hub/families/save.py": 1,  # the header that safetensors just wrote
+    "planner/costs.py": 1,  # a table of the package
+    "strict_json.py": 2,
+    "train/journal.py": 1,  # whether a line that was refused is whole
+}
+
+
+def test_a_value_comes_back():
+    text = '{"a": [1, -2.5, 1e3, true, null, "\\u00e9\\ud83d\\ude00"], "b": {}}'
+    assert parse_json(text) == parse_json(text.encode()) == {"a": [1, -2.5, 1000.0, True, None, "é😀"], "b": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b'{"a": 1, "a": 1}', b'[{"b": {"a": 1, "\\u0061": 2}}]', b"NaN", b"[-Infinity]", b'{"a": 1e999}', b"-1e999"),
+        *(b'"\\ud800"', b'{"\\udfff": 1}', b'"\\ude00\\ud83d"', b'"\xed\xa0\x80"', b'"\xff"', b'"\xc0\xaf"'),
+        *('{"a": 1}'.encode(name) for name in ("utf-16", "utf-16-le", "utf-32")),
+        *(b"\xef\xbb\xbf{}", b"", b"{} {}", b"[1,]", b"'a'", b'"\x00"', b"1" * 5000),
+    ],
+    ids=repr,
+)
+def test_what_another_program_could_read_otherwise_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_depth_is_no_crash():
+    with pytest.raises(RecursionError):
+        parse_json("[" * 1_000_000)
+
+
+def test_what_qkv_writes_may_hold_any_number():
+    assert parse_json('[Infinity, 1e999, {"a": 1}]', finite=False) == [math.inf, math.inf, {"a": 1}]
+    for text in ('{"a": NaN, "a": 1}', '"\\ud800"'):
+        with pytest.raises(ValueError, match=r"."):
+            parse_json(text, finite=False)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_other_code_parses_json(path):
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    found = [call for call in calls if isinstance(call, ast.Attribute) and call.attr in ("loads", "load")]
+    named = [call for call in found if isinstance(call.value, ast.Name) and call.value.id == "json"]
+    assert len(named) == ALLOWED.get(path.relative_to(SOURCE).as_posix(), 0)

@@ -247,7 +247,7 @@ def _opened(content: bytes) -> tuple[dict[str, Any], bytes]:
     size = int.from_bytes(rest[:8], "little")
     header = parse_json(rest[8 : 8 + size])
     if not isinstance(header, dict):
-        raise ValueError("not an object")
+        raise ValueError("not an object")  # noqa: TRY004 - as for every other damage
     return header, rest[8 + size :]
 
 

@@ -105,11 +105,12 @@ def ask(connection: HTTPConnection, path: str, cookie: str) -> float:
     return time.monotonic() - begun
 
 
-def enter(host: str, path: str) -> str:
-    """Return the cookie that the address which works once gives."""
+def enter(host: str, path: str) -> tuple[str, str]:
+    """Return the cookie that the address which works once gives, and the path that it is for."""
     connection = HTTPConnection(host, timeout=60)
     connection.request("GET", path)
-    return connection.getresponse().headers["set-cookie"].partition(";")[0]
+    cookie, *_, place = connection.getresponse().headers["set-cookie"].split("; ")
+    return cookie, place.removeprefix("Path=")
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
@@ -126,14 +127,14 @@ def main(seconds: float, count: int, rate: int) -> None:
     with subprocess.Popen([*own, "--serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         url = urlsplit(server.stdout.readline().strip())
-        cookie = enter(url.netloc, url.path)
+        cookie, home = enter(url.netloc, url.path)
         options = ["--attack", url.netloc, "--seconds", seconds, "--count", count, "--rate", rate]
         attacker = subprocess.Popen([*own, *map(str, options)], stdout=subprocess.PIPE, text=True)
         kept, waits, descriptors = HTTPConnection(url.netloc, timeout=60), {"new": [], "kept": []}, 0
         while attacker.poll() is None:
             new = HTTPConnection(url.netloc, timeout=60)
             for name, connection in (("new", new), ("kept", kept)):
-                waits[name].append(ask(connection, "/api/scene", cookie))
+                waits[name].append(ask(connection, f"{home}api/scene", cookie))
                 time.sleep(_OWNERS / 2)
             new.close()
             descriptors = max(descriptors, len(os.listdir(f"/proc/{server.pid}/fd")))

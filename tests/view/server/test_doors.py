@@ -282,6 +282,27 @@ def test_what_is_not_http_is_answered_with_the_policy_too(text, serving):
         assert f"{name}: {value.lower()}\r\n" in answer
 
 
+def led_to(entered):
+    """The path to which the entrance leads a browser."""
+    found = re.search(r'url=(/[\w-]{22}/)"', entered.text)
+    assert found is not None
+    return found[1]
+
+
+def test_the_cookie_is_sent_to_no_other_server_of_the_machine(serving):
+    """A browser sends the cookies of a host to all of its ports: only a path keeps them from other users' servers."""
+    with httpx.Client(timeout=60) as browser:
+        entered = browser.get(serving.entrance())
+        home = led_to(entered)
+        for path in ("/", "/api/scene", "/enter/x", f"/{home.strip('/')}x/"):
+            assert "cookie" not in browser.build_request("GET", f"http://127.0.0.1:{serving.port + 1}{path}").headers
+        assert "cookie" in browser.build_request("GET", f"http://127.0.0.1:{serving.port}{home}api/scene").headers
+    cookie = entered.headers["set-cookie"].partition(";")[0]
+    assert asked(serving, home, Cookie=cookie).status_code == 200
+    assert asked(serving, "/", Cookie=cookie).status_code == 404
+    assert asked(serving, home).status_code == 404
+
+
 def test_an_entrance_gives_a_cookie_once(serving):
     address = serving.entrance()
     assert serving.token not in address
@@ -289,12 +310,12 @@ def test_an_entrance_gives_a_cookie_once(serving):
         assert browser.get("/api/scene").status_code == 404
         entered = browser.get(address, headers={"Sec-Fetch-Site": "cross-site"})
         assert entered.status_code == 200
-        assert "url=/" in entered.text
-        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(entered.headers["set-cookie"].split("; "))
-        assert browser.get("/").status_code == 200
-        assert browser.get("/api/scene").status_code == 200
-        assert browser.get("/static/live.js").status_code == 200
-        assert browser.get("/api/scene", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        home = led_to(entered)
+        assert {"HttpOnly", "SameSite=Strict", f"Path={home}"} <= set(entered.headers["set-cookie"].split("; "))
+        assert browser.get(home).status_code == 200
+        assert browser.get(f"{home}api/scene").status_code == 200
+        assert browser.get(f"{home}static/live.js").status_code == 200
+        assert browser.get(f"{home}api/scene", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert _ANYONE.get(address, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert _ANYONE.get(address).status_code == 404
     assert _ANYONE.get(f"http://127.0.0.1:{serving.port}/enter/{'A' * 43}").status_code == 404

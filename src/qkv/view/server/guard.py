@@ -18,7 +18,7 @@ PATIENCE = 10
 """Seconds that a client has for its request, again for its body, and again to read its answer."""
 ENTRANCE = "enter"
 """First part of the path that exchanges a one-use token for a cookie."""
-_ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><title>Attention</title>'
+_ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/{}/"><title>Attention</title>'
 _SITES = (b"none", b"same-origin")
 _POLICY = "; ".join(
     f"{name} {value}"
@@ -67,7 +67,8 @@ class Guard:
     one, have the token as the first part of its path or in its cookie, and be of bounded size. Refusals reveal nothing.
 
     A browser gets the cookie for a one-use token, so that the token itself is in no address: addresses can be seen in
-    the list of processes and in the browser's history.
+    the list of processes and in the browser's history. A browser sends the cookies of a host to all of its ports, so
+    to the servers of other users too (RFC 6265, section 8.5): this cookie is bound to a path that they cannot guess.
 
     Args:
         app: the guarded application; it sees paths without the token.
@@ -79,6 +80,7 @@ class Guard:
         self._app = app
         self._token = token.encode()
         self._cookie = f"qkv-{port}={token}".encode()
+        self._home = secrets.token_urlsafe(16).encode()
         self._entrances: set[bytes] = set()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
@@ -90,8 +92,9 @@ class Guard:
         dressed = _dressed(send)
         refusal = self._refusal(scope)
         if refusal is None and self._enters(scope):
-            cookie = f"{self._cookie.decode()}; HttpOnly; SameSite=Strict; Path=/"
-            await HTMLResponse(_ENTERED, headers={"set-cookie": cookie})(scope, receive, dressed)
+            home = self._home.decode()
+            cookie = f"{self._cookie.decode()}; HttpOnly; SameSite=Strict; Path=/{home}/"
+            await HTMLResponse(_ENTERED.format(home), headers={"set-cookie": cookie})(scope, receive, dressed)
             return
         if refusal is None:
             try:
@@ -104,7 +107,7 @@ class Guard:
             # Whoever is refused gets one answer per connection, however many requests are on their way.
             await JSONResponse({"error": refusal[1]}, refusal[0], {"connection": "close"})(scope, receive, dressed)
             return
-        skipped = 1 + len(self._token) if self._has_token(scope) else 0
+        skipped = 1 + len(_first(scope))
         path = scope["raw_path"][skipped:].decode("ascii", "replace")
         await self._app(dict(scope, path=path, raw_path=path.encode(), root_path=""), _replayed(body, receive), dressed)
 
@@ -129,12 +132,12 @@ class Guard:
         return next((token for token in self._entrances if hmac.compare_digest(token, parts[2])), None)
 
     def _has_token(self, scope: Scope) -> bool:
-        first = scope["raw_path"].split(b"/", 2)[1:2]
-        return len(first) == 1 and hmac.compare_digest(first[0], self._token)
+        return hmac.compare_digest(_first(scope), self._token)
 
     def _has_cookie(self, scope: Scope) -> bool:
         given = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
-        return any(hmac.compare_digest(pair, self._cookie) for pair in given)
+        at_home = hmac.compare_digest(_first(scope), self._home)
+        return at_home and any(hmac.compare_digest(pair, self._cookie) for pair in given)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
@@ -153,6 +156,11 @@ class Guard:
         if self._has_token(scope) or self._has_cookie(scope) or self._entrance(scope) is not None:
             return None
         return 404, "Not found."
+
+
+def _first(scope: Scope) -> bytes:
+    """Return the first part of the path."""
+    return b"".join(scope["raw_path"].split(b"/", 2)[1:2])
 
 
 def _values(scope: Scope, name: bytes) -> list[bytes]:

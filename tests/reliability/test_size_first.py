@@ -98,6 +98,28 @@ def test_a_file_is_in_memory_once(mebibytes: int, said: str, tmp_path: Path) -> 
     assert done.stdout.startswith(said), done.stderr
 
 
+@pytest.mark.parametrize("lines", [1 << 20, 10])
+def test_a_sparse_end_gives_a_bomb_of_gzip_no_room_and_takes_no_time(
+    lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "UNPACKED_FLOOR", 1 << 20)
+    bomb = tmp_path / "text.gz"
+    bomb.write_bytes(gzip.compress(b"a line\n" * lines))
+    os.truncate(bomb, 1 << 42)
+    said = r"at most 1,[0-9,]+ bytes when unpacked" if lines > 10 else r"more than 1,048,576 bytes without text"
+    with pytest.raises(DataError, match=said):
+        corpus.read_lines(bomb)
+
+
+def test_a_long_name_in_gzip_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    path.write_bytes(b"\x1f\x8b\x08\x08" + bytes(6) + b"n" * (3 << 20))
+    with pytest.raises(DataError, match=r"more than 1,048,576 bytes without text"):
+        corpus.read_lines(path)
+    path.write_bytes(gzip.compress(b"a\n") + bytes(9999) + gzip.compress(b"b\n"))
+    assert corpus.read_lines(path) == ["a", "b"]
+
+
 def test_a_bomb_of_gzip_is_refused_where_it_passes_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "UNPACKED_FLOOR", 1 << 20)
     bomb = tmp_path / "text.gz"

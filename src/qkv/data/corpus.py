@@ -35,6 +35,7 @@ UNPACKED_FLOOR = 64 << 20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
+_SKIPPED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +250,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             if path.suffix != ".gz":
                 yield stream
                 return
-            with gzip.GzipFile(fileobj=stream) as unpacked:
-                yield cast("BinaryIO", _Bounded(unpacked, path, os.fstat(stream.fileno()).st_size))
+            packed = _Packed(stream)
+            with gzip.GzipFile(fileobj=cast("BinaryIO", packed)) as unpacked:
+                yield cast("BinaryIO", _Bounded(unpacked, path, packed))
     except FileNotFoundError:
         raise DataError(error_message(str(path), "a file", "no such file", _mend_name(path))) from None
     except IsADirectoryError:
@@ -266,18 +268,38 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
 
 
+class _Packed:
+    """A compressed file that counts what is read of it: the size of a sparse file says nothing."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._singles = stream, 0
+        self.count = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.count += len(data)
+        # The library reads byte by byte only what it skips: a name, a comment, zeros after an end.
+        self._singles = self._singles + 1 if size == 1 else 0
+        if self._singles > _SKIPPED:
+            raise gzip.BadGzipFile(f"more than {_SKIPPED:,} bytes without text")
+        return data
+
+    def seekable(self) -> bool:
+        return False
+
+
 class _Bounded:
     """An unpacked stream of lines that ends with an error once it is longer than allowed."""
 
-    def __init__(self, stream: gzip.GzipFile, path: Path, packed: int) -> None:
-        self._stream, self._path = stream, path
-        self._limit = self._left = _unpacked_limit(packed)
+    def __init__(self, stream: gzip.GzipFile, path: Path, packed: _Packed) -> None:
+        self._stream, self._path, self._packed, self._length = stream, path, packed, 0
 
     def readline(self, size: int) -> bytes:
         line = self._stream.readline(size)
-        self._left -= len(line)
-        if self._left < 0:
-            expected = f"at most {self._limit:,} bytes when unpacked"
+        self._length += len(line)
+        limit = _unpacked_limit(self._packed.count)
+        if self._length > limit:
+            expected = f"at most {limit:,} bytes when unpacked"
             hint = f"Check how it was made; if it is what you want, set {UNPACKED_LIMIT} to a number of bytes."
             raise DataError(error_message(str(self._path), expected, "more", hint))
         return line

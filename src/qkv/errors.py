@@ -123,14 +123,14 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
         hint: one sentence that says how to fix it.
 
     Returns:
-        The message, with control characters escaped.
+        The message, with control characters escaped, and line feeds in the argument, which can be the name of a file.
 
     Example:
         >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
         'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
     """
     got = got if got.endswith("..") else got.removesuffix(".")
-    return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
+    return harmless(f"{_on_one_line(argument)}: expected {expected}; got {got}. {hint}")
 
 
 _MOST, _LONGEST = 30, 60
@@ -169,4 +169,10 @@ def brief(name: str) -> str:
         >>> brief("rent"), len(brief("x" * 1000))
         ('rent', 60)
     """
+    name = _on_one_line(name)
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+
+def _on_one_line(name: str) -> str:
+    # So that no name looks like a message of its own.
+    return name.replace("\n", "\\n")

@@ -157,6 +157,28 @@ def test_verbose_says_versions_and_shows_where_an_error_came_from() -> None:
     assert (both.exit_code, "--quiet: expected no --verbose beside it" in both.stderr) == (2, True)
 
 
+def test_no_name_of_a_file_looks_like_a_message_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "a\nqkv: all is well"
+    folder.mkdir()
+    for run_folder in (folder, folder / "none", tmp_path / "a\nqkv: all is wel"):
+        done = run("translate", str(run_folder))
+        assert done.exit_code == 2
+        assert [line for line in done.stderr.splitlines() if line.startswith("qkv:")] == [done.stderr.rstrip("\n")]
+
+
+def test_where_an_error_came_from_is_shown_without_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise DataError("not a usual message \x1b[31m") from ValueError("another library's \x1b]0;words\x07")
+
+    monkeypatch.setattr("qkv.tasks.runs.locate", fail)
+    done = run("translate", str(tmp_path), "--verbose")
+    assert done.exit_code == 2
+    assert "another library's \\x1b]0;words\\x07" in done.stderr
+    assert harmless(done.stderr) == done.stderr
+
+
 def test_quiet_leaves_errors() -> None:
     refused(run("explain", "--quiet", "--score", "dott"), 'Did you mean "dot"')
 

@@ -18,7 +18,7 @@ from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
-from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, harmless, out_of_memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except QkvError as error:
             _fail(_as_typed(command, kwargs, str(error)))
             if flags["verbose"]:
-                traceback.print_exc()
+                # What another library said of a file comes unescaped.
+                print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except MEMORY_ERRORS as error:
             if not tell_if_out_of_memory(error):
@@ -86,7 +87,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _fail(text: str) -> None:
-    print(f"qkv: {text}", file=sys.stderr)  # noqa: T201
+    print(f"qkv: {harmless(text)}", file=sys.stderr)  # noqa: T201
 
 
 @contextmanager

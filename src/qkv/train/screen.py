@@ -190,13 +190,17 @@ def duration(seconds: float) -> str:
 
 
 def _line(event: Event, steps: int, unit: str) -> str:
+    return harmless(_text(event, steps, unit))
+
+
+def _text(event: Event, steps: int, unit: str) -> str:
     match event:
         case Logged():
             return f"step {event.step:,}/{steps:,}  loss {event.loss:.4f}  {_rates(event, unit)}"
         case Validated(step, figures, better) if figures:
             return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
         case Said(text):
-            return harmless(text)
+            return text
         case Updated() | Validating() | Validated() | Saving() | Saved():
             return ""
 

@@ -2,11 +2,15 @@
 
 import ast
 import math
+import struct
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 import qkv
+from qkv.checkpoint.tensors import read_header
+from qkv.errors import CheckpointError
 from qkv.strict_json import parse_json
 
 SOURCE = Path(qkv.__file__).parent
@@ -44,6 +48,16 @@ def test_what_another_program_could_read_otherwise_is_refused(text):
 def test_depth_is_no_crash():
     with pytest.raises(RecursionError):
         parse_json("[" * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" + "[]," * (1 << 21) + "0]", "[" + "{}," * (1 << 21) + "0]"], ids=["lists", "objects"]
+)
+def test_small_text_takes_no_large_memory(text):
+    with pytest.raises(ValueError, match="more than 2,097,152 lists and objects"):
+        parse_json(text)
+    with pytest.raises(CheckpointError, match="more than 2,097,152 lists and objects"):
+        read_header(BytesIO(struct.pack("<Q", len(text)) + text.encode()), len(text) + 8, "model.safetensors")
 
 
 def test_what_qkv_writes_may_hold_any_number():

@@ -88,3 +88,13 @@ def test_tables_that_are_none_are_named() -> None:
         check_tables({"model": 1}, ("model",))
     with pytest.raises(ConfigError, match=r'modle: expected one of the tables model; .*Did you mean "model"'):
         check_tables({"modle": {}}, ("model",))
+
+
+@pytest.mark.parametrize(
+    "text", ["a." * 400_000 + "a = 1\n", "[" + "a." * 400_000 + "a]\n", '"=".' * 200_000 + "a = 1\n"]
+)
+def test_a_name_of_many_parts_takes_no_time(tmp_path, text):
+    path = tmp_path / "long.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"long\.toml: more than 100 dots \(at line 1\)"):
+        read_toml(path)

@@ -116,3 +116,8 @@ def test_smoothing_stays_within_what_it_saw(values):
         assert min(seen) - 1e-6 <= value <= max(seen) + 1e-6
         assert math.isfinite(value)
     assert result[:1] == values[:1]
+
+
+@pytest.mark.parametrize("name", ["$\\frac{1$", "$$$", "a\nb", "\x1b[31m\x07", "x" * 100_000])
+def test_a_figure_of_any_name_is_drawn(name):
+    assert draw([{"step": 1, "kind": "validation", name: 1.0}]).startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from qkv.checkpoint.disk import replace_file, typed
-from qkv.errors import OutOfMemoryError, QkvError
+from qkv.errors import OutOfMemoryError, QkvError, brief, harmless
 from qkv.pictures import rendered
 from qkv.train.events import Event, Logged, Saved, Validated
 from qkv.train.journal import NAME as JOURNAL
@@ -144,7 +144,8 @@ def _validation_panel(panel: Any, name: str, points: Sequence[tuple[int, float, 
         panel.annotate(
             f"best {value:.4g}", (step, value), (shift, 6), textcoords="offset points", color=_ORANGE, ha=side
         )
-    panel.set_ylabel(f"validation: {name}")
+    # The name comes from the journal: it is no formula, and can be any text.
+    panel.set_ylabel(f"validation: {harmless(brief(name))}", parse_math=False)
 
 
 def smoothed(values: Sequence[float], weight: float = 0.7) -> list[float]:

@@ -53,6 +53,8 @@ def _end_threads(torch_file: str) -> bool:
 
 def _before() -> None:
     global _losing  # noqa: PLW0603 - of the process
+    # Python goes on with the fork if this raises, for want of memory: then the threads count as lost.
+    _losing = True
     torch = sys.modules.get("torch")
     # Until PyTorch is imported to its end it has no threads.
     _losing = hasattr(torch, "get_num_threads") and not _end_threads(str(getattr(torch, "__file__", "")))

@@ -125,6 +125,19 @@ def test_threads_of_an_unknown_library_cannot_be_ended(file: str) -> None:
     assert not forks._end_threads(file)
 
 
+def test_threads_are_lost_where_ending_them_finds_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(torch_file: str) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(forks, "_end_threads", refuse)
+    monkeypatch.setattr(forks, "_losing", False)
+    monkeypatch.setattr(forks, "lost", False)
+    with pytest.raises(MemoryError):  # Python reports it and forks
+        forks._before()
+    forks._in_child()
+    assert forks.lost
+
+
 def test_a_removed_working_folder_is_a_typed_error(tmp_path: Path) -> None:
     program = """
 import os, sys

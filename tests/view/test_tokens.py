@@ -86,7 +86,13 @@ def test_a_sentence_does_nothing_either(tokens):
 def test_word_starts_are_shown_without_their_mark(mark):
     tokens = (f"{mark}A", f"{mark}mead", "ow", ".", mark, f"{mark}{mark}x", "<eos>", "<unk>", "")
     assert labels(tokens) == ("A", "mead", "·ow", ".", "␣", "␣x", "<eos>", "<unk>", "∅")
-    assert labels(("ow",), tokens) == ("·ow",)
+    assert labels(tokens, [2]) == ("·ow",)
+
+
+def test_the_first_word_of_a_text_starts_one_without_a_mark():
+    tokens = ("<s>", "a", "Ġdog", "gy")
+    assert labels(tokens) == ("<s>", "a", "dog", "·gy")
+    assert labels(tokens, [1, 3]) == ("a", "·gy")
 
 
 def test_without_marks_of_word_starts_tokens_are_as_they_are():

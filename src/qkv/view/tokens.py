@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 JOINERS = "\u200c\u200d"
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180e\u2800\u3164\uffa0")
@@ -39,25 +39,27 @@ def label(token: str) -> str:
     return _grounded("".join(map(_visible, token)))
 
 
-def labels(tokens: Sequence[str], of: Sequence[str] | None = None) -> tuple[str, ...]:
+def labels(tokens: Sequence[str], places: Iterable[int] | None = None) -> tuple[str, ...]:
     """Convert the tokens of a sequence to labels.
 
     Tokenizers that mark the start of a word with "▁" or "Ġ" show words as they are written; the other pieces of a word
-    begin with "·".
+    begin with "·". The first word of a text is a start without a mark.
 
     Args:
-        tokens: the tokens.
-        of: the whole sequence that they are part of, which shows whether word starts are marked; None for `tokens`.
+        tokens: all tokens of the sequence.
+        places: those to convert; None for all.
 
     Returns:
         One label per token, as from `label`.
 
     Example:
-        >>> labels(("▁A", "▁mead", "ow", "▁", "<eos>")), labels(("m", "▁")), labels(("a", "dog"))
+        >>> labels(("▁A", "▁mead", "ow", "▁", "<eos>")), labels(("m", "▁")), labels(("a", "Ġdog"))
         (('A', 'mead', '·ow', '␣', '<eos>'), ('m', '␣'), ('a', 'dog'))
     """
-    start = _marked(tokens if of is None else of)
-    return tuple(_of_word(token, start) for token in tokens)
+    start = _marked(tokens)
+    first = next((place for place, token in enumerate(tokens) if token and not _OUTSIDE.fullmatch(token)), 0)
+    wanted = range(len(tokens)) if places is None else places
+    return tuple(_of_word(tokens[place], start, first=place == first) for place in wanted)
 
 
 def _marked(tokens: Sequence[str]) -> str:
@@ -65,7 +67,7 @@ def _marked(tokens: Sequence[str]) -> str:
     return next((mark for mark in _STARTS if any(len(token) > 1 and token.startswith(mark) for token in tokens)), "")
 
 
-def _of_word(token: str, start: str) -> str:
+def _of_word(token: str, start: str, *, first: bool) -> str:
     if not token or token == _UNKNOWN or _OUTSIDE.fullmatch(token):
         return label(token)
     bare = token.lstrip(start or "▁")
@@ -76,7 +78,7 @@ def _of_word(token: str, start: str) -> str:
         return label(token)
     if spaces:
         return spaces[1:] + label(bare)
-    return f"·{label(token)}" if token[0].isalnum() else label(token)
+    return f"·{label(token)}" if token[0].isalnum() and not first else label(token)
 
 
 def sentence(tokens: tuple[str, ...]) -> str:

@@ -60,7 +60,7 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [
         {"text": _sayable(token), "shown": shown, "note": note}
-        for token, shown, note in zip(tokens, labels(tokens, whole), notes, strict=True)
+        for token, shown, note in zip(tokens, labels(whole, range(len(whole))[start:stop]), notes, strict=True)
     ]
 
 

@@ -93,7 +93,7 @@ def _biases(head: Head, query: int) -> Tensor | None:
 
 def _keys(scene: Scene, asked: _Asked) -> Keys:
     tokens = scene.sequences[asked.layer.keys]
-    shown = labels([tokens[place] for place in asked.row.places.tolist()], tokens)
+    shown = labels(tokens, asked.row.places.tolist())
     return Keys(asked.row.places, shown, asked.head.shape[1])
 
 

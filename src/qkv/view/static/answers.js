@@ -88,3 +88,11 @@ export function latest(home) {
     }
   };
 }
+
+/**
+ * What the two sides of a layer's map are called: of self-attention by their part in it, else by their sequences.
+ * @param {import("./shell.js").Named} layer @returns {[string, string]} what attends, and what it attends to
+ */
+export function sidesOf({ kind, queries, keys }) {
+  return kind === "self" ? ["queries", "keys"] : [queries, keys];
+}

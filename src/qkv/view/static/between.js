@@ -1,9 +1,9 @@
 // The alignment of one layer: a range of its queries against a range of its keys.
 
 import { alignment } from "./alignment.js";
-import { latest, path } from "./answers.js";
+import { latest, path, sidesOf } from "./answers.js";
 import { gradient } from "./colors.js";
-import { button, hinted } from "./controls.js";
+import { button, hinted, touched } from "./controls.js";
 import { element, token } from "./dom.js";
 import { equation } from "./equation.js";
 import { clamp, count, figure } from "./numbers.js";
@@ -39,7 +39,7 @@ export function alignments(home, page) {
       ...turner("queries", "rows", rows, layer.rows, page),
       ...turner("keys", "columns", columns, layer.columns, page),
     );
-    const sides = layer.kind === "self" ? ["keys", "queries"] : [layer.keys, layer.queries];
+    const sides = sidesOf(layer).reverse();
     const fill = (sentence) => {
       const inside = state.query !== undefined && state.key !== undefined;
       alignment(sentence, {
@@ -142,7 +142,11 @@ async function cut(page, state, rows, columns) {
 function said(sentence, focus) {
   const { target = null, source = null } = focus ?? {};
   if (!focus || sentence.weights.length === 0)
-    return ["Hover over a token, a line or a cell. Click a cell to see its equation."];
+    return [
+      touched()
+        ? "Touch a token or a line. Touch a cell to see its equation."
+        : "Hover over a token, a line or a cell. Click a cell to see its equation.",
+    ];
   if (target !== null && source !== null) {
     const number = element("output", figure(weight(sentence, target, source)));
     return [

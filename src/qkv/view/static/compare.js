@@ -44,7 +44,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
       "Weights",
       element(
         "small",
-        ` changed: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)} of the total`,
+        ` moved between keys: ${figure(difference.reduce((sum, value) => sum + Math.abs(value), 0) / 2)}`,
       ),
     ),
     rows,

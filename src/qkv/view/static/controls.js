@@ -2,7 +2,7 @@
 
 import { nameOf } from "./answers.js";
 import { element, token } from "./dom.js";
-import { clamp, count } from "./numbers.js";
+import { clamp, count, digits } from "./numbers.js";
 
 const RIBBON = 240; // tokens a ribbon shows; of longer sequences those around the chosen one
 
@@ -74,6 +74,11 @@ export function hinted(home) {
   return home;
 }
 
+/** @returns {boolean} whether the page is used without a pointer that hovers, as on a phone */
+export function touched() {
+  return matchMedia("(hover: none)").matches;
+}
+
 /**
  * A slider for a number.
  * @param {string} label
@@ -89,9 +94,9 @@ export function slider(label, { low, high, step, value, shown = (at) => at }, pi
     step: String(step ?? (high - low) / 200),
   });
   field.value = String(value);
-  const told = element("output", String(Number(shown(value).toPrecision(3))));
+  const told = element("output", digits(shown(value), 3));
   field.addEventListener("input", () => {
-    told.textContent = String(Number(shown(Number(field.value)).toPrecision(3)));
+    told.textContent = digits(shown(Number(field.value)), 3);
     pick(Number(field.value));
   });
   return element("label.field.slider", element("span", label, told), field);

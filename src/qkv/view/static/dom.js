@@ -38,6 +38,23 @@ export function token(text, kind = "token") {
 }
 
 /**
+ * A dotted name that a narrow line breaks after a dot or an underscore, and only there.
+ * @param {string} name @returns {(Node | string)[]}
+ */
+export function breakable(name) {
+  return name.split(/(?<=[._])/).flatMap((part, at) => (at === 0 ? [part] : [element("wbr"), part]));
+}
+
+/**
+ * An equation of several parts, which a narrow line breaks after a semicolon.
+ * @param {string} text @returns {HTMLElement}
+ */
+export function formula(text) {
+  const parts = text.split(/(?<=; )/).map((part) => element("span", part));
+  return element("p.formula", ...parts);
+}
+
+/**
  * The element of the page with this id.
  * @param {string} id @returns {HTMLElement}
  */

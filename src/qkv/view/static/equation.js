@@ -2,7 +2,7 @@
 
 import { latest, nameOf, path } from "./answers.js";
 import { button } from "./controls.js";
-import { element, token } from "./dom.js";
+import { element, formula, token } from "./dom.js";
 import { digits, figure } from "./numbers.js";
 
 /**
@@ -30,7 +30,7 @@ export function equation(page, closed) {
     );
     card.replaceChildren(
       element("header", title, button("×", "Clear the selection", closed)),
-      element("p.formula", equation),
+      formula(equation),
       lines,
     );
     const fill = (answer) => {

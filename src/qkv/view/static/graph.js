@@ -1,8 +1,8 @@
 // The graph: where the attention of one token comes from, down through the layers.
 
 import { latest, nameOf, path } from "./answers.js";
-import { folded, hinted, offeredOr, ribbon, segmented } from "./controls.js";
-import { element, shape, token } from "./dom.js";
+import { folded, hinted, offeredOr, ribbon, segmented, touched } from "./controls.js";
+import { breakable, element, shape, token } from "./dom.js";
 import { figure, placeIn } from "./numbers.js";
 
 /** @typedef {{ layer: number, token: number, mass: number }} Node_ */
@@ -35,7 +35,9 @@ export function graph(home, page) {
       shown = `${asked} ${innerWidth}`;
       const titles = Object.fromEntries(Object.keys(offered).map((name) => [name, name]));
       choices.replaceChildren(
-        segmented("Through which layers", titles, way, (to) => page.go({ way: to, follow: null })),
+        ...(Object.keys(offered).length > 1
+          ? [segmented("Through which layers", titles, way, (to) => page.go({ way: to, follow: null }))]
+          : []),
         segmented("Links per token", LINKS, links, (to) => page.go({ links: to })),
         segmented("Tokens per layer", TOKENS, frontier, (to) => page.go({ frontier: to })),
       );
@@ -48,7 +50,7 @@ export function graph(home, page) {
           drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)),
         );
       };
-      readout.replaceChildren("Hover over a token or a line.");
+      readout.replaceChildren(touched() ? "Touch a token or a line." : "Hover over a token or a line.");
       run(page.source.json(asked), fill);
     },
   };
@@ -156,7 +158,7 @@ function drawn(graph, page, chain, room, say) {
         : element("small", "followed");
     const bar = element("i");
     if (layer < chain.length) bar.style.setProperty("--share", String(graph.discarded[layer]));
-    const head = element("div.column", element("b", { title }, title), left, bar);
+    const head = element("div.column", element("b", { title }, ...breakable(title)), left, bar);
     head.style.left = `${layer * gap}px`;
     if (layer === chain.length) head.style.width = "118px";
     return head;

@@ -1,6 +1,6 @@
 // A gallery of all heads, each with its measured behavior.
 
-import { latest } from "./answers.js";
+import { latest, sidesOf } from "./answers.js";
 import { painted } from "./colors.js";
 import { element } from "./dom.js";
 import { figure, floats } from "./numbers.js";
@@ -36,7 +36,9 @@ export function heads(home, page) {
         gallery.replaceChildren(
           ...layers.map((layer) => {
             const cards = wanted.filter((head) => head.layer === layer).map((head) => card(head, state, page));
-            return element("section.layer", element("h2", page.layers[layer].name), element("div.cards", ...cards));
+            const [down, across] = sidesOf(page.layers[layer]);
+            const axes = element("p.caption", `${down} ↓ ${across} →`);
+            return element("section.layer", element("h2", page.layers[layer].name), axes, element("div.cards", ...cards));
           }),
         );
       };

@@ -1,7 +1,7 @@
 // The map: the whole matrix, at any zoom.
 
 import { DECADES, gradient } from "./colors.js";
-import { button } from "./controls.js";
+import { button, touched } from "./controls.js";
 import { element, token } from "./dom.js";
 import { equation } from "./equation.js";
 import { levelAt } from "./mapdraw.js";
@@ -147,7 +147,8 @@ function listen(canvas, own, view, page, soon) {
 function said(own, level) {
   const place = own.focus();
   const { rows, columns } = own.size;
-  if (!place) return [`${count(rows)} × ${count(columns)}: hover over a cell, or click it to see its equation.`];
+  const hint = touched() ? "touch a cell to see its equation" : "hover over a cell, or click it to see its equation";
+  if (!place) return [`${count(rows)} × ${count(columns)}: ${hint}.`];
   const value = own.value(place, level);
   const entropy = own.track("entropy", level)?.[Math.floor(place.row / 2 ** level)];
   const received = own.track("received", level)?.[Math.floor(place.column / 2 ** level)];

@@ -1,6 +1,6 @@
 // The contents of a map: tiles and tracks of one head, their color scale, and the selected cells.
 
-import { nameOf, path } from "./answers.js";
+import { nameOf, path, sidesOf } from "./answers.js";
 import { SIZE, tiles } from "./tiles.js";
 
 /** @typedef {import("./shell.js").State} State */
@@ -86,7 +86,7 @@ export function matrix(page, listener) {
       return tile?.grid.values[(down % SIZE) * tile.grid.columns + (right % SIZE)];
     },
     token: (side, place) => ({ text: nameOf(tokens(side), place), marked: Boolean(tokens(side).at(place)?.note) }),
-    sides: () => (layer().kind === "self" ? ["queries", "keys"] : [layer().queries, layer().keys]),
+    sides: () => sidesOf(layer()),
     need: (side, start, stop) => {
       const [first, last] = [Math.max(0, Math.floor(start)), Math.min(tokens(side).length, Math.ceil(stop)) - 1];
       if (tokens(side).at(first) && tokens(side).at(last)) return;

@@ -6,11 +6,11 @@
  */
 export function figure(value) {
   if (value === 0) return "0";
-  return Math.abs(value) < 0.0005 ? value.toExponential(1) : value.toFixed(3);
+  return signed(Math.abs(value) < 0.0005 ? value.toExponential(1) : value.toFixed(3));
 }
 
 /**
- * Any number, in few characters, with a real minus sign; masked values have none.
+ * Any number in at most six characters, which fit into a cell, with a real minus sign; masked values have none.
  * @param {number | null | undefined} value @returns {string}
  */
 export function short(value) {
@@ -20,20 +20,29 @@ export function short(value) {
   const text =
     size === 0
       ? "0"
-      : size < 0.005 || size >= 10000
-        ? size.toExponential(1)
-        : size >= 100
-          ? size.toFixed(0)
-          : size.toFixed(2);
-  return value < 0 ? `−${text}` : text;
+      : size < 0.0005
+        ? size.toExponential(0)
+        : size < 0.005
+          ? size.toFixed(3)
+          : size >= 10000
+            ? size.toExponential(1).replace("+", "")
+            : size >= 100
+              ? size.toFixed(0)
+              : size.toFixed(2);
+  return signed(value < 0 ? `-${text}` : text);
 }
 
 /**
- * A number with four digits, for equations.
- * @param {number} value @returns {string}
+ * A number with four digits, for equations, or as many as wanted.
+ * @param {number} value @param {number} [most] @returns {string}
  */
-export function digits(value) {
-  return String(Number(value.toPrecision(4))).replace("-", "−");
+export function digits(value, most = 4) {
+  return signed(String(Number(value.toPrecision(most))));
+}
+
+/** @param {string} text a number as JavaScript writes it @returns {string} with real minus signs */
+function signed(text) {
+  return text.replaceAll("-", "−");
 }
 
 /**

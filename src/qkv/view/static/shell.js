@@ -64,7 +64,8 @@ const VIEWS = {
   },
   heads: {
     title: "Heads",
-    sentence: "All heads at a glance, labeled by measured behavior. Many heads have no label.",
+    sentence:
+      "All heads at a glance, labeled by measured behavior. Many heads have no label. Each map has a color scale of its own.",
     open: heads,
     controls: ["colors", "log"],
   },

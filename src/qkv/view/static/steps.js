@@ -2,7 +2,7 @@
 
 import { latest, nameOf, path } from "./answers.js";
 import { ribbon } from "./controls.js";
-import { element, token } from "./dom.js";
+import { element, formula, token } from "./dom.js";
 import { short } from "./numbers.js";
 import { WRITTEN, strip } from "./vectors.js";
 
@@ -28,7 +28,7 @@ export function steps(home, page) {
       const fill = ({ stages }) => {
         flow.removeAttribute("aria-busy");
         flow.replaceChildren(
-          element("li.whole", element("p.formula", equation)),
+          element("li.whole", formula(equation)),
           ...stages.map((each) => stage(each, page.ramp(state))),
         );
       };

@@ -133,6 +133,11 @@ function offered(change, kinds) {
   return Object.fromEntries(Object.entries(change).filter(known));
 }
 
+/** @param {string} name as in the code @returns {string} */
+function spaced(name) {
+  return name.replaceAll("_", " ");
+}
+
 /**
  * The controls of one mechanism.
  * @param {Mechanisms} mechanisms @param {Change} current @param {(to: Change, anew: boolean) => void} change
@@ -145,8 +150,8 @@ function mechanism(mechanisms, current, change) {
     const recorded = mechanisms.recorded[name];
     const chosen = current[name] ?? recorded;
     const options = {
-      "": `recorded: ${recorded.name}`,
-      ...Object.fromEntries(kinds.map((kind) => [kind.name, kind.name])),
+      "": `recorded: ${spaced(recorded.name)}`,
+      ...Object.fromEntries(kinds.map((kind) => [kind.name, spaced(kind.name)])),
     };
     const pick = (to) => {
       const parameters = Object.fromEntries(

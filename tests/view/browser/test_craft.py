@@ -1,0 +1,150 @@
+"""What a careful eye finds in a real browser: names cut in the wrong place, minus signs, words for fingers."""
+
+import pytest
+import torch
+
+import qkv
+from qkv.view.scene import Layer, Scene
+
+_PHONE = {"width": 390, "height": 844}
+_SCORES = [
+    qkv.scores.ScaledDot(),
+    qkv.scores.SquaredDistance(bandwidth=2.0),
+    qkv.scores.Epanechnikov(bandwidth=9.0),
+]
+_CUT = """
+() => [...document.querySelectorAll('.panel select')].flatMap((field) => {
+  const pen = document.createElement('canvas').getContext('2d');
+  const style = getComputedStyle(field);
+  pen.font = style.font;
+  const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 18;
+  return [...field.options].map(({ text }) => [text, pen.measureText(text).width, room]);
+}).filter(([, needed, room]) => needed > room)
+"""
+_BROKEN = """
+() => [...document.querySelectorAll('.column b')].flatMap((name) => {
+  const lines = new Map();
+  const pieces = [...name.childNodes].filter((node) => node.nodeType === 3);
+  for (const node of pieces) for (let at = 0; at < node.length; at++) {
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + 1);
+    const top = Math.round(range.getBoundingClientRect().top);
+    lines.set(top, (lines.get(top) ?? '') + node.data[at]);
+  }
+  return [...lines.values()].slice(0, -1);
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def mechanisms():
+    """One layer for each score, with the long names of a translator's layers."""
+    generator = torch.Generator().manual_seed(3)
+    words = ("a", "dog", "runs", "over", "the", "field")
+
+    def layer(at, score):
+        query, key, value = torch.randn(3, 2, len(words), 8, generator=generator)
+        name = f"encoder.blocks.{at}.self_attention.attention"
+        return Layer(name, "self", "source", "source", query, key, value, {"score": score})
+
+    return Scene("a dog", {"source": words}, tuple(map(layer, range(3), _SCORES)))
+
+
+@pytest.fixture(scope="module")
+def faint():
+    """A layer whose numbers are small, as those of a model with new weights."""
+    generator = torch.Generator().manual_seed(4)
+    words = ("a", "dog", "runs", "over", "the", "field")
+    query, key, value = 0.02 * torch.randn(3, 1, len(words), 16, generator=generator)
+    return Scene("a dog", {"text": words}, (Layer("only", "self", "text", "text", query, key, value),))
+
+
+def view_of(opened, url, view, wanted, more="", **options):
+    page = opened(f"{url}#view={view}{more}", **options)
+    page.wait_for_selector(wanted)
+    return page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 800}, {"width": 900, "height": 700}, _PHONE])
+@pytest.mark.parametrize("layer", range(3))
+def test_no_choice_of_a_what_if_is_cut_or_spelled_as_code(opened, served, mechanisms, layer, viewport):
+    page = view_of(opened, served(mechanisms), "whatif", ".comparison .linked", f"&layer={layer}", viewport=viewport)
+    assert page.evaluate(_CUT) == []
+    assert "_" not in page.locator(".panel").inner_text()
+
+
+@pytest.mark.slow
+def test_numbers_beside_sliders_have_a_real_minus_sign(opened, served, mechanisms):
+    page = view_of(opened, served(mechanisms), "whatif", ".comparison .linked")
+    knob = page.locator(".panel input[type=range]").last
+    knob.evaluate("node => { node.value = node.min; node.dispatchEvent(new Event('input')); }")
+    told = page.locator(".panel .slider output").last.inner_text()
+    assert told.startswith("−")
+    assert "-" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 800}, _PHONE])
+def test_names_in_the_graph_break_between_words_and_stand_clear_of_tokens(opened, served, mechanisms, viewport):
+    page = view_of(opened, served(mechanisms), "graph", ".graph .node", viewport=viewport)
+    assert all(line[-1] in "._" for line in page.evaluate(_BROKEN))
+    bars = [box["y"] + box["height"] for box in map(bounds, page.locator(".column i").all())]
+    assert max(bars) + 2 <= min(box["y"] for box in map(bounds, page.locator(".node").all()))
+    stage = bounds(page.locator(".graph-stage"))
+    assert all(box["y"] >= stage["y"] for box in map(bounds, page.locator(".column b").all()))
+
+
+@pytest.mark.slow
+def test_the_gallery_says_which_way_its_axes_go(opened, served, mechanisms):
+    page = view_of(opened, served(mechanisms), "heads", ".gallery .head")
+    assert [text.lower() for text in page.locator(".layer > .caption").all_inner_texts()] == ["queries ↓ keys →"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("view", "wanted"),
+    [("map", ".field-of-view canvas[data-state=exact]"), ("alignment", ".grid .map canvas"), ("graph", ".node")],
+)
+def test_a_page_for_fingers_does_not_ask_to_hover(opened, served, mechanisms, view, wanted):
+    page = view_of(opened, served(mechanisms), view, wanted, viewport=_PHONE, has_touch=True, is_mobile=True)
+    said = page.locator(".readout").inner_text().lower()
+    assert "touch" in said
+    assert "hover" not in said
+
+
+@pytest.mark.slow
+def test_an_equation_of_parts_breaks_between_them(opened, served, mechanisms):
+    page = view_of(opened, served(mechanisms), "steps", ".flow .step", viewport=_PHONE)
+    parts = page.locator(".whole .formula > span")
+    assert parts.count() > 1
+    assert all(box["height"] < 40 for box in map(bounds, parts.all()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 800}, _PHONE])
+@pytest.mark.parametrize("view", ["steps", "whatif"])
+def test_no_small_number_in_a_cell_is_cut_or_takes_two_lines(opened, served, faint, view, viewport):
+    wanted = {"steps": ".flow .step", "whatif": ".comparison .linked"}[view]
+    page = view_of(opened, served(faint), view, wanted, "&query=3", viewport=viewport)
+    cells = page.evaluate(
+        "() => [...document.querySelectorAll('.written .cells > span:not(.under)')]"
+        ".map((n) => [n.textContent, n.scrollWidth - n.clientWidth, n.clientHeight])"
+    )
+    assert any("e−" in text for text, *_ in cells) or view == "whatif"
+    assert len(cells) > 20
+    assert [text for text, over, height in cells if over > 0 or height > 40] == []
+    assert not any("-" in text for text, *_ in cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["map", "graph"])
+def test_a_short_text_fits_on_a_desktop_screen_without_scrolling(opened, served, mechanisms, view):
+    wanted = {"map": ".field-of-view canvas[data-state=exact]", "graph": ".graph .node"}[view]
+    page = view_of(opened, served(mechanisms), view, wanted)
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+
+
+def bounds(item):
+    return item.bounding_box()

@@ -446,3 +446,19 @@ def test_nearest_names_one_or_all() -> None:
 )
 def test_a_message_within_a_message_ends_once(got: str, shown: str) -> None:
     assert error_message("x", "a number", got, "Mend it.") == f"x: expected a number; got {shown}. Mend it."
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"score": "additive"}, "got 'additive'. Pass a value of the class qkv.scores.Additive."),
+        ({"score": "scaled-dot"}, "Pass a value of the class qkv.scores.ScaledDot."),
+        ({"score": "nearest"}, "Example: qkv.scores.ScaledDot()"),
+        ({"normalizer": "Sparsemax"}, "Pass a value of the class qkv.normalizers.Sparsemax."),
+        ({"normalizer": "none"}, "Example: qkv.normalizers.Sparsemax()."),
+    ],
+)
+def test_a_name_in_place_of_a_value_is_answered_with_its_class(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        qkv.attention(*inputs(), **options)
+    assert told in str(raised.value)

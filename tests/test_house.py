@@ -58,6 +58,15 @@ def test_a_listing_shows_the_public_names_and_help_the_classes(package: str) -> 
     assert all(f"class {name}" in told for name in classes)
 
 
+@pytest.mark.parametrize("name", ["qkv.biases", "qkv.errors"])
+def test_a_listing_of_a_module_shows_what_it_defines_and_not_what_it_imports(name: str) -> None:
+    module = importlib.import_module(name)
+    assert sorted(dir(module)) == sorted(module.__all__)
+    defined = (item for item in vars(module).values() if getattr(item, "__module__", "") == name)
+    public = {item.__name__ for item in defined if not item.__name__.startswith("_")}
+    assert public <= set(module.__all__)
+
+
 def test_the_package_runs_as_the_command() -> None:
     assert run(sys.executable, "-m", "qkv", "--version") == f"qkv {qkv.__version__}\n"
 

@@ -15,6 +15,12 @@ from qkv.errors import ConfigError, error_message
 from qkv.values.parameters import Parameter, spread
 from qkv.values.pytree import value
 
+__all__ = ["Alibi", "Bias", "Relative", "alibi", "relative"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class Bias(ABC):
     """What is added to the score of query i and key j, as a function of their positions.

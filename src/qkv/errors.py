@@ -7,6 +7,34 @@ given, and how to fix it; `error_message` builds it in that order.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+__all__ = [
+    "MEMORY_ERRORS",
+    "ArgumentError",
+    "AttachError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DtypeError",
+    "ForkError",
+    "MaskError",
+    "OutOfMemoryError",
+    "QkvError",
+    "ShapeError",
+    "TrainingError",
+    "UnsupportedError",
+    "brief",
+    "error_message",
+    "harmless",
+    "nearest",
+    "out_of_memory_text",
+    "value_named",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 # Everything a terminal interprets except tabs and line feeds: C0, DEL, C1, and Unicode direction controls.
 _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
 _SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
@@ -160,6 +188,26 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return f'Did you mean "{brief(close[0])}"?'
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return f"Valid: {', '.join(map(brief, names[:_MOST]))}{more}."
+
+
+def value_named(given: object, package: str, names: Iterable[str]) -> str | None:
+    """Return what to write in place of a string that names a value.
+
+    Args:
+        given: what was given in place of a value.
+        package: where the values are.
+        names: of its classes.
+
+    Returns:
+        A sentence, or None if the string names none of them.
+
+    Example:
+        >>> value_named("scaled-dot", "qkv.scores", ["Dot", "ScaledDot"])
+        'Pass a value of the class qkv.scores.ScaledDot.'
+    """
+    plain = str(given).replace("_", "").replace("-", "").lower()
+    found = next((name for name in names if isinstance(given, str) and name.lower() == plain), None)
+    return None if found is None else f"Pass a value of the class {package}.{found}."
 
 
 def brief(name: str) -> str:

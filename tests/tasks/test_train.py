@@ -114,8 +114,18 @@ def test_a_regression_is_trained_from_its_table(tmp_path: Path) -> None:
             'stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?',
         ),
         ({"text": ["a"]}, ConfigError, "text: expected a setting of translate"),
-        ({"steps": "many"}, ConfigError, "training.steps: expected an integer"),
-        ({"score": "adative"}, ConfigError, "additive"),
+        ({"steps": "many"}, ConfigError, "steps: expected an integer"),
+        ({"score": "concat"}, ConfigError, "score: expected additive or nonlocal-concat"),
+        ({"normalizer": "sum"}, ConfigError, "normalizer: expected softmax"),
+        ({"heads": 3, "width": 8}, ConfigError, "heads: expected"),
+        ({"callbacks": 3}, ConfigError, "callbacks: expected a sequence of functions; got 3"),
+        ({"callbacks": print}, ConfigError, "callbacks: expected a sequence of functions; got one function"),
+        ({"callbacks": [3]}, ConfigError, "callbacks: expected a sequence of functions; got [3]"),
+        (
+            {"score": "adative"},
+            ConfigError,
+            "score: expected the name of a score; got 'adative'. Did you mean \"additive\"?",
+        ),
         ({"data": [("a", "b"), ("c",)]}, DataError, "data:2: expected a pair of texts; got ('c',)"),
         ({"data": [("a", "b\tc")]}, DataError, "data:1: expected a text without tabs and line breaks"),
         ({"data": [("a", 7)]}, DataError, "data:1: expected a text; got int"),
@@ -126,7 +136,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, settings: dict[str, Any], error:
     with pytest.raises(error) as raised:
         translator(tmp_path / "run", **settings)
     assert told in str(raised.value)
+    assert str(raised.value).startswith(told.partition(":")[0])  # not the name of a table or a flag
+    assert "--" not in str(raised.value)
     assert not list(tmp_path.glob("run/step-*"))
+
+
+def test_missing_data_is_asked_for_by_its_names_in_python(tmp_path: Path) -> None:
+    for task in SETTINGS:
+        with pytest.raises(ConfigError) as raised:
+            train(task, out=tmp_path / "run")  # type: ignore[call-overload]
+        assert "--" not in str(raised.value), task
 
 
 def test_an_unknown_task_names_the_nearest() -> None:

@@ -1,6 +1,6 @@
 """The normalizers that backends know by name; of a user-defined one only the equation is known."""
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, error_message, value_named
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -44,6 +44,8 @@ def as_normalizer(normalizer: object) -> Normalizer:
     got, hint = repr(normalizer), "Example: qkv.normalizers.Sparsemax()."
     if isinstance(normalizer, type):
         got, hint = f"the class {normalizer.__name__}", f"Use {normalizer.__name__}()."
+    elif (named := value_named(normalizer, "qkv.normalizers", [kind.__name__ for kind in KINDS])) is not None:
+        hint = named
     elif callable(normalizer):
         hint = "Make it a class: derive from qkv.normalizers.Normalizer, with __call__(scores, visible=None)."
     raise ConfigError(error_message("normalizer", "a value of qkv.normalizers", got, hint))

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError, error_message, value_named
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
@@ -69,7 +69,10 @@ class Learned(Score):
 
     def __post_init__(self) -> None:
         if not callable(self.module):
-            hint = "Example: qkv.scores.ScaledDot(), or a function of (query, key) that returns scores (..., Q, K)."
+            from qkv.scores import __all__ as names
+
+            example = "Example: qkv.scores.ScaledDot(), or a function of (query, key) that returns scores (..., Q, K)."
+            hint = value_named(self.module, "qkv.scores", names) or example
             raise ConfigError(error_message("score", "a value of qkv.scores or a callable", repr(self.module), hint))
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:

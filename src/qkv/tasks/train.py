@@ -1,5 +1,6 @@
 """`qkv.train`: training any task from Python, with the settings of its command."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from qkv.tasks.load import Model, Task, load
 from qkv.tasks.notes import Volume, speaking
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.regressor import Regressor
-from qkv.tasks.setting_names import FILES, as_tables
+from qkv.tasks.setting_names import FILES, as_tables, setting_of
 from qkv.tasks.settings import merge
 from qkv.tasks.translator import Translator
 from qkv.train.events import Event
@@ -344,15 +345,33 @@ def train(
         if name not in SETTINGS[task].__annotations__:
             hint = nearest(name, list(SETTINGS[task].__annotations__))
             raise ConfigError(error_message(name, f"a setting of {task}", "an unknown one", hint))
-    if callable(callbacks):
-        got, hint = "one function", "Write callbacks=[function]."
-        raise ConfigError(error_message("callbacks", "a sequence of functions", got, hint))
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
+        raise ConfigError(error_message("callbacks", "a sequence of functions", got, "Write callbacks=[function]."))
     recipe = _recipe(task)
     origin = open_origin(None if start is None else Path(start), task, None)
     with _as_files(task, settings) as given, listening(callbacks), speaking(Volume("quiet" if quiet else "normal")):
         tables = merge(origin_tables(origin), as_tables(task, given))
-        outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
+        with _named_as_given(task, given):
+            outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)
+
+
+@contextmanager
+def _named_as_given(task: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Let messages call settings what they are called in Python, not as in tables or on a command line."""
+    try:
+        yield
+    except QkvError as error:
+        message = str(error)
+        name, expected, rest = message.partition(": expected ")
+        given = [setting for setting in settings if setting_of(task, setting) == name]
+        message = f"{given[0]}{expected}{rest}" if len(given) == 1 else message
+        known = {setting.replace("_", "-"): setting for setting in SETTINGS[task].__annotations__}
+        spelled = re.sub(r"--([a-z][a-z-]*[a-z])", lambda flag: known.get(flag[1], flag[0]), message)
+        if spelled == str(error):
+            raise
+        raise type(error)(spelled) from error
 
 
 def _recipe(task: str) -> Any:

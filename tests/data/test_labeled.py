@@ -64,6 +64,15 @@ def test_a_line_that_names_words_and_tags_is_a_header(tmp_path: Path, between: s
     assert [text.rpartition(": ")[2] for text in told] == ["Token POS NER"]
 
 
+@pytest.mark.parametrize(("header", "between"), [("Token\tNER", " "), ("Token NER", "\t")])
+def test_a_header_may_separate_its_columns_in_its_own_way(tmp_path: Path, header: str, between: str) -> None:
+    told: list[str] = []
+    content = f"{header}\n" + "Ada B-PER\nwrote O\n\nYes O\n".replace(" ", between)
+    found = read_tagged(_file(tmp_path, content), say=told.append)
+    assert found == [Tagged(("Ada", "wrote"), ("B-PER", "O"), 2), Tagged(("Yes",), ("O",), 5)]
+    assert [text.rpartition(": ")[2] for text in told] == ["Token NER"]
+
+
 def test_the_word_tag_is_no_header_where_its_tag_occurs_again(tmp_path: Path) -> None:
     path = _file(tmp_path, "word tag\nother tag\n")
     assert [sentence.words for sentence in read_tagged(path)] == [("word", "other")]

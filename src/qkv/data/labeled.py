@@ -127,11 +127,11 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, longest=longest, blank=True)
-    between = "\t" if any("\t" in line for line in lines) else " "
-    header = _header_of_tagged(lines, between)
+    header = _header_of_tagged(lines)
     if header is not None:
         say(_header_found(path, header + 1, lines[header]))
         lines[header] = ""  # an empty line, so that every other line keeps its number
+    between = _separator(lines)
     found = list(_sentences(lines, str(path), between))
     if not found:
         hint = "Write one word per line: word, then tag."
@@ -202,18 +202,27 @@ def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"]
     return None
 
 
-def _header_of_tagged(lines: list[str], between: str) -> int | None:
-    """Return the index of the first line with words if it names the columns."""
-    rows = [
-        (place, [cell.strip().lower() for cell in line.rstrip(" ").split(between)])
-        for place, line in enumerate(lines)
-        if line.strip() and not (between == "\t" and line.startswith("# "))
-    ]
-    if len(rows) < 2:
+def _separator(lines: Iterable[str]) -> str:
+    """Return what separates the columns of these lines."""
+    return "\t" if any("\t" in line for line in lines) else " "
+
+
+def _header_of_tagged(lines: list[str]) -> int | None:
+    """Return the index of the first line with words if it names the columns; its own may be separated differently."""
+    comments = _separator(lines) == "\t"
+    written = [place for place, line in enumerate(lines) if line.strip() and not (comments and line.startswith("# "))]
+    if len(written) < 2:
         return None
-    (place, first), *rest = rows
+    place, *rest = written
+    first, below = _cells([lines[place]])[0], _cells([lines[at] for at in rest])
     named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
-    return place if named and all(cells[-1] != first[-1] for _, cells in rest) else None
+    return place if named and all(cells[-1] != first[-1] for cells in below) else None
+
+
+def _cells(lines: list[str]) -> list[list[str]]:
+    """Return the cells of each line, in lower case."""
+    between = _separator(lines)
+    return [[cell.strip().lower() for cell in line.rstrip(" ").split(between)] for line in lines]
 
 
 def _header_found(path: Path, number: int, line: str) -> str:

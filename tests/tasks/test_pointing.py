@@ -20,7 +20,8 @@ from qkv.tasks.point_training import PointData, load_settings, read_lines, show_
 from qkv.tasks.pointing import judge_positions, stack
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
-_MODEL = {"hidden": 16, "attention": 16, "layers": 1, "heads": 2}
+_SIZES = {"hidden": 16, "attention": 16, "layers": 1}
+_MODEL = {**_SIZES, "heads": 2}
 
 
 def _numbers(path: Path, count: int = 300, seed: int = 0) -> Path:
@@ -61,7 +62,7 @@ def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spans")
-    model = {**_MODEL, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
+    model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
     tables = {"data": {"data": _words(folder / "s.tsv")}, "model": model, "training": _TRAINING}
     train(load_settings(tables), folder / "run")
     return folder / "run"
@@ -108,7 +109,7 @@ def test_answers_do_not_depend_on_the_batch(spans: Path) -> None:
 @pytest.mark.parametrize("encoder", ["transformer", "lstm", "rnn"])
 @pytest.mark.parametrize("score", ["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"])
 def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_path: Path) -> None:
-    model = {"encoder": encoder, "score": score, "hidden": 8, "attention": 8, "layers": 1, "heads": 2}
+    model = {"encoder": encoder, "score": score, "hidden": 8, "attention": 8, "layers": 1}
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}
     settings = load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
     lines = read_lines(settings.data, True, 0)
@@ -136,7 +137,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_run_starts_from_another_with_its_words(spans: Path, tmp_path: Path) -> None:
-    model = {**_MODEL, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
+    model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
     data = {"data": _words(tmp_path / "s.tsv", seed=5, count=60)}
     settings = load_settings(
         {"data": data, "model": model, "training": {**_TRAINING, "steps": 1, "learning_rate": 1e-9}}
@@ -192,6 +193,7 @@ def test_settings_go_around() -> None:
         ({"model": {"features": 3}}, "The training lines decide it"),
         ({"model": {"encoder": "gur"}}, 'Did you mean "gru"?'),
         ({"model": {"heads": 3}}, "model.heads: expected a divisor of model.hidden"),
+        ({"model": {"encoder": "gru", "heads": 2}}, "model.heads: expected a Transformer; got 2 with gru"),
         ({"model": {"score": "epanechnikov"}}, "model.score: expected"),
         ({"data": {"order": "cycel"}}, 'Did you mean "cycle"?'),
         ({"data": {"vocabulary": 1}}, "data.vocabulary: expected at least 2"),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, error_message, nearest
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import Mechanism, as_flag
 from qkv.shapes import nearest_divisors
 
 _LAYERS = 10_000
@@ -155,9 +155,9 @@ def check_positions(positions: str, mechanism: Mechanism, width: int, *, bounded
     if positions in misfits:
         names = ("sinusoidal", "learned", "rotary", *biases) if bounded else ("sinusoidal", "rotary", *biases)
         fitting = ", ".join(name for name in names if name not in misfits)
-        expected = f"{fitting} or none with {mechanism.score} under {mechanism.normalizer}"
+        expected = f"{fitting} or none with {as_flag(mechanism.score)} under {mechanism.normalizer}"
         hint = (
-            "They add to the scores, which a sum needs above 0: use --normalizer softmax, or squared_distance."
+            "They add to the scores, which a sum needs above 0: use --normalizer softmax, or --score squared-distance."
             if positions in biases
             else "Of rotated vectors, only dot products and distances depend just on the difference of positions."
         )

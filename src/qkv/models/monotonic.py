@@ -16,7 +16,7 @@ from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import score_name
+from qkv.nn.mechanism import as_flag, score_name
 from qkv.nn.monotonic import (
     MonotonicJumps,
     MonotonicScores,
@@ -78,13 +78,13 @@ class MonotonicConfig:
         if self.score not in _SCORES:
             expected = "bilinear, additive, dot or scaled-dot with a monotonic alignment"
             hint = "Choose one of them, or omit --alignment."
-            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
         check_config(self)
         first = self.alignment == "monotonic-1"
         if first and self.score != "bilinear":
             hint = 'Omit it, or choose the alignment "monotonic-0".'
             expected = 'no score with "monotonic-1", which predicts jumps'
-            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
         if not first and self.jumps != 5:
             hint = 'Omit it, or choose the alignment "monotonic-1".'
             raise ConfigError(error_message("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint))

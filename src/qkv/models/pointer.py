@@ -14,7 +14,7 @@ from qkv.models.elements import ElementEncoder
 from qkv.models.first_weights import initialize_cells
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import score_name
+from qkv.nn.mechanism import as_flag, score_name
 from qkv.nn.pointer import Pointer, PointerScore
 
 END = 0
@@ -61,9 +61,9 @@ class PointerConfig:
         # A normalized Gaussian kernel is the softmax of a squared distance.
         object.__setattr__(self, "score", "squared_distance" if score == "gaussian" else score)
         if self.score not in get_args(PointerScore):
-            expected, names = "a score whose softmax can point", ", ".join(get_args(PointerScore)).replace("_", "-")
+            expected, names = "a score whose softmax can point", ", ".join(map(as_flag, get_args(PointerScore)))
             hint = f"Valid: {names}, gaussian."
-            raise ConfigError(error_message("model.score", expected, f'"{self.score}"', hint))
+            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
         check_config(self)
         if self.encoder == "transformer" and self.hidden % self.heads:
             got = f"{self.heads} heads for width {self.hidden}"

@@ -172,7 +172,7 @@ class Mechanism:
         """
         if self.needs_equal_widths and query_width != key_width:
             hint = 'For different widths use "bilinear" or "additive".'
-            expected = f"equal widths of query and key for {self.score!r}"
+            expected = f'equal widths of query and key for "{as_flag(self.score)}"'
             raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
         if self.score in KERNELS and self.bandwidth is None:
             return KernelScore(self.score, heads=heads, power=self.power)
@@ -223,7 +223,7 @@ class Mechanism:
         if self.normalizer == "sum" and self.score not in _NON_NEGATIVE:
             others = _listed([name for name in NORMALIZERS if name != "sum"])
             hint = f"Sums normalize scores that are never negative: {_listed(sorted(_NON_NEGATIVE), 'and')}."
-            raise ConfigError(error_message("model.normalizer", f"{others} for {self.score}", '"sum"', hint))
+            raise ConfigError(error_message("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint))
         self._expect_only("alpha", self.normalizer == "entmax", "--normalizer entmax", f"{self.normalizer}")
         self._expect_only("sinks", self.normalizer == "softmax", "--normalizer softmax", f"{self.normalizer}")
         distances = _listed([name for name in SCORES if name in KERNELS])
@@ -240,7 +240,7 @@ class Mechanism:
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) and not fits:
             hint = f"Omit it, or use {expected}."
-            raise ConfigError(error_message(f"model.{name}", f"{expected} beside it", got, hint))
+            raise ConfigError(error_message(f"model.{name}", f"{expected} beside it", as_flag(got), hint))
 
 
 def score_name(name: str, argument: str = "model.score") -> str:
@@ -273,8 +273,19 @@ def score_name(name: str, argument: str = "model.score") -> str:
         )
         raise ConfigError(error_message(argument, "additive or nonlocal-concat", '"concat"', hint))
     other = known in NORMALIZERS
-    hint = f"It is a normalizer: --normalizer {name}." if other else nearest(known, [*SCORES, *ALIASES, LOCATION])
+    valid = map(as_flag, [*SCORES, *ALIASES, LOCATION])
+    hint = f"It is a normalizer: --normalizer {name}." if other else nearest(as_flag(known), valid)
     raise ConfigError(error_message(argument, "the name of a score", repr(name), hint))
+
+
+def as_flag(name: str) -> str:
+    """Return the name of a score as messages and flags spell it.
+
+    Example:
+        >>> as_flag("squared_distance")
+        'squared-distance'
+    """
+    return name.replace("_", "-")
 
 
 def _own_normalizer(score: str) -> str:
@@ -294,5 +305,5 @@ def _spelled(name: str) -> str:
 
 
 def _listed(names: Iterable[str], last: str = "or") -> str:
-    *most, end = names
+    *most, end = map(as_flag, names)
     return f"{', '.join(most)} {last} {end}" if most else end

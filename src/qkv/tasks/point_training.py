@@ -176,7 +176,11 @@ def _config(table: Mapping[str, Any]) -> PointerConfig:
     hint = "The training lines decide it; --elements overrides what they seem to be."
     refuse_derived(table, _DERIVED, hint)
     recurrent = {"cell": table["encoder"], "layers": 1} if table.get("encoder") in ("lstm", "gru", "rnn") else {}
-    return build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **table}, "model")
+    config = build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **table}, "model")
+    if config.encoder != "transformer" and config.heads != _MODEL["heads"]:
+        hint = "It belongs to self-attention: omit it, or choose --model transformer."
+        raise ConfigError(error_message("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint))
+    return config
 
 
 def _table(config: PointerConfig) -> dict[str, Any]:

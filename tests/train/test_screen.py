@@ -54,6 +54,40 @@ def test_on_a_terminal_there_is_a_bar_with_lines_above_it(monkeypatch):
     assert "1200/5000 loss 2.3104  lr 7.07e-04  12,346 tokens/s  3 min 20 s left" in text
 
 
+@pytest.mark.parametrize(
+    ("columns", "rest"),
+    [
+        (100, "  lr 7.07e-04  12,346 tokens/s  3 min 20 s left"),
+        (80, "  12,346 tokens/s  3 min 20 s left"),
+        (60, "  3 min 20 s left"),
+        (40, ""),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_figures_and_cuts_none(monkeypatch, columns, rest):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", show(Terminal()))
+    bars = [line for line in re.split(r"[\r\n]+", text) if "/5000" in line]
+    assert not any("…" in line for line in bars)
+    assert all(line.startswith("train ") for line in bars)
+    assert any(line.rstrip().endswith(f"1200/5000 loss 2.3104{rest}") for line in bars), bars
+    assert max(map(len, bars)) <= columns
+
+
+def test_a_bar_that_has_validated_shows_its_loss_again_and_lines_break_between_words(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    bar = Bar(stream, 10)
+    figures = [Figure(name, 0.5, "") for name in ("accuracy", "macro_f1", "precision")]
+    for event in (Updated(10, 0.25), Validating(10), Validated(10, figures, True)):
+        bar(event)
+    bar.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert text.rstrip().endswith("10/10 loss 0.2500")
+    assert "step 10: accuracy 0.5, macro_f1 0.5, \nprecision 0.5 (best so far)\n" in text
+
+
 def test_the_stream_decides():
     for stream, kind in ((StringIO(), Lines), (Terminal(), Bar)):
         listener = screen(stream, 10)
@@ -68,9 +102,9 @@ def test_lines_are_written_at_least_every_so_many_seconds():
     try:
         assert "starting" in written.next()
         lines(Updated(7, 2.5))
-        assert "step 7/5,000  loss 2.5000" in written.next("step 7")
+        assert written.next("step 7") == "step 7/5,000  loss 2.5000  (0 s ago)\n"
         lines(Validating(7))
-        assert "step 7: validating" in written.next("validating")
+        assert written.next("validating") == "step 7: validating  (0 s)\n"
     finally:
         lines.close()
     count = len(written.lines)

@@ -13,6 +13,9 @@ from qkv.metrics.figure import Figure
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
 from qkv.train.heartbeat import Heartbeat
 
+_SHORTEST = 8
+"""Characters of the shortest bar."""
+
 
 def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = False) -> Listener:
     """Choose how progress is shown.
@@ -75,14 +78,14 @@ class Lines:
     ) -> None:
         """Start."""
         self._stream, self._steps, self._unit, self._every = stream, steps, unit, every
-        self._doing, self._began = "starting", time.monotonic()
+        self._doing, self._since, self._began = "starting", "", time.monotonic()
         self._heartbeat = Heartbeat(self._still, seconds)
 
     def __call__(self, event: Event) -> None:
         """Write a line for events that have one."""
         match event:
             case Updated(step, loss):
-                self._do(f"step {step:,}/{self._steps:,}  loss {loss:.4f}")
+                self._do(f"step {step:,}/{self._steps:,}  loss {loss:.4f}", " ago")
                 if self._every:
                     self._write(self._doing)
             case Validating(step):
@@ -97,11 +100,12 @@ class Lines:
         """End the thread, but leave the stream open: the caller owns it."""
         self._heartbeat.close()
 
-    def _do(self, what: str) -> None:
-        self._doing, self._began = what, time.monotonic()
+    def _do(self, what: str, since: str = "") -> None:
+        """Note what is going on for some time, or what was done some time ago."""
+        self._doing, self._since, self._began = what, since, time.monotonic()
 
     def _still(self) -> None:
-        self._write(f"{self._doing}  ({duration(time.monotonic() - self._began)} ago)")
+        self._write(f"{self._doing}  ({duration(time.monotonic() - self._began)}{self._since})")
 
     def _write(self, text: str) -> None:
         self._heartbeat.restart()
@@ -111,7 +115,9 @@ class Lines:
 
 @final
 class Bar:
-    """A bar with loss, learning rate, tokens per second and time left; validations are lines above it.
+    """A bar with loss, and as much of learning rate, speed and time left as the terminal is wide enough for.
+
+    Validations are lines above it.
 
     Args:
         stream: a terminal.
@@ -125,24 +131,32 @@ class Bar:
         columns = (TextColumn("train"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
         self._progress = Progress(*columns, console=Console(file=stream, highlight=False))
         self._task = self._progress.add_task("train", total=steps, text="")
-        self._rest = ""
+        self._loss = self._rest = ""
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
         """Advance the bar, or write a line above it."""
         match event:
             case Updated(step, loss):
-                self._progress.update(self._task, completed=step, text=f"loss {loss:.4f}{self._rest}")
-            case Logged():
-                self._rest = f"  {_rates(event, self._unit)}"
-                text = f"loss {event.loss:.4f}{self._rest}"
-                self._progress.update(self._task, completed=event.step, text=text)
+                self._loss = f"loss {loss:.4f}"
+                self._progress.update(self._task, completed=step, text=self._loss + self._rest)
+            case Logged(step):
+                self._loss, self._rest = f"loss {event.loss:.4f}", self._fitting(event)
+                self._progress.update(self._task, completed=step, text=self._loss + self._rest)
             case Validating():
                 self._progress.update(self._task, text="validating")
             case _:
+                if isinstance(event, Validated):
+                    self._progress.update(self._task, text=self._loss + self._rest)
                 text = _line(event, self._steps, self._unit)
-                if text:
-                    self._progress.console.print(text, markup=False, soft_wrap=True)
+                if text:  # what is said can hold a path or a command to copy, whose lines the terminal breaks
+                    self._progress.console.print(text, markup=False, soft_wrap=isinstance(event, Said))
+
+    def _fitting(self, event: Logged) -> str:
+        room = self._progress.console.width - len(f"train {'━' * _SHORTEST} {self._steps}/{self._steps} loss 0.0000 ")
+        rate, speed, left = _rates(event, self._unit)
+        texts = ("".join(f"  {part}" for part in parts) for parts in ((rate, speed, left), (speed, left), (left,)))
+        return next((text for text in texts if len(text) <= room), "")
 
     def close(self) -> None:
         """Leave the bar in its last state."""
@@ -196,7 +210,7 @@ def _line(event: Event, steps: int, unit: str) -> str:
 def _text(event: Event, steps: int, unit: str) -> str:
     match event:
         case Logged():
-            return f"step {event.step:,}/{steps:,}  loss {event.loss:.4f}  {_rates(event, unit)}"
+            return "  ".join((f"step {event.step:,}/{steps:,}", f"loss {event.loss:.4f}", *_rates(event, unit)))
         case Validated(step, figures, better) if figures:
             return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
         case Said(text):
@@ -205,6 +219,7 @@ def _text(event: Event, steps: int, unit: str) -> str:
             return ""
 
 
-def _rates(event: Logged, unit: str) -> str:
-    rate, speed = f"lr {event.learning_rate:.2e}", f"{event.tokens_per_second:,.0f} {unit}/s"
-    return f"{rate}  {speed}  {duration(event.seconds_left)} left"
+def _rates(event: Logged, unit: str) -> tuple[str, str, str]:
+    """Return learning rate, speed and time left."""
+    speed = f"{event.tokens_per_second:,.0f} {unit}/s"
+    return f"lr {event.learning_rate:.2e}", speed, f"{duration(event.seconds_left)} left"

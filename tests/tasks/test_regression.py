@@ -88,6 +88,7 @@ def test_points_with_the_largest_weights_are_shown(rents: tuple[Path, np.ndarray
     (found,) = model.alignments(numbers[:1, :2], most=5)
     weights = model.estimator.attention_map(numbers[:1, :2]).dense()[0]
     assert found.weights.shape == (1, 5)
+    assert all("→" in name and " " not in name for name in found.source)
     np.testing.assert_allclose(sorted(found.weights[0].tolist()), sorted(weights.tolist())[-5:])
 
 

@@ -186,7 +186,7 @@ class Regressor:
         for row, shares, chosen in zip(given.tolist(), weights, places, strict=True):
             order = chosen[torch.argsort(inputs[chosen, 0])]
             by_place = dict(zip(chosen.tolist(), shares.tolist(), strict=True))
-            points = tuple(f"{shown_row(inputs[place].tolist())}: {float(targets[place, 0]):.4g}" for place in order)
+            points = tuple(shown_point(inputs[place].tolist(), float(targets[place, 0])) for place in order)
             ordered = torch.tensor([[by_place[place] for place in order.tolist()]], dtype=torch.float64)
             found.append(Alignment(points, (shown_row(row),), ordered))
         return found
@@ -216,13 +216,23 @@ def as_decimal(name: str) -> Decimal:
 
 
 def shown_row(row: Sequence[float]) -> str:
-    """Format the inputs of a row.
+    """Format the inputs of a row, without spaces: names in maps show theirs.
 
     Example:
         >>> shown_row([0.5, 12345.678])
-        '0.5, 1.235e+04'
+        '0.5,1.235e+04'
     """
-    return ", ".join(f"{number:.4g}" for number in row)
+    return ",".join(f"{number:.4g}" for number in row)
+
+
+def shown_point(row: Sequence[float], target: float) -> str:
+    """Format the inputs and the target of a training point.
+
+    Example:
+        >>> shown_point([0.5, 2], 7.25)
+        '0.5,2→7.25'
+    """
+    return f"{shown_row(row)}→{target:.4g}"
 
 
 def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Literal["nearest", "mean", "nan"]]:

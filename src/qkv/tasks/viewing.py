@@ -26,7 +26,7 @@ from qkv.tasks.length import expect_length
 from qkv.tasks.load import load
 from qkv.tasks.members import expect_single
 from qkv.tasks.reading_attention import expect_attention, read_ids
-from qkv.tasks.regressor import Regressor, shown_row
+from qkv.tasks.regressor import Regressor, shown_point, shown_row
 from qkv.tasks.translator import Translator, columns_of
 from qkv.view.scene import Scene
 
@@ -220,7 +220,7 @@ def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
     with torch.no_grad(), record(found.model) as trace:
         found.model(torch.from_numpy(rows)[None])
     inputs, targets = found.model.get_buffer("inputs").tolist(), found.model.get_buffer("targets")[:, 0].tolist()
-    points = [f"{shown_row(x)}: {y:.4g}" for x, y in zip(inputs, targets, strict=True)]
+    points = [shown_point(x, y) for x, y in zip(inputs, targets, strict=True)]
     return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
 
 

@@ -47,7 +47,16 @@ def test_an_unknown_example_is_told_the_names(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "examples" / "run.py", "02_sum"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "02_sums" in done.stderr
+    assert 'Did you mean "02_sums"?' in done.stderr
+
+
+def test_every_script_of_the_examples_has_a_name(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "run.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    helpers = ("drawing", "run", "__init__")
+    names = {path.stem for path in (ROOT / "examples").rglob("*.py") if path.stem not in helpers}
+    assert set(done.stderr.removeprefix("Give the name of an example. There are ").strip(".\n").split(", ")) == names
 
 
 def test_a_missing_library_names_its_extra() -> None:

@@ -19,6 +19,7 @@ from qkv.recording.checks import check_all_ran, check_any, check_arguments, chos
 from qkv.recording.origins import Origin, Reading, model_above
 from qkv.recording.repeated_passes import first_time
 from qkv.recording.rooms import Room, moved
+from qkv.recording.row_states import RowStates
 from qkv.recording.torch_layers import call_of, check_layer, projections
 from qkv.recording.trace import Tokenizer, Trace
 
@@ -110,7 +111,11 @@ def _watch(
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
     watch = _Watch(name, trace)
-    hooks = [module.register_forward_hook(first_time(watch.attend), with_kwargs=True)]
+    hooks = [
+        module.register_forward_hook(watch.states.take, with_kwargs=True, prepend=True, always_call=True),
+        module.register_forward_pre_hook(first_time(watch.states.ask), with_kwargs=True),
+        module.register_forward_hook(first_time(watch.attend), with_kwargs=True),
+    ]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
         watch.origin = origins[name] = Origin(modules[path.rpartition(".")[0]])
@@ -167,11 +172,13 @@ class _Watch:
 
     Attributes:
         origin: tells whether keys come from another sequence, for layers of other libraries; None for ours.
+        states: the row states that the layer's own calls give.
     """
 
     def __init__(self, name: str, trace: Trace) -> None:
         self.name, self.trace = name, trace
         self.origin: Origin | None = None
+        self.states = RowStates()
         self.inputs: list[Tensor | None] = [None, None, None]
         self.moment = -1
         self.turn = 0
@@ -198,7 +205,8 @@ class _Watch:
         options = {name: option for name, option in (own | named).items() if name != "generator" and option is not None}
         if not options.get("enable_gqa", True):
             del options["enable_gqa"]
-        state = output[1] if isinstance(output, tuple) and isinstance(output[1], RowState) else None
+        own_state = isinstance(output, tuple) and isinstance(output[1], RowState)
+        state = output[1] if own_state else self.states.last
         name = self._name()
         if self.origin is not None:
             key, value, options = self._kept(name, key, value, options, query.shape[-2])

@@ -1,0 +1,75 @@
+"""The row states of long calls, which PyTorch's kernel computes anyway: any weight then follows from a query and a key.
+
+Without them, the first look at a row of a long map takes a pass over all of its keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.masks.patterns import Causal
+from qkv.nn.attention import Attention
+from qkv.normalizers.dense import Softmax
+from qkv.normalizers.row_state import RowState
+from qkv.scores.products import Dot, ScaledDot
+
+LONG = 1 << 20
+"""Queries times keys from which a pass over all keys takes longer than people notice."""
+
+
+@final
+class RowStates:
+    """Hooks that ask an `Attention` for the row states of its long calls, and hide them from the model.
+
+    Attributes:
+        last: the row state of the last call; None if it was not free.
+
+    Example:
+        >>> layer, states = Attention(), RowStates()
+        >>> before = layer.register_forward_pre_hook(states.ask, with_kwargs=True)
+        >>> after = layer.register_forward_hook(states.take, with_kwargs=True, prepend=True)
+        >>> with torch.no_grad():
+        ...     output = layer(*torch.zeros(3, 1024, 4).unbind())
+        >>> output.shape, states.last.lse[0]
+        (torch.Size([1024, 4]), tensor(6.9315))
+    """
+
+    def __init__(self) -> None:
+        self.last: RowState | None = None
+        self._asked = False
+
+    def ask(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        """Before a call: ask for its row state if it costs nothing and changes no bit of the output."""
+        self.last = None
+        if module.also is None and _is_free(module, tensors, options):
+            module.also = "state"
+            self._asked = True
+
+    def take(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> Any:
+        """After a call, also one that failed: keep its row state, and return the output alone."""
+        if not self._asked:
+            return None
+        module.also, self._asked = None, False
+        if output is None:
+            return None
+        output, self.last = output
+        return output
+
+
+def _is_free(module: Attention, tensors: tuple[Tensor, ...], options: Mapping[str, Any]) -> bool:
+    """Return True for a long softmax over products without gradient, of all keys or the causal ones."""
+    if len(tensors) != 3 or any(x.device.type != "cpu" for x in tensors) or module.backend != "auto":
+        return False
+    query, key, _ = tensors
+    score = options.get("score") or module.score or ScaledDot()
+    normalizer = options.get("normalizer") or module.normalizer or Softmax()
+    mask = options.get("mask")
+    plain = isinstance(score, Dot) or (isinstance(score, ScaledDot) and score.softcap is None)
+    softmax = isinstance(normalizer, Softmax) and normalizer.sink is None
+    simple = mask is None or (isinstance(mask, Causal) and isinstance(mask.offset, int) and mask.offset == 0)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    dropped = module.training and module.dropout > 0
+    long = query.shape[-2] * key.shape[-2] >= LONG
+    return long and plain and softmax and simple and options.get("bias") is None and not (learns or dropped)

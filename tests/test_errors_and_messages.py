@@ -462,3 +462,18 @@ def test_a_name_in_place_of_a_value_is_answered_with_its_class(options: dict[str
     with pytest.raises(ConfigError) as raised:
         qkv.attention(*inputs(), **options)
     assert told in str(raised.value)
+
+
+def test_a_sum_takes_the_concatenation_score_whose_relu_is_never_negative_and_refuses_the_leaky_one() -> None:
+    query, key, value = inputs(
+        query=torch.randn(2, 2, Q, 4), key=torch.randn(2, 2, K, 4), value=torch.randn(2, 2, K, 6)
+    )
+    relu = scores.Concat(torch.randn(4), torch.randn(4))
+    _, weights = qkv.attention_with_weights(query, key, value, score=relu, normalizer=normalizers.Sum())
+    expected = relu(query, key)
+    torch.testing.assert_close(weights, expected / expected.sum(-1, keepdim=True).clamp(min=1e-30))
+    output = qkv.attention(query, key, value, score=relu)
+    torch.testing.assert_close(output, torch.softmax(expected, -1) @ value)  # softmax stays its own normalizer
+    leaky = scores.Concat(torch.randn(4), torch.randn(4), "leaky_relu")
+    with pytest.raises(UnsupportedError, match="never negative"):
+        qkv.attention(query, key, value, score=leaky, normalizer=normalizers.Sum())

@@ -97,7 +97,7 @@ class Case:
 
 
 def legal(score: ScoreCase, normalizer: NormalizerCase) -> bool:
-    return not normalizer.needs_non_negative or score.build(parameters(score, torch.Generator())).non_negative
+    return not normalizer.needs_non_negative or score.build(parameters(score, torch.Generator())).summable
 
 
 def cross_product(score: ScoreCase, dtype: torch.dtype) -> Iterator[Case]:

@@ -51,7 +51,7 @@ def inputs() -> tuple[Tensor, Tensor]:
 def test_tiles_equal_the_dense_weights(score: str, normalizer: str) -> None:
     query, key = inputs()
     made, rule = SCORES[score](), NORMALIZERS[normalizer]()
-    if rule.needs_non_negative and not made.non_negative:
+    if rule.needs_non_negative and not made.summable:
         pytest.skip("Sum refuses scores that may be negative")
     for mask in masks():
         options = {"score": made, "normalizer": rule, "mask": mask}
@@ -193,7 +193,7 @@ def test_an_empty_axis_has_a_map(score: str, normalizer: str, sizes: tuple[int, 
     queries, keys, width = sizes
     made = S.Cosine() if score == "cosine" else SCORES[score]()
     rule = N.Entmax(5.0) if normalizer == "steep" else NORMALIZERS[normalizer]()
-    if rule.needs_non_negative and not made.non_negative:
+    if rule.needs_non_negative and not made.summable:
         pytest.skip("Sum refuses scores that may be negative")
     query, key = torch.randn(2, 2, queries, width), torch.randn(2, 2, keys, width)
     options = {"score": made, "normalizer": rule}

@@ -24,7 +24,7 @@ SIZE = 11
 SOURCE, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [4, 6, 0, 0, 0]]), torch.tensor([5, 3, 2])
 TARGET = torch.tensor([[1, 5, 7, 9, 4], [1, 3, 3, 8, 6], [1, 10, 9, 8, 7]])
 KERNELS = {"gaussian", "boxcar", "epanechnikov", "triangular"}
-NON_NEGATIVE = {*KERNELS, "uniform"}
+NON_NEGATIVE = {*KERNELS, "uniform", "nonlocal_concat"}
 ROTATED = {"scaled_dot", "dot", "cosine", "bilinear", "squared_distance", *KERNELS}
 
 

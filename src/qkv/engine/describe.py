@@ -175,7 +175,7 @@ def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
     if given is None:
         return _SUM if score.non_negative else _SOFTMAX
     normalizer = as_normalizer(given)
-    if normalizer.needs_non_negative and not score.non_negative:
+    if normalizer.needs_non_negative and not score.summable:
         hint = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
         got = f"{type(score).__name__}, which may be negative"
         raise UnsupportedError(error_message("normalizer", "a score that is never negative, for Sum()", got, hint))

@@ -48,7 +48,9 @@ NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
         "sigmoid": Sigmoid,
     }
 )
-_NON_NEGATIVE = frozenset({"gaussian", "boxcar", "epanechnikov", "triangular", "uniform"})
+_SUMMED = frozenset({"gaussian", "boxcar", "epanechnikov", "triangular", "uniform"})
+"""Scores whose own normalizer is the sum."""
+_NON_NEGATIVE = _SUMMED | {"nonlocal_concat"}
 _EQUAL_WIDTHS = frozenset({"dot", "scaled_dot", "cosine", *KERNELS})
 _NONE = "none"
 LOCATION = "location"
@@ -289,7 +291,7 @@ def as_flag(name: str) -> str:
 
 
 def _own_normalizer(score: str) -> str:
-    return "sum" if score in _NON_NEGATIVE else "softmax"
+    return "sum" if score in _SUMMED else "softmax"
 
 
 def _normalizer(name: str) -> str:

@@ -51,7 +51,7 @@ class Score(ABC):
 
     Attributes:
         core: the function of a pair that backends compute.
-        non_negative: whether no score is ever below 0, so that `Sum` may normalize it (a kernel).
+        non_negative: whether it is a kernel: no score is ever below 0, and `Sum` is its normalizer by default.
         parameters: the fields that can be tensors; per-head ones align from the right.
     """
 
@@ -82,6 +82,11 @@ class Score(ABC):
     def pointwise(self) -> Pointwise:
         """The elementwise function after the core."""
         return Linear()
+
+    @property
+    def summable(self) -> bool:
+        """Whether `Sum` may normalize it, because no score is ever below 0."""
+        return self.non_negative
 
     def check(self, query: Shape, key: Shape) -> None:
         """Raise ShapeError if the widths do not fit this score."""

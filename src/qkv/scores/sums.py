@@ -133,6 +133,11 @@ class Concat(Score):
         return Operands(*self._projected(query, key))
 
     @property
+    def summable(self) -> bool:
+        """Whether it is relu, which is never negative."""
+        return self.activation == "relu"
+
+    @property
     def pointwise(self) -> Pointwise:
         """The activation."""
         return Leaky(0.0 if self.activation == "relu" else 0.2)

@@ -14,7 +14,7 @@ const EVERY = 1.4; // times larger with one press of +
  * @property {(factor: number, at?: { x: number, y: number }) => void} zoom around a point of the plot
  * @property {(row: number, column: number) => void} reveal scroll a cell into view with minimal movement
  * @property {(place: Partial<{ x: number, y: number, scale: number }>) => void} set
- * @property {(event: { offsetX: number, offsetY: number }) => { row: number, column: number } | null} cell
+ * @property {(event: MouseEvent) => { row: number, column: number } | null} cell
  */
 
 /**
@@ -56,9 +56,9 @@ export function viewport(surface, size, plot, listener) {
       view.y = clamp(view.y, row + 1 - height / view.scale, row);
       limit();
     },
-    cell: ({ offsetX, offsetY }) => {
-      const { left, top, width, height } = plot();
-      const [x, y] = [offsetX - left, offsetY - top];
+    cell: (event) => {
+      const { width, height } = plot();
+      const { x, y } = placeIn(plot(), event);
       const [row, column] = [Math.floor(view.y + y / view.scale), Math.floor(view.x + x / view.scale)];
       const inside = x >= 0 && y >= 0 && x < width && y < height && row < size.rows && column < size.columns;
       return inside ? { row, column } : null;
@@ -93,9 +93,13 @@ function wheel(surface, view, plot) {
   );
 }
 
-/** @param {{ left: number, top: number }} plot @param {{ offsetX: number, offsetY: number }} event */
-function placeIn({ left, top }, { offsetX, offsetY }) {
-  return { x: offsetX - left, y: offsetY - top };
+/**
+ * The place of an event on its surface. (`offsetX` is rounded, and a cell of a long map is less than a pixel.)
+ * @param {{ left: number, top: number }} plot @param {MouseEvent} event
+ */
+function placeIn({ left, top }, { clientX, clientY, target }) {
+  const surface = /** @type {Element} */ (target).getBoundingClientRect();
+  return { x: clientX - surface.left - left, y: clientY - surface.top - top };
 }
 
 /**

@@ -118,7 +118,7 @@ def test_what_has_no_meaning_is_refused_before_data_is_read(
         ("classify", ["--pool", "mean", "--score", "dot"], ["--score", "Nothing attends"]),
         ("tag", ["--score", "dot"], ["--score", "--model transformer"]),
         ("generate", ["--score", "mlp", "--positions", "rotary"], ["--positions", "sinusoidal"]),
-        ("generate", ["--score", "boxcar", "--positions", "alibi"], ["--positions", "squared_distance"]),
+        ("generate", ["--score", "boxcar", "--positions", "alibi"], ["--positions", "squared-distance"]),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else part,
 )

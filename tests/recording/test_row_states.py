@@ -80,6 +80,15 @@ def test_calls_that_learn_and_short_ones_are_as_before(length: int, gradient: bo
     assert (calls[0].state is not None) == kept
 
 
+def test_a_scale_that_learns_keeps_its_gradient() -> None:
+    layer, scale = Attention(), torch.tensor([0.3, 0.4], requires_grad=True)
+    with qkv.record(layer) as trace:
+        layer(*inputs(), score=ScaledDot(scale)).sum().backward()
+    (calls,) = trace.calls.values()
+    assert calls[0].state is None
+    assert scale.grad is not None
+
+
 @torch.no_grad()
 def test_a_layer_that_returns_its_state_still_does() -> None:
     layer = Attention(also="state")

@@ -69,7 +69,8 @@ def _is_free(module: Attention, tensors: tuple[Tensor, ...], options: Mapping[st
     plain = isinstance(score, Dot) or (isinstance(score, ScaledDot) and score.softcap is None)
     softmax = isinstance(normalizer, Softmax) and normalizer.sink is None
     simple = mask is None or (isinstance(mask, Causal) and isinstance(mask.offset, int) and mask.offset == 0)
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    learned = [x for x in (*tensors, getattr(score, "scale", None)) if isinstance(x, Tensor) and x.requires_grad]
     dropped = module.training and module.dropout > 0
+    learns = bool(learned) and torch.is_grad_enabled()
     long = query.shape[-2] * key.shape[-2] >= LONG
     return long and plain and softmax and simple and options.get("bias") is None and not (learns or dropped)

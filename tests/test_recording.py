@@ -1,5 +1,6 @@
 """The recorder: exact weights, no trace of it in the model, rows followed through decoding."""
 
+import contextlib
 import json
 import re
 import resource
@@ -7,7 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 import qkv
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
-from qkv.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, ConfigError, DataError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention_with_weights
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
@@ -174,6 +175,84 @@ def test_weights_of_grouped_heads_are_those_of_each_head() -> None:
     with record(layer) as trace:
         layer(torch.randn(2, 3, 8))
     assert trace.weights("attention").shape == (2, 4, 3, 3)
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[QkvError], str]] = {
+    "no model": ({"model": None}, ArgumentError, r"record\(model\): expected a torch\.nn\.Module; got None\. "),
+    "a path": ({"model": "runs/one"}, ArgumentError, r"got 'runs/one'\. Record the module that runs\."),
+    "a task": ({"model": SimpleNamespace(model=nn.Linear(1, 1))}, ArgumentError, r"record\(found\.model\)"),
+    "one layer": ({"layers": "attention"}, ConfigError, r"layers: .* Write layers=\['attention'\]\."),
+    "no layers": ({"layers": []}, ConfigError, r"layers: .*; got none\. None records all"),
+    "numbers of layers": ({"layers": [0]}, ConfigError, r"layers: expected a list of names .*; got 0\."),
+    "one head": ({"heads": 1}, ConfigError, r"heads: expected a list of numbers of heads; got 1\. Write heads=\[1\]\."),
+    "no heads": ({"heads": ()}, ConfigError, r"heads: .*; got none\. None shows all"),
+    "names of heads": ({"heads": "01"}, ConfigError, r"heads: .*; got '01'\. None shows all"),
+    "answers": ({"heads": [True]}, ConfigError, r"heads: .*; got True\."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_arguments_of_other_kinds_are_refused_at_once(name: str) -> None:
+    given, error, message = WRONG[name]
+    with pytest.raises(error, match=message), record(**{"model": MultiHeadAttention(8, 2), **given}):
+        pytest.fail("it began to record")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys])
+def test_layers_and_heads_are_any_that_can_be_listed(kind: Callable[[Any], Any]) -> None:
+    model = MultiHeadAttention(8, 2)
+    with record(model, layers=kind(["attention"]), heads=kind([1])) as trace:
+        model(torch.randn(1, 3, 8))
+    assert trace.layers == ["attention"]
+    assert trace.weights("attention").shape == (1, 1, 3, 3)
+
+
+class Halves(nn.Module):
+    """Two layers, of which a pass may use one, or none; it fails without an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = MultiHeadAttention(8, 2), MultiHeadAttention(8, 2)
+
+    def forward(self, x: Tensor, only: str = "first") -> Tensor:
+        return getattr(self, only)(x) if only else x
+
+
+def test_a_model_that_ran_without_its_layers_is_an_error_at_the_end() -> None:
+    model, x = Halves(), torch.randn(1, 3, 8)
+    message = r"expected a call of a layer; got no call of second\.attention\. The model ran"
+    with pytest.raises(UnsupportedError, match=message), record(model, layers=["second"]):
+        model(x)
+    message = r"got no call of first\.attention, second\.attention\. "
+    with pytest.raises(UnsupportedError, match=message), record(model):
+        model(x, only="")
+
+
+def test_a_part_that_ran_or_a_model_that_did_not_is_no_error() -> None:
+    model, x = Halves(), torch.randn(1, 3, 8)
+    with record(model) as trace:
+        model(x)
+    assert {name: len(calls) for name, calls in trace.calls.items()} == {"first.attention": 1, "second.attention": 0}
+    with record(model) as trace:
+        model.second(x)
+    assert len(trace.calls["second.attention"]) == 1
+    with record(model) as trace:
+        pass
+    assert not any(trace.calls.values())
+
+
+def test_errors_of_the_caller_are_not_replaced() -> None:
+    model = Halves()
+
+    def fail() -> None:
+        model(torch.randn(1, 3, 8), only="")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"), record(model):
+        fail()
+    with record(model) as trace, contextlib.suppress(ShapeError):
+        model(torch.randn(1, 3, 7))
+    assert not any(trace.calls.values())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -483,3 +483,90 @@ def test_passes_that_checkpointing_repeats_are_not_recorded(name: str, reentrant
     assert ours.get_input_embeddings().weight.grad is not None
     assert trace.layers == plain.layers
     assert {len(calls) for calls in trace.calls.values()} == {2}
+
+
+def test_what_is_ignored_has_a_name_of_the_model() -> None:
+    model = model_of(*DECODERS["gpt2"])
+    with pytest.raises(ConfigError, match=r"attach\(ignore\): .*; got 'Mixed'\. Write ignore=\['Mixed'\]\."):
+        qkv.hub.attach(model, ignore="Mixed")
+    with pytest.raises(ConfigError, match=r"got 'transformer\.h\.0\.at'\. Did you mean \"transformer\.h\.0\.attn\"\?"):
+        qkv.hub.attach(model, ignore=["transformer.h.0.at"])
+    with pytest.raises(ConfigError, match=r"attach\(ignore\): expected a list of names; got \[0\]\."):
+        qkv.hub.attach(model, ignore=[0])  # type: ignore[list-item]
+    assert model.config._attn_implementation == "eager"
+
+
+class Beside(nn.Module):
+    """A model of transformers beside an attention of PyTorch."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.own = model, nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.model(ids, output_hidden_states=True).hidden_states[-1]
+        output: Tensor = self.own(x, x, x)[0]
+        return output
+
+
+def test_a_part_that_is_not_attached_is_refused_unless_it_is_left_out() -> None:
+    both = Beside(model_of(*DECODERS["gpt2"]))
+    with (
+        pytest.raises(
+            UnsupportedError, match=r"GPT2Attention at model\.transformer\.h\.0\.attn, which is not attached"
+        ),
+        qkv.record(both),
+    ):
+        pytest.fail("it began to record")
+    with torch.no_grad(), qkv.record(both, layers=["own"]) as trace:
+        both(IDS)
+    assert trace.layers == ["own"]
+    qkv.hub.attach(both.model)  # type: ignore[type-var]
+    with torch.no_grad(), qkv.record(both) as trace:
+        both(IDS)
+    assert {len(calls) for calls in trace.calls.values()} == {1}
+    assert len(trace.layers) == 3
+
+
+def test_an_implementation_that_was_changed_since_is_an_error_at_the_end() -> None:
+    ours = pair_of(*DECODERS["llama"])[1]
+    with torch.no_grad():
+        ours(IDS)
+        ours.set_attn_implementation("sdpa")
+        with (
+            pytest.raises(
+                UnsupportedError, match=r"got model\.layers\.0\.self_attn, which ran without\. .*attach it again"
+            ),
+            qkv.record(ours),
+        ):
+            ours(IDS)
+        with pytest.raises(UnsupportedError, match="which ran without"), qkv.record(ours):
+            ours.generate(IDS, max_new_tokens=2)
+        qkv.hub.attach(ours)
+        with qkv.record(ours) as trace:
+            ours(IDS)
+    assert {len(calls) for calls in trace.calls.values()} == {1}
+
+
+def test_a_pass_that_fails_within_a_layer_is_not_taken_for_one_without_attention() -> None:
+    ours = pair_of(*DECODERS["llama"])[1]
+    with qkv.record(ours) as trace, pytest.raises(RuntimeError):
+        ours.model.layers[0].self_attn(torch.zeros(1, 3, 7), None, None)
+    assert not any(trace.calls.values())
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_an_encoder_or_a_decoder_alone_is_recorded(name: str) -> None:
+    ours = pair_of(*TRANSLATORS[name])[1]
+    with torch.no_grad(), qkv.record(ours) as trace:
+        states = ours.get_encoder()(IDS, attention_mask=REAL)
+    assert {layer.kind for layer in trace.scene(0).layers} == {"self"}
+    with torch.no_grad(), qkv.record(ours) as trace:
+        ours(encoder_outputs=states, attention_mask=REAL, decoder_input_ids=IDS[:, :4])
+    assert {(layer.kind, layer.queries, layer.keys) for layer in trace.scene(0).layers} == {
+        ("self", "target", "target"),
+        ("cross", "target", "source"),
+    }
+    with qkv.record(ours) as trace:
+        ours.generate(encoder_outputs=states, attention_mask=REAL, max_new_tokens=3, num_beams=2)
+    assert sorted(map(len, trace.calls.values()))[:2] == [0, 0], "of the encoder"

@@ -1,12 +1,15 @@
 """Multi-head attention equals PyTorch's layer where that applies, and keeps its own promises elsewhere."""
 
+import copy
+import inspect
+import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, ConfigError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention
 from qkv.masks.patterns import causal, lengths
 from qkv.nn.biases import AlibiBias, RelativeBias
@@ -16,6 +19,7 @@ from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, 
 from qkv.nn.positions import Rotary
 from qkv.nn.scores import BilinearScore, DotScore
 from qkv.normalizers.sparse import Sparsemax
+from qkv.scores.free import Learned
 from qkv.scores.products import Cosine
 
 SCORES = ["additive", "bilinear", "dot", "scaled_dot"]
@@ -220,3 +224,34 @@ def test_scores_of_products_start_as_wide_as_scaled_ones(score: str, width: int)
         q, k, _ = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in attend.projections.together(x))
         widths.append(attend.score(q, k).std().item())
     assert 0.5 < widths[0] / widths[1] < 2
+
+
+def test_unknown_arguments_of_a_call_are_explained_and_others_errors_stay() -> None:
+    layer, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    for name, says in (("is_causal", "masks.causal"), ("need_weights", "qkv.record"), ("biass", 'Did you mean "bias"')):
+        with pytest.raises(ArgumentError, match=f"{name}: .*{re.escape(says)}") as caught:
+            layer(x, **{name: None})
+        assert isinstance(caught.value, TypeError)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'query'") as missing:
+        layer()
+    assert not isinstance(missing.value, QkvError)
+
+    def fails(query: Tensor, key: Tensor) -> Tensor:
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        MultiHeadAttention(8, 2, score=Learned(fails))(x)
+
+
+def test_explaining_arguments_changes_no_way_to_run_a_layer() -> None:
+    layer, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    want = layer(x, mask=causal())
+    assert list(inspect.signature(layer.forward).parameters)[:4] == ["query", "key", "value", "mask"]
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, mask=causal()), want)
+    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+    torch.testing.assert_close(copy.deepcopy(layer)(x, mask=causal()), want)
+    seen = []
+    layer.register_forward_hook(lambda module, given, named, output: seen.append(named), with_kwargs=True)
+    layer(x, mask=causal())
+    assert list(seen[0]) == ["mask"]

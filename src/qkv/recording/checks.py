@@ -1,6 +1,7 @@
 """What can be recorded, and whether it was: the checks before and after a recording."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -13,8 +14,11 @@ _SHOWN = 80
 _ATTACH = "Attach it first: qkv.hub.attach(model)."
 
 
-def check_arguments(model: object, layers: object, heads: object) -> None:
+def check_arguments(model: object, layers: object, heads: object) -> tuple[list[str] | None, list[int] | None]:
     """Check the types of what `record` is given.
+
+    Returns:
+        Layers and heads as lists, which can be read more than once; None for all.
 
     Raises:
         ArgumentError: the model is not a module.
@@ -24,10 +28,10 @@ def check_arguments(model: object, layers: object, heads: object) -> None:
         inner = isinstance(getattr(model, "model", None), nn.Module)
         hint = "Give its network: record(found.model)." if inner else "Record the module that runs."
         raise ArgumentError(error_message("record(model)", "a torch.nn.Module", _kind(model), hint))
-    if layers is not None:
-        _check_list("layers", layers, str, "names of attention layers", "None records all of them.")
-    if heads is not None:
-        _check_list("heads", heads, int, "numbers of heads", "None shows all of them.")
+    return (
+        _listed("layers", layers, str, "names of attention layers", "None records all of them."),
+        _listed("heads", heads, Integral, "numbers of heads", "None shows all of them."),
+    )
 
 
 def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | None) -> None:
@@ -53,18 +57,18 @@ def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | 
             raise UnsupportedError(error_message("model", "a model whose attention can all be recorded", got, _ATTACH))
 
 
-def check_all_ran(ran: bool, calls: Mapping[str, Sequence[Any]], entered: Iterable[str]) -> None:
+def check_all_ran(ran: bool, calls: Mapping[str, Sequence[Any]], around: Iterable[str]) -> None:
     """Check that the model did not run without its attention.
 
     Args:
-        ran: whether the model ran at all; if only methods of its own ran, False.
+        ran: whether the model ran to its end; if only methods of its own ran, or it failed, False.
         calls: the recorded calls by layer.
-        entered: the layers around whose attention a module ran.
+        around: the layers around whose attention a module ran to its end.
 
     Raises:
         UnsupportedError: a layer ran by other means, or none ran at all.
     """
-    missed = next((name for name in entered if not calls[name]), None)
+    missed = next((name for name in around if not calls[name]), None)
     if missed is not None:
         hint = "Its implementation was changed since it was attached: attach it again, qkv.hub.attach(model)."
         got = f"{missed}, which ran without"
@@ -97,7 +101,9 @@ def chosen(found: Collection[str], layers: Sequence[str] | None) -> list[str]:
     return [name for name in found if layers is None or any(inside(name, layer) for layer in layers)]
 
 
-def _check_list(name: str, given: object, kind: type, items: str, none: str) -> None:
+def _listed(name: str, given: Any, kind: type, items: str, none: str) -> list[Any] | None:
+    if given is None:
+        return None
     if isinstance(given, kind):
         got, hint = repr(given), f"Write {name}=[{given!r}]."
     elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -107,7 +113,7 @@ def _check_list(name: str, given: object, kind: type, items: str, none: str) -> 
     elif wrong := [each for each in members if not isinstance(each, kind) or isinstance(each, bool)]:
         got, hint = repr(wrong[0]), none
     else:
-        return
+        return members
     raise ConfigError(error_message(name, f"a list of {items}", got[:_SHOWN], hint))
 
 

@@ -22,16 +22,17 @@ class Origin:
         module: the module.
 
     Attributes:
-        entered: whether the module ran.
+        ran: whether the module ran to its end.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._first: Tensor | None = None
         self._others: list[Tensor] = []
         self._source: Tensor | None = None
-        self.entered = False
+        self.ran = False
         self.hooks: list[RemovableHandle] = [
-            module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True)
+            module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True),
+            module.register_forward_hook(first_time(self._leave)),
         ]
         for part in module.modules():
             weight = getattr(part, "weight", None)
@@ -49,12 +50,14 @@ class Origin:
         return self._source is None or not any(_same(self._source, other) for other in self._others)
 
     def _enter(self, module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        self.entered = True
         named = {str(place): argument for place, argument in enumerate(given)} | options
         tensors = {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")
         self._first = tensors.pop(first, None)
         self._others = list(tensors.values())
+
+    def _leave(self, module: nn.Module, given: object, output: object) -> None:
+        self.ran = True
 
     def _project(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0] if given and isinstance(given[0], Tensor) else None

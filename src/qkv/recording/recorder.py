@@ -61,7 +61,7 @@ def record(
         >>> trace.layers, trace.weights("attention").shape, trace.alignment("attention").shape
         (['attention'], torch.Size([1, 2, 3, 3]), torch.Size([3, 3]))
     """
-    check_arguments(model, layers, heads)
+    layers, heads = check_arguments(model, layers, heads)
     found = _layers(model)
     check_any(model, found, layers)
     wanted = {name: found[name] for name in chosen(found, layers)}
@@ -74,7 +74,7 @@ def record(
     ]
     root, origins = _Ran(), dict[str, Origin]()
     try:
-        hooks.append(model.register_forward_pre_hook(first_time(root.follow)))
+        hooks.append(model.register_forward_hook(first_time(root.follow)))
         for name, module in wanted.items():
             hooks += _watch(model, name, module, trace, origins)
         with _without_fast_path(wanted.values()):
@@ -83,7 +83,7 @@ def record(
         for hook in hooks:
             hook.remove()
     _check_all(model, found)
-    check_all_ran(root.ran, trace.calls, [name for name, origin in origins.items() if origin.entered])
+    check_all_ran(root.ran, trace.calls, [name for name, origin in origins.items() if origin.ran])
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -161,8 +161,8 @@ class _Ran:
     def __init__(self) -> None:
         self.ran = False
 
-    def follow(self, module: nn.Module, inputs: object) -> None:
-        """Note a forward pass."""
+    def follow(self, module: nn.Module, inputs: object, output: object) -> None:
+        """Note a forward pass that came to its end."""
         self.ran = True
 
 

@@ -5,9 +5,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from fractions import Fraction
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -345,6 +347,13 @@ def test_errors_say_what_to_do(
     with pytest.raises(error, match=message) as found:
         qkv.flex_attention(*arguments, **named)
     assert isinstance(found.value, pytorch)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1, Fraction(1, 2), torch.tensor(0.5), np.float32(0.5)])
+def test_a_scale_is_any_number(scale: Any) -> None:
+    query, key, value = inputs()
+    want = qkv.flex_attention(query, key, value, scale=float(scale))
+    torch.testing.assert_close(qkv.flex_attention(query, key, value, scale=scale), want)
 
 
 def test_what_the_function_raises_reaches_the_caller() -> None:

@@ -1,6 +1,7 @@
 """The checks of `flex_attention`, with the exceptions that PyTorch raises, and messages that say what to do."""
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def check_scale(scale: object) -> None:
     Raises:
         ArgumentError: it is not a number.
     """
-    if isinstance(scale, bool) or not isinstance(scale, int | float | Tensor | torch.SymFloat | torch.SymInt | None):
+    if isinstance(scale, bool) or not isinstance(scale, Real | Tensor | torch.SymFloat | torch.SymInt | None):
         hint = "None stands for 1/√D."
         raise ArgumentError(error_message("scale", "a number or None", repr(scale)[:80], hint))
 

@@ -198,6 +198,45 @@ def test_beams_are_followed(name: str) -> None:
             torch.testing.assert_close(alignment, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["gpt2", *TRANSLATORS])
+def test_samples_of_one_text_are_followed(name: str) -> None:
+    cls, options = (DECODERS | TRANSLATORS)[name]
+    eager, ours = pair_of(cls, options)
+    how = {
+        "max_new_tokens": 6,
+        "do_sample": True,
+        "num_return_sequences": 3,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "pad_token_id": 0,
+        "eos_token_id": 9,
+    }
+    with qkv.record(ours) as trace:
+        torch.manual_seed(0)
+        got = ours.generate(IDS, attention_mask=REAL, **how)
+    torch.manual_seed(0)
+    want = eager.generate(IDS, attention_mask=REAL, **how, output_attentions=True)
+    assert torch.equal(got.sequences, want.sequences)
+    translates = name in TRANSLATORS
+    steps = want.decoder_attentions if translates else want.attentions
+    layer = next(each for each in trace.layers if not translates or ("decoder" in each and "encoder_attn" not in each))
+    found = qkv.hub.hypotheses(got, end=9)
+    new = got.sequences[:, -len(got.scores) :].tolist()
+    ended = [ids[: ids.index(9) + 1] if 9 in ids else ids for ids in new]
+    assert [list(each.ids) for each in found] == ended
+    assert [each.finished for each in found] == [9 in ids for ids in new]
+    terms = ours.compute_transition_scores(got.sequences, got.scores, normalize_logits=True)
+    for row, each in enumerate(found):
+        assert each.log_probabilities == pytest.approx(terms[row, : len(each.ids)].tolist(), rel=1e-4)
+        alignment = trace.alignment(layer, row // 3, hypothesis=each)
+        for step in range(1, len(each.ids)):
+            expected = steps[step][0][row].mean(0)[-1]
+            shown = alignment[step if translates else IDS.shape[1] - 1 + step][: expected.shape[-1]]
+            torch.testing.assert_close(shown, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ConfigError, match="generated: expected outputs with scores"):
+        qkv.hub.hypotheses(got.sequences)
+
+
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_translator_attends_from_target_to_source(name: str) -> None:
     eager, ours = pair_of(*TRANSLATORS[name])

@@ -201,26 +201,40 @@ def _reorder_cache(model: Any, past: Any, beams: Tensor) -> Any:
     return past
 
 
-def hypotheses(generated: Any) -> list[Hypothesis]:
-    """Return the sequences of a beam search of `transformers` as values that a trace can select.
+def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothesis]:
+    """Return the sequences of a beam search or of sampling in `transformers` as values that a trace can select.
 
     Args:
-        generated: what `generate(..., num_beams=..., return_dict_in_generate=True, output_scores=True)` returned.
+        generated: what `generate(..., return_dict_in_generate=True, output_scores=True)` returned.
+        end: ids that end a sampled sequence, as in `model.generation_config.eos_token_id`: what follows one is padding.
+            A beam search says itself where its sequences end.
 
     Returns:
         One for each sequence, for `hypothesis=` of `trace.alignment` and `trace.scene` with its row of the batch.
 
     Raises:
-        ConfigError: the outputs do not say which beams the tokens come from.
+        ConfigError: the outputs do not hold the scores of each step.
     """
-    beams = getattr(generated, "beam_indices", None)
-    if beams is None:
-        hint = "Call generate with num_beams, return_dict_in_generate=True and output_scores=True."
-        raise ConfigError(error_message("generated", "the outputs of a beam search", type(generated).__name__, hint))
+    if not getattr(generated, "scores", None):
+        hint = "Call generate with return_dict_in_generate=True and output_scores=True."
+        raise ConfigError(error_message("generated", "outputs with scores", type(generated).__name__, hint))
+    if getattr(generated, "beam_indices", None) is None:
+        return _samples(generated, {end} if isinstance(end, int) else set(end))
     found = []
-    for ids, rows, score in zip(generated.sequences, beams, generated.sequences_scores, strict=True):
+    for ids, rows, score in zip(generated.sequences, generated.beam_indices, generated.sequences_scores, strict=True):
         steps = int((rows >= 0).sum())
-        new = ids[len(ids) - beams.shape[-1] :][:steps].tolist()
+        new = ids[len(ids) - generated.beam_indices.shape[-1] :][:steps].tolist()
         terms = tuple(float(generated.scores[step][rows[step], token]) for step, token in enumerate(new))
         found.append(Hypothesis(tuple(new), sum(terms), True, terms, float(score), int(rows[steps - 1])))
+    return found
+
+
+def _samples(generated: Any, end: Collection[int]) -> list[Hypothesis]:
+    """Return sequences of which each stays in its row of the batch."""
+    found = []
+    for row, ids in enumerate(generated.sequences[:, -len(generated.scores) :].tolist()):
+        steps = next((step for step, token in enumerate(ids, 1) if token in end), len(ids))
+        pairs = zip(generated.scores, ids[:steps], strict=False)
+        terms = tuple(float(scores[row].float().log_softmax(-1)[token]) for scores, token in pairs)
+        found.append(Hypothesis(tuple(ids[:steps]), sum(terms), ids[steps - 1] in end, terms, row=row))
     return found

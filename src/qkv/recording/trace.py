@@ -269,7 +269,7 @@ class Trace:
                 raise ShapeError(error_message("hypothesis", f"one of row {row}", "one of a different row", hint))
             return place
         if len(places) > 1:
-            hint = "Select one hypothesis of the beam: hypothesis=found."
+            hint = "Select one hypothesis of the beam, or one sample: hypothesis=found."
             got = f"row {row}, {len(places)} times"
             raise ShapeError(error_message("row", "a row that occurs once in the batch", got, hint))
         return places[0] if places else None

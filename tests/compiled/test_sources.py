@@ -155,7 +155,9 @@ def test_a_kernels_files_are_those_that_its_import_loads() -> None:
         own = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
         files = {path.relative_to(PACKAGE.parent) for path in Sources().files([own])}
         places = [Path(*each.split(".")) for each in loaded]
-        assert files == {p.with_suffix(".py") for p in places if not (PACKAGE.parent / p).is_dir()}, name
+        new = {p.with_suffix(".py") for p in places if not (PACKAGE.parent / p).is_dir()}
+        assert new <= files, name
+        assert files - new <= {Path("qkv", "forks.py")}, f"{name}: only `import qkv` itself loads this one earlier"
 
 
 def test_kernels_are_made_of_few_files() -> None:
@@ -166,4 +168,5 @@ def test_kernels_are_made_of_few_files() -> None:
         for path in Sources().files([own]):
             place = path.relative_to(PACKAGE)
             helps = place.parts[0] in ("compiled", "linalg") or place.stem.endswith(("_kernel", "row_softmax"))
-            assert str(place) in ("errors.py", "files.py") or (place.parts[0] in lean and helps), (name, place)
+            below = str(place) in ("errors.py", "files.py", "forks.py", "strict_json.py")
+            assert below or (place.parts[0] in lean and helps), (name, place)

@@ -158,8 +158,8 @@ class Wide(Bias):
         ({"bias": Wide()}, ShapeError, r"bias: expected a shape that .* = \(1, 12, 12\); got shape \(3, 7\)"),
         ({"normalizer": qkv.normalizers.Hard}, ConfigError, r"got the class Hard. Use Hard\(\)"),
         ({"normalizer": torch.softmax}, ConfigError, "derive from qkv.normalizers.Normalizer"),
-        ({"normalizer": "softmax"}, ConfigError, "got 'softmax'. Example: qkv.normalizers.Sparsemax"),
-        ({"score": "dot"}, ConfigError, r"got 'dot'. Example: qkv.scores.ScaledDot\(\)"),
+        ({"normalizer": "softmax"}, ConfigError, r"got 'softmax'. Pass a value of the class qkv.normalizers.Softmax\."),
+        ({"score": "dot"}, ConfigError, r"got 'dot'. Pass a value of the class qkv.scores.Dot\. A function"),
     ],
 )
 def test_what_does_not_fit_is_named(argument: dict[str, object], error: type[Exception], message: str) -> None:

@@ -71,8 +71,8 @@ class Learned(Score):
         if not callable(self.module):
             from qkv.scores import __all__ as names
 
-            example = "Example: qkv.scores.ScaledDot(), or a function of (query, key) that returns scores (..., Q, K)."
-            hint = value_named(self.module, "qkv.scores", names) or example
+            value = value_named(self.module, "qkv.scores", names) or "Example: qkv.scores.ScaledDot()."
+            hint = f"{value} A function of (query, key) that returns scores (..., Q, K) is one too."
             raise ConfigError(error_message("score", "a value of qkv.scores or a callable", repr(self.module), hint))
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:

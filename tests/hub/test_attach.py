@@ -609,3 +609,15 @@ def test_an_encoder_or_a_decoder_alone_is_recorded(name: str) -> None:
     with qkv.record(ours) as trace:
         ours.generate(encoder_outputs=states, attention_mask=REAL, max_new_tokens=3, num_beams=2)
     assert sorted(map(len, trace.calls.values()))[:2] == [0, 0], "of the encoder"
+
+
+def test_a_text_whose_beginning_was_not_recorded_is_named() -> None:
+    ours = pair_of(*DECODERS["llama"])[1]
+    with torch.no_grad():
+        past = ours(IDS[:, :3]).past_key_values
+        with qkv.record(ours) as trace:
+            ours(IDS[:, 3:], past_key_values=past)
+    rest = IDS.shape[1] - 3
+    with pytest.raises(UnsupportedError, match=rf"got {rest} of {rest + 3} positions of .*: a cache held the others"):
+        trace.scene()
+    assert trace.weights(trace.layers[0]).shape[-2:] == (rest, rest + 3)

@@ -75,11 +75,18 @@ def sides_of(parts: Mapping[str, Sequence[Part]], groups: Mapping[str, str]) -> 
     Args:
         parts: the calls of each layer that include the row.
         groups: for layers of `transformers`, the path of the model around them.
+
+    Raises:
+        UnsupportedError: the beginning of a text was not recorded.
     """
     ends = {}
     for name, some in parts.items():
         queries = sum(part.call.query.shape[-2] for part in some)
         keys = max(part.call.key.shape[-2] for part in some)
+        if some[0].call.own and queries < keys:
+            got = f"{queries} of {keys} positions of {name}: a cache held the others before"
+            hint = f"Fill the cache inside the `with` block, or take the numbers alone: trace.weights({name!r})."
+            raise UnsupportedError(error_message("record", "a text from its first token on", got, hint))
         ends[name] = Ends(some[0].call.own, groups.get(name), queries, keys)
     return name_sequences(ends)
 

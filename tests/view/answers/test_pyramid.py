@@ -135,3 +135,28 @@ def test_what_is_kept_never_takes_more_than_the_limit():
     assert len(gone) == 7
     assert kept.get("large", lambda: b"12345678901") == b"12345678901"
     assert kept.bytes == 11
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_work_of_a_sampled_tile_is_bounded_at_every_level(known, monkeypatch):
+    """Rows whose states are known take no pass over their keys, so that more weights of them can be drawn."""
+    length, drawn = 16384, []
+    generator = torch.Generator().manual_seed(1)
+    query, key = torch.randn(2, 1, length, 2, generator=generator).unbind()
+    state = qkv.attention_with_state(query, key, key, mask=qkv.masks.causal())[1] if known else None
+    pyramid = Pyramid(
+        Weights(head_of(Layer("one", "self", "a", "a", query, key, key, {"mask": qkv.masks.causal()}, state), 0))
+    )
+    monkeypatch.setattr(
+        pyramid.weights,
+        "rows",
+        lambda places: drawn.append(len(places)) or (lambda some: torch.ones(len(places), some.stop - some.start)),
+    )
+    for level in range(pyramid.base, pyramid.levels):
+        high, wide = pyramid.size(level)
+        _, exact = pyramid.tile(Place(level, 0, 0), "mean")
+        assert not exact
+        rows, columns = drawn.pop(), min(256, wide) << level
+        assert rows % min(256, high) == 0
+        assert rows * (columns if known else columns + length) <= (1 << 23 if known else 3 << 23)
+        assert rows >= 2 * min(256, high), "one row tells little of a cell"

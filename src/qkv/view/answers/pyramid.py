@@ -15,8 +15,10 @@ STORED = 1 << 24
 """Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
 _CHUNK = 1 << 20
 _HEIGHT = 256
-_SAMPLE = 3 << 23
-"""Maximum weights computed for a sampled tile; a row whose state is unknown takes a pass over all of its keys more."""
+_SAMPLE = 1 << 23
+"""Maximum weights computed for a sampled tile of rows whose states are known: some 50 ms."""
+_SAMPLE_WITH_PASSES = 3 << 23
+"""The same where each row takes a pass over all of its keys first, which counts as so many weights."""
 _SAMPLES = 8 << 20
 _CHEAP = 1 << 22
 How = Literal["mean", "max"]
@@ -188,8 +190,9 @@ class Pyramid:
         """Sample a few whole rows of weights for each row of cells."""
         across = fine(columns, level, self.shape[1])
         wide = max(1, across.stop - across.start)
-        passed = wide if self.weights.ready else wide + self.shape[1]
-        each = max(1, min(1 << level, _SAMPLE // (len(rows) * passed * self.weights.head.depth)))
+        ready = self.weights.ready
+        most, passed = (_SAMPLE, wide) if ready else (_SAMPLE_WITH_PASSES, wide + self.shape[1])
+        each = max(1, min(1 << level, most // (len(rows) * passed * self.weights.head.depth)))
         places = _drawn(rows, level, each, self.shape[0])
         part, cells = self.weights.rows(places.flatten()), []
         for some in self._chunks(across, places.numel(), 1 << level):

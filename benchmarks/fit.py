@@ -2,7 +2,8 @@
 
     python -m benchmarks.fit measure            time every algorithm that serves; keep the times
     python -m benchmarks.fit fit                write src/qkv/planner/coefficients/NAME.json from the times kept
-    python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture
+    python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture;
+                                                without a table of this processor: the regret of choosing by the others
     python -m benchmarks.fit scale              write intel-avx512.json: Zen 5's table times a factor per backend
 
 Of an Intel Xeon only the times of whole backends were kept (`results/choices.json`, one thread). `scale` gives each
@@ -234,18 +235,18 @@ def timed(run: Callable[[], object]) -> float:
     return min(found) * 1e6
 
 
-def measure(grid: Grid, only: str) -> list[dict[str, Any]]:
-    """Time every algorithm that serves each problem, at one and at two threads."""
-    rows: list[dict[str, Any]] = []
+def measure(grid: Grid, only: str) -> Iterator[list[dict[str, Any]]]:
+    """Time every algorithm that serves each problem, at one and at two threads; yield the rows of each problem."""
     slow: Counter[tuple[str, str]] = Counter()
     for problem in problems(grid):
         if only not in problem.name:
             continue
+        rows: list[dict[str, Any]] = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
             rows += _measure(problem, threads, slow)
         print(f"{problem.name}: {rows[-1]['algorithm']} {rows[-1]['us']:.0f} us", flush=True)
-    return rows
+        yield rows
 
 
 def _measure(problem: Problem, threads: int, slow: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -514,7 +515,8 @@ def main() -> None:
     fitted, held = RESULTS / f"fit-{name}.json", RESULTS / f"fit-{name}-held-out.json"
     match given.what:
         case "measure":
-            keep(fitted, measure(FITTED, given.only))
+            for rows in measure(FITTED, given.only):
+                keep(fitted, rows)
         case "fit":
             rows = counted(kept(fitted))
             tables = {table.name: table for table in costs.all_tables()}
@@ -526,11 +528,15 @@ def main() -> None:
             rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
             write(scaled(table, rows), "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"))
         case _:
-            keep(held, measure(HELD_OUT, given.only))
-            coefficients = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))["algorithms"]
+            for rows in measure(HELD_OUT, given.only):
+                keep(held, rows)
+            tables = {table.name: table for table in costs.all_tables()}
+            # A processor without a table of its own is judged by what the planner takes; predictions are another's.
+            coefficients = tables[name if name in tables else SCALED].coefficients
             rows = counted(kept(held))
             report(rows, coefficients, planned if name == processor() else partial(cheapest, coefficients=coefficients))
-            picture(rows, coefficients, RESULTS / f"fit-{name}.svg")
+            if name in tables:
+                picture(rows, coefficients, RESULTS / f"fit-{name}.svg")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What can be recorded, and whether it was: the checks before and after a recording."""
+"""The checks before and after a recording: whether a model can be recorded, and whether it was."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral

@@ -24,7 +24,7 @@ class DeviceError(DtypeError, ValueError, RuntimeError):
 
 
 def check_functions(score_mod: object, post_mod: object, kernel_options: object, return_aux: object) -> None:
-    """Check the kinds of what is not a tensor.
+    """Check the types of the functions and options.
 
     Raises:
         ArgumentError: one is of another kind.

@@ -222,5 +222,5 @@ def brief(name: str) -> str:
 
 
 def _on_one_line(name: str) -> str:
-    # So that no name looks like a message of its own.
+    # A name with a line feed could pass for a second message.
     return name.replace("\n", "\\n")

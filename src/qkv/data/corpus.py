@@ -278,7 +278,7 @@ class _Packed:
     def read(self, size: int) -> bytes:
         data = self._stream.read(size)
         self.count += len(data)
-        # The library reads byte by byte only what it skips: a name, a comment, zeros after an end.
+        # gzip reads single bytes only to skip them: a name, a comment, zeros after the end of a member.
         self._singles = self._singles + 1 if size == 1 else 0
         if self._singles > _SKIPPED:
             raise gzip.BadGzipFile(f"more than {_SKIPPED:,} bytes without text")

@@ -234,7 +234,7 @@ def _samples(generated: Any, end: Collection[int]) -> list[Hypothesis]:
     found = []
     for row, ids in enumerate(generated.sequences[:, -len(generated.scores) :].tolist()):
         steps = next((step for step, token in enumerate(ids, 1) if token in end), len(ids))
-        pairs = zip(generated.scores, ids[:steps], strict=False)
+        pairs = zip(generated.scores[:steps], ids[:steps], strict=True)
         terms = tuple(float(scores[row].float().log_softmax(-1)[token]) for scores, token in pairs)
         found.append(Hypothesis(tuple(ids[:steps]), sum(terms), ids[steps - 1] in end, terms, row=row))
     return found

@@ -134,7 +134,7 @@ class Concat(Score):
 
     @property
     def summable(self) -> bool:
-        """Whether it is relu, which is never negative."""
+        """True if the activation is relu, whose scores are never negative."""
         return self.activation == "relu"
 
     @property

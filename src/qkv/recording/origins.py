@@ -20,19 +20,14 @@ class Origin:
 
     Args:
         module: the module.
-
-    Attributes:
-        ran: whether the module ran to its end.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._first: Tensor | None = None
         self._others: list[Tensor] = []
         self._source: Tensor | None = None
-        self.ran = False
         self.hooks: list[RemovableHandle] = [
-            module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True),
-            module.register_forward_hook(first_time(self._leave)),
+            module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True)
         ]
         for part in module.modules():
             weight = getattr(part, "weight", None)
@@ -55,9 +50,6 @@ class Origin:
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")
         self._first = tensors.pop(first, None)
         self._others = list(tensors.values())
-
-    def _leave(self, module: nn.Module, given: object, output: object) -> None:
-        self.ran = True
 
     def _project(self, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0] if given and isinstance(given[0], Tensor) else None

@@ -72,18 +72,18 @@ def record(
         for module in model.modules()
         if isinstance(module, Rows)
     ]
-    root, origins = _Ran(), dict[str, Origin]()
+    root, runs = _Ran(), dict[str, _Ran]()
     try:
         hooks.append(model.register_forward_hook(first_time(root.follow)))
         for name, module in wanted.items():
-            hooks += _watch(model, name, module, trace, origins)
+            hooks += _watch(model, name, module, trace, runs)
         with _without_fast_path(wanted.values()):
             yield trace
     finally:
         for hook in hooks:
             hook.remove()
     _check_all(model, found)
-    check_all_ran(root.ran, trace.calls, [name for name, origin in origins.items() if origin.ran])
+    check_all_ran(root.ran, trace.calls, [name for name, run in runs.items() if run.ran])
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -97,10 +97,22 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+@final
+class _Ran:
+    """A hook on a module that tells whether it ran to its end."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    def follow(self, module: nn.Module, inputs: object, output: object) -> None:
+        """Note a forward pass that came to its end."""
+        self.ran = True
+
+
 def _watch(
-    model: nn.Module, name: str, module: nn.Module, trace: Trace, origins: dict[str, Origin]
+    model: nn.Module, name: str, module: nn.Module, trace: Trace, runs: dict[str, _Ran]
 ) -> list[RemovableHandle]:
-    """Register the hooks that record one layer; one beneath the projections of another library gets its origin."""
+    """Register the hooks that record one layer, and that tell whether the module of another library around it ran."""
     modules = dict(model.named_modules())
     if isinstance(module, nn.MultiheadAttention):
         check_layer(name, module)
@@ -118,9 +130,11 @@ def _watch(
     ]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
-        watch.origin = origins[name] = Origin(modules[path.rpartition(".")[0]])
+        place = path.rpartition(".")[0]
+        watch.origin, runs[name] = Origin(modules[place]), _Ran()
         hooks += watch.origin.hooks
-        above = model_above(path.rpartition(".")[0], modules)
+        hooks.append(modules[place].register_forward_hook(first_time(runs[name].follow)))
+        above = model_above(place, modules)
         if above is not None:
             trace.groups[name] = above
             hooks.append(modules[above].register_forward_pre_hook(first_time(watch.begin)))
@@ -152,18 +166,6 @@ def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
     if late:
         hint = "Record again: now it is known."
         raise UnsupportedError(error_message("record", "layers that attach found", f"a new one, {late[0]}", hint))
-
-
-@final
-class _Ran:
-    """A hook on a model that tells whether it ran."""
-
-    def __init__(self) -> None:
-        self.ran = False
-
-    def follow(self, module: nn.Module, inputs: object, output: object) -> None:
-        """Note a forward pass that came to its end."""
-        self.ran = True
 
 
 @final

@@ -44,11 +44,12 @@ coverage: $(READY)    ## lines and branches that the whole suite runs; the kerne
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-check: $(READY)       ## lint, format, types, import rules
+check: $(READY)       ## lint, format, types, import rules, rules of the source
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.source_rules
 
 fuzz: $(READY)        ## read 200,000 spoilt files of every kind; fewer with MUTATIONS=n
 	$(BIN)/python -m tests.fuzz --mutations $(or $(MUTATIONS),200000)

@@ -135,43 +135,6 @@ def test_a_first_look_and_plain_dot_products_import_no_compiler() -> None:
     assert not [name for name in loaded if name.startswith(compilers)]
 
 
-PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nothing_is_unpickled(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.Import(names=names):
-                assert not PICKLES & {alias.name.split(".")[0] for alias in names}
-            case ast.ImportFrom(module=str(module), names=names):
-                assert module.split(".")[0] not in PICKLES
-                assert module != "torch" or "load" not in {alias.name for alias in names}
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np" | "numpy" as owner), attr="load")):
-                pytest.fail(f"{owner}.load in line {node.lineno}")
-            case ast.keyword(arg="allow_pickle" | "weights_only"):
-                pytest.fail(f"{node.arg} in line {node.value.lineno}")
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_noise(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert "from __future__" not in text
-    assert "TODO" not in text
-    assert "FIXME" not in text
-
-
-def test_only_kernels_import_numba_and_triton() -> None:
-    """Everything else works where Numba and Triton cannot be installed."""
-    for path in FILES:
-        if {"compiled", "linalg"} & set(path.parts) or path.stem.endswith(("_kernel", "row_softmax")):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not {"numba", "triton"} & {name.split(".")[0] for name in names}, path
-
-
 @pytest.mark.slow
 def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     """Installs into a fresh environment that sees the packages of this one, so that nothing is downloaded."""

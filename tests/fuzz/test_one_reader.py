@@ -1,12 +1,10 @@
 """Every file that a user names or a folder holds is opened by the one guarded reader."""
 
-import ast
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fuzz.test_source import FILES, SOURCE
 
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import locate
@@ -19,60 +17,6 @@ from qkv.tasks.members import members_of
 from qkv.tasks.settings import read_toml
 from qkv.tasks.viewing import offered
 from qkv.train.journal import Journal, read_journal
-
-OPENERS = {"open", "read_text", "read_bytes", "safe_open", "load_file", "fromfile", "from_file", "memmap", "mmap"}
-# Whatever opens a file elsewhere, and why no file of a user is opened by it.
-ALLOWED = {
-    "files.py": {"open"},  # the reader itself
-    "checkpoint/disk.py": {"open"},  # folders, new files and files made by the same process; a handle of the reader
-    "checkpoint/lock.py": {"open"},  # is locked, never read
-    "planner/costs.py": {"read_text"},  # the package's own data, and the processor's name
-    "linalg/matmul.py": {"read_text"},  # the processor's name
-    "linalg/heap.py": {"read_text"},  # this process's own memory, of the system
-    "view/bundle.py": {"read_text"},  # the package's own data
-    "recording/showing.py": {"open"},  # a browser
-    "tasks/streams.py": {"open"},  # the null device, for a closed standard output
-}
-COMPILED = "compiled/"  # compiled kernels, which SECURITY.md treats as code
-
-
-def opened_by(tree: ast.AST) -> set[str]:
-    """The names by which a file is opened."""
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)) if name in OPENERS:
-                found.add(name)
-            case ast.ImportFrom(names=names):
-                found |= {each.name for each in names if each.name in OPENERS}
-    return found
-
-
-def by_our_own(tree: ast.AST) -> set[str]:
-    """Names of `OPENERS` that mean a function of qkv that reads through the guarded reader."""
-    return {
-        each.asname or each.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("qkv.data.")
-        for each in node.names
-    }
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_other_file_opens_one(path: Path) -> None:
-    place = path.relative_to(SOURCE).as_posix()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = opened_by(tree) - by_our_own(tree)
-    assert place.startswith(COMPILED) or found == ALLOWED.get(place, set())
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["open(x)", "x.open()", "os.open(x, 0)", "gzip.open(x)", "x.read_text()", "from safetensors import safe_open"],
-)
-def test_the_search_finds_each(text: str) -> None:
-    assert opened_by(ast.parse(text))
-
 
 NAMED: dict[str, Callable[[Path], object]] = {
     "text.txt": read_lines,

@@ -1,0 +1,195 @@
+"""Rules that hold in every file of the source: `python -m tests.source_rules`, a part of `make check`.
+
+A rule finds names in a syntax tree. A file may use the names that a row of `allowed` lists for it, and no others; a row
+that no file needs is reported as well.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import qkv
+
+SOURCE = Path(qkv.__file__).parent
+
+
+class Use(NamedTuple):
+    """A name that a rule watches, and the line that uses it."""
+
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule watches.
+
+    Attributes:
+        advice: what to do instead.
+        uses: the uses in a file.
+        allowed: the names that the files of a pattern may use.
+    """
+
+    advice: str
+    uses: Callable[[ast.Module], Iterator[Use]]
+    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def broken(self, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+        """Every use that is not allowed, as `file:line: name: advice`, and every row that allows nothing."""
+        needed = set()
+        for file, tree in trees.items():
+            for use in sorted(set(self.uses(tree))):
+                rows = [row for row, names in self.allowed.items() if fnmatch(file, row) and use.name in names]
+                needed.update(rows)
+                if not rows:
+                    yield f"{file}:{use.line}: {use.name}: {self.advice}"
+        yield from (f"{row}: no file needs this row of `allowed`" for row in self.allowed if row not in needed)
+
+
+RUNNING_MODULES = {
+    *("pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "yaml", "code", "runpy"),
+}
+RUNNING_FUNCTIONS = {"eval", "exec", "compile", "__import__", "input"}
+RUNNING_METHODS = {
+    *(("torch", name) for name in ("load", "compile_from_source")),
+    *((owner, name) for owner in ("np", "numpy") for name in ("load", "fromfile", "loadtxt", "genfromtxt")),
+    *(("os", name) for name in ("system", "popen", "execv", "execvp", "spawnv")),
+    *(("jit", "load"), ("package", "PackageImporter"), ("hub", "load"), ("subprocess", "getoutput")),
+}
+RUNNING_ARGUMENTS = {"allow_pickle", "weights_only", "shell", "trust_remote_code"}
+
+
+def running(tree: ast.Module) -> Iterator[Use]:
+    """Whatever could run code that a file holds or names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (Use(node.lineno, a.name) for a in names if a.name.split(".")[0] in RUNNING_MODULES)
+            case ast.ImportFrom(module=str(module), names=names):
+                if module.split(".")[0] in RUNNING_MODULES:
+                    yield Use(node.lineno, module)
+                owner = module.rpartition(".")[2]
+                yield from (Use(node.lineno, a.name) for a in names if (owner, a.name) in RUNNING_METHODS)
+            case ast.Call(func=ast.Name(id=name)) if name in RUNNING_FUNCTIONS:
+                yield Use(node.lineno, name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)) if (owner, name) in RUNNING_METHODS:
+                yield Use(node.lineno, f"{owner}.{name}")
+            case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module")):
+                if not _names_a_module_of_qkv(node):
+                    yield Use(node.lineno, "import_module")
+            case ast.keyword(arg=str(argument)) if argument in RUNNING_ARGUMENTS:
+                yield Use(node.value.lineno, argument)
+
+
+def _names_a_module_of_qkv(node: ast.Call) -> bool:
+    """Whether the module is one of the package, written out, which no file can choose."""
+    return bool(node.args) and isinstance(name := getattr(node.args[0], "value", None), str) and name.startswith("qkv.")
+
+
+OPENERS = {"open", "read_text", "read_bytes", "safe_open", "load_file", "fromfile", "from_file", "memmap", "mmap"}
+
+
+def opening(tree: ast.Module) -> Iterator[Use]:
+    """Names by which a file is opened, other than functions of `qkv.data` that read through the guarded reader."""
+    guarded = {
+        a.asname or a.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("qkv.data.")
+        for a in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in OPENERS - guarded:
+                yield Use(node.lineno, name)
+            case ast.ImportFrom(names=names):
+                yield from (Use(node.lineno, a.name) for a in names if a.name in OPENERS - guarded)
+
+
+def parsing_json(tree: ast.Module) -> Iterator[Use]:
+    """Calls that parse JSON."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="json"), attr="load" | "loads" as name)):
+                yield Use(node.lineno, f"json.{name}")
+            case ast.ImportFrom(module="json", names=names):
+                yield from (Use(node.lineno, f"json.{a.name}") for a in names if a.name in ("load", "loads"))
+
+
+def future(tree: ast.Module) -> Iterator[Use]:
+    """Imports from the future."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            yield Use(node.lineno, "__future__")
+
+
+def compilers(tree: ast.Module) -> Iterator[Use]:
+    """Imports of what compiles kernels, which not every system has."""
+    for node in ast.walk(tree):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        yield from (Use(node.lineno, root) for name in names if (root := name.split(".")[0]) in COMPILERS)
+
+
+COMPILERS = frozenset({"numba", "triton", "llvmlite"})
+
+RULES = {
+    "running": Rule(
+        "no file may choose code to run: read it as data",
+        running,
+        {
+            "_lazy.py": frozenset({"import_module"}),  # modules that the packages list in their source
+            "tasks/warming.py": frozenset({"import_module"}),  # modules of the package that end in _kernel
+        },
+    ),
+    "opening": Rule(
+        "open files through `qkv.files`, which refuses pipes, devices, folders and links",
+        opening,
+        {
+            "files.py": frozenset({"open"}),  # the reader itself
+            "checkpoint/disk.py": frozenset({"open"}),  # folders, new files, files of this process
+            "checkpoint/lock.py": frozenset({"open"}),  # is locked, never read
+            "planner/costs.py": frozenset({"read_text"}),  # the package's own data, and the processor's name
+            "linalg/matmul.py": frozenset({"read_text"}),  # the processor's name
+            "linalg/heap.py": frozenset({"read_text"}),  # this process's own memory, of the system
+            "view/bundle.py": frozenset({"read_text"}),  # the package's own data
+            "recording/showing.py": frozenset({"open"}),  # a browser
+            "tasks/streams.py": frozenset({"open"}),  # the null device, for a closed standard output
+        },
+    ),
+    "parsing_json": Rule(
+        "parse JSON by `qkv.strict_json`, which refuses keys that stand twice, NaN and deep nesting",
+        parsing_json,
+        {
+            "compiled/cache.py": frozenset({"json.loads"}),  # its own words, in the form that they have in a file
+            "data/tokenizer.py": frozenset({"json.loads"}),  # what the library says of itself
+            "data/unigram.py": frozenset({"json.loads"}),
+            "hub/families/save.py": frozenset({"json.loads"}),  # the header that safetensors just wrote
+            "planner/costs.py": frozenset({"json.loads"}),  # a table of the package
+            "strict_json.py": frozenset({"json.loads"}),
+            "train/journal.py": frozenset({"json.loads"}),  # whether a line that was refused is whole
+        },
+    ),
+    "future": Rule("Python 3.11 needs no import from the future", future),
+    "compilers": Rule(
+        "only kernels import a compiler: everything else works without one",
+        compilers,
+        dict.fromkeys(("compiled/*", "linalg/*", "*_kernel.py", "*row_softmax.py"), COMPILERS),
+    ),
+}
+
+
+def broken(source: Path) -> list[str]:
+    """Every broken rule in the files of a folder."""
+    files = sorted(source.rglob("*.py"))
+    trees = {path.relative_to(source).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    return [line for rule in RULES.values() for line in rule.broken(trees)]
+
+
+if __name__ == "__main__":
+    lines = broken(SOURCE)
+    print(*lines, sep="\n") if lines else print(f"{len(RULES)} rules hold in every file of {SOURCE.name}")  # noqa: T201
+    sys.exit(bool(lines))

@@ -1,0 +1,57 @@
+"""The rules of the source see what they watch, and tell of rows that nothing needs."""
+
+import ast
+
+import pytest
+from tests.source_rules import RULES, SOURCE, Rule, broken
+
+SEEN = {
+    "running": (
+        *("import pickle", "from pickle import loads", "import yaml.loader", "from torch import load", "torch.load(x)"),
+        *("eval(text)", "exec(text)", "__import__(name)", "numpy.load(x)", "os.system(x)", "run(x, shell=True)"),
+        *("importlib.import_module(name)", 'import_module("pickle")', 'import_module("qkv." + name)'),
+        *('import_module(f"qkv.{name}")', "from torch.hub import load", "f(trust_remote_code=True)"),
+        *("import joblib", "import marshal", "np.load(x)", "f(allow_pickle=True)", "f(weights_only=False)"),
+    ),
+    "opening": (
+        *("open(x)", "x.open()", "os.open(x, 0)", "gzip.open(x)", "x.read_text()", "from safetensors import safe_open"),
+        "from qkv.files import open\nopen(x)",
+    ),
+    "parsing_json": ("json.loads(x)", "json.load(x)", "from json import loads"),
+    "future": ("from __future__ import annotations",),
+    "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
+}
+PASSED = {
+    "running": ('import_module("qkv.scores")', "import code_points", "x.eval()"),
+    "opening": ("from qkv.data.text import open\nopen(x)", "opened(x)"),
+    "parsing_json": ("json.dumps(x)", "parse_json(x)", "torch.load(x)"),
+    "future": ("import future",),
+    "compilers": ("import numbatic", "from qkv.numba import x"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in SEEN.items() for text in texts])
+def test_a_rule_sees(name: str, text: str) -> None:
+    (line, *_) = RULES[name].broken({"scores/new.py": ast.parse(text)})
+    assert line.startswith("scores/new.py:")
+    assert line.endswith(RULES[name].advice)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in PASSED.items() for text in texts])
+def test_a_rule_passes(name: str, text: str) -> None:
+    assert not list(RULES[name].uses(ast.parse(text)))
+
+
+def test_every_rule_is_tried() -> None:
+    assert set(SEEN) == set(PASSED) == set(RULES)
+
+
+def test_a_row_allows_its_file_alone_and_is_reported_where_nothing_needs_it() -> None:
+    rule = Rule("advice", RULES["opening"].uses, {"files.py": frozenset({"open"})})
+    tree = ast.parse("open(x)")
+    assert list(rule.broken({"files.py": tree})) == []
+    assert len(list(rule.broken({"other.py": tree}))) == 2
+
+
+def test_the_rules_hold() -> None:
+    assert broken(SOURCE) == []

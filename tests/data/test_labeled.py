@@ -39,6 +39,41 @@ def test_a_bad_labeled_line_is_named(tmp_path: Path, content: str | bytes, line:
 
 
 @pytest.mark.parametrize(
+    "rows",
+    [
+        [("a stirring film", "good"), ("a dull film", "bad"), ("what a film", "good")],
+        [("a stirring film", "good"), ("a dull film", "bad"), ("so and so", "fair"), ("not at all", "bad")] * 5,
+        [("the first text", "yes"), ("the second text", "no")] * 10,
+    ],
+)
+def test_exchanged_columns_are_refused_unless_a_header_names_them(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    content = "".join(f"{text}\t{label}\n" for text, label in rows)
+    path = _file(tmp_path, content)
+    with pytest.raises(DataError, match="expected the label first and the text second") as raised:
+        read_labeled(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    for header, order in (("text\tlabel\n", 1), ("label\ttext\n", -1)):
+        found = read_labeled(_file(tmp_path, header + content))
+        assert [(item.text, item.label)[::order] for item in found] == rows
+    assert len(read_labeled(_file(tmp_path, "".join(f"{label}\t{text}\n" for text, label in rows)))) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Scottish Gaelic\tMacLeod\nScottish Gaelic\tMacDonald\nDutch\tde Vries\n",
+        "very good\tyes\nvery bad\tno\nvery bad\tnever\n",
+        "world news\tyes\n",
+        "a b\tx\na b\ty\n",
+    ],
+)
+def test_long_labels_of_short_texts_are_labels(tmp_path: Path, content: str) -> None:
+    assert [item.label for item in read_labeled(_file(tmp_path, content))] == [
+        line.split("\t")[0] for line in content.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("label\ttext\ngood\tfilm\n", [Labeled("film", "good", 2)]),

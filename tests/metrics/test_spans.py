@@ -1,6 +1,8 @@
 """Spans of tags by CoNLL's rules."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.errors import DataError
 from qkv.metrics.spans import Span, names_spans, span_f1, spans
@@ -23,6 +25,43 @@ def test_spans_are_read_as_conlleval_reads_them(tags: str, expected: list[Span])
     assert spans(tags.split()) == expected
 
 
+def _encoded(length: int, spans_: list[Span], scheme: str) -> list[str]:
+    """Write spans as tags; `scheme` has the letters of a first, inner and last word, and of a word alone."""
+    first, inner, last, alone = scheme
+    tags = ["O"] * length
+    for kind, start, stop in spans_:
+        letters = alone if stop - start == 1 else first + inner * (stop - start - 2) + last
+        tags[start:stop] = [f"{letter}-{kind}" for letter in letters]
+    return tags
+
+
+@given(st.lists(st.tuples(st.sampled_from("AB"), st.integers(1, 4), st.integers(0, 2)), max_size=6))
+def test_every_scheme_names_the_same_spans(parts: list[tuple[str, int, int]]) -> None:
+    expected, at = [], 0
+    for kind, size, gap in parts:
+        expected.append(Span(kind, at + gap, at + gap + size))
+        at += gap + size
+    for scheme in ("BIIB", "BIES", "BILU"):
+        tags = _encoded(at + 1, expected, scheme)
+        assert spans(tags) == expected
+        assert names_spans(tags) == bool(expected)
+        assert span_f1([tags], [_encoded(at + 1, expected, "BIIB")]).value == 100
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("I-A E-A", [Span("A", 0, 2)]),
+        ("E-A I-A", [Span("A", 0, 1), Span("A", 1, 2)]),
+        ("B-A S-A", [Span("A", 0, 1), Span("A", 1, 2)]),
+        ("B-A L-B", [Span("A", 0, 1), Span("B", 1, 2)]),
+        ("U-A U-A", [Span("A", 0, 1), Span("A", 1, 2)]),
+    ],
+)
+def test_spans_with_ends_that_fit_no_beginning(tags: str, expected: list[Span]) -> None:
+    assert spans(tags.split()) == expected
+
+
 def test_f1_counts_spans_that_are_right_in_kind_and_ends() -> None:
     truth = [["B-A", "I-A", "O", "B-B"], ["O", "B-A"]]
     found = [["B-A", "I-A", "O", "B-A"], ["O", "B-A"]]
@@ -35,6 +74,8 @@ def test_f1_counts_spans_that_are_right_in_kind_and_ends() -> None:
 def test_labels_that_name_no_spans() -> None:
     assert not names_spans(["O"])
     assert not names_spans(["B-"])
+    assert not names_spans(["E-A", "L-A"])
+    assert not names_spans(["B-A", "NOUN"])
     assert names_spans(["I-x", "O"])
 
 

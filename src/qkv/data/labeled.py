@@ -2,14 +2,15 @@ r"""Labeled texts: one label per line, or one tag per word in columns.
 
 A labeled file has `label<TAB>text` on each line. A tagged file uses the column format of the CoNLL tasks: one word per
 line, its text first and its tag last, separated by tabs or single spaces, and an empty line after each sentence.
-Columns in between are ignored. In files with tabs, lines that start with `# ` are comments, as in CoNLL-U.
+Columns in between are ignored; where the first one numbers the words, as in CoNLL-U, `qkv.data.tag_columns` tells which
+columns hold the word and its tag.
 
 A first line that only names the columns, such as `label<TAB>text` or `word tag`, is skipped; `sentence<TAB>label` also
 says that the label comes second. Labels and tags are brought to Unicode's form NFC, so that "é" is one label however it
 is typed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,7 +18,8 @@ from typing import Literal, TypeVar
 from unicodedata import normalize
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
+from qkv.errors import ConfigError, DataError, brief, error_message
 
 T = TypeVar("T")
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
@@ -99,7 +101,26 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
             got = "an empty label" if not label else "an empty text"
             raise DataError(error_message(where, "a label and a text", got, "Fill it or delete the line."))
         found.append(Labeled(text, label, number))
+    if header is None:
+        _check_order(found, str(path))
     return found
+
+
+def _check_order(items: list[Labeled], name: str) -> None:
+    """Refuse a file whose texts stand where the labels belong: longer, and more of them are different.
+
+    Raises:
+        DataError: the columns are exchanged.
+    """
+    labels, texts = {item.label for item in items}, {item.text for item in items}
+    words_of_labels, words_of_texts = (
+        sum(len(item.split()) for item in column) / len(column) for column in (labels, texts)
+    )
+    fewer = len(texts) < len(labels) or (len(texts) == len(labels) > 1 and words_of_texts == 1)
+    if fewer and words_of_labels >= 2 * words_of_texts:
+        got = f'{len(labels):,} different labels such as "{brief(items[0].label)}" for {len(texts):,} different texts'
+        hint = "Exchange the columns, or write their order into a first line: text<TAB>label, or label<TAB>text."
+        raise DataError(error_message(name, "the label first and the text second", got, hint))
 
 
 def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Tagged]:
@@ -108,8 +129,8 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     Args:
         path: the file; `.gz` is unpacked.
         longest: maximum characters per line.
-        say: called with a message if the first line is skipped because it names the columns, or if no empty line ends a
-            sentence.
+        say: called with a message if the first line is skipped because it names the columns, if the first column
+            numbers the words, or if no empty line ends a sentence.
 
     Returns:
         The sentences, in order.
@@ -131,8 +152,12 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     if header is not None:
         say(_header_found(path, header + 1, lines[header]))
         lines[header] = ""  # an empty line, so that every other line keeps its number
-    between = _separator(lines)
-    found = list(_sentences(lines, str(path), between))
+    sentences = sentences_of(lines, str(path))
+    layout = layout_of(sentences, str(path))
+    found = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
+    if layout.numbered:
+        tags = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
+        say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {tags}")
     if not found:
         hint = "Write one word per line: word, then tag."
         raise DataError(error_message(str(path), "words with their tags", "none", hint))
@@ -202,62 +227,29 @@ def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"]
     return None
 
 
-def _separator(lines: Iterable[str]) -> str:
-    """Return what separates the columns of these lines."""
-    return "\t" if any("\t" in line for line in lines) else " "
-
-
 def _header_of_tagged(lines: list[str]) -> int | None:
     """Return the index of the first line with words if it names the columns; its own may be separated differently."""
-    comments = _separator(lines) == "\t"
+    comments = any("\t" in line for line in lines)
     written = [place for place, line in enumerate(lines) if line.strip() and not (comments and line.startswith("# "))]
     if len(written) < 2:
         return None
     place, *rest = written
-    first, below = _cells([lines[place]])[0], _cells([lines[at] for at in rest])
+    below = [lines[at] for at in rest]
+    first = _cells(lines[place], separator_of([lines[place]]))
     named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
-    return place if named and all(cells[-1] != first[-1] for cells in below) else None
+    between = separator_of(below)
+    return place if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
 
 
-def _cells(lines: list[str]) -> list[list[str]]:
-    """Return the cells of each line, in lower case."""
-    between = _separator(lines)
-    return [[cell.strip().lower() for cell in line.rstrip(" ").split(between)] for line in lines]
+def _cells(line: str, between: str) -> list[str]:
+    """Return the cells of a line, in lower case."""
+    return [cell.strip().lower() for cell in line.rstrip(" ").split(between)]
 
 
 def _header_found(path: Path, number: int, line: str) -> str:
     return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 
-def _sentences(lines: list[str], name: str, between: str) -> Iterator[Tagged]:
-    words: list[str] = []
-    tags: list[str] = []
-    start, width = 1, 0
-    for number, line in enumerate([*lines, ""], start=1):
-        if not line.strip():
-            if words:
-                yield Tagged(tuple(words), tuple(tags), start)
-            words, tags = [], []
-            continue
-        if between == "\t" and line.startswith("# "):
-            continue
-        columns = line.rstrip(" ").split(between)
-        width = width or len(columns)
-        _check_columns(columns, width, f"{name}:{number}")
-        start = start if words else number
-        words.append(columns[0])
-        tags.append(normalize("NFC", columns[-1]))
-
-
-def _check_columns(columns: list[str], width: int, where: str) -> None:
-    if len(columns) < 2 or not columns[0].strip() or not columns[-1].strip():
-        got = "one column" if len(columns) < 2 else "an empty column"
-        hint = "Write word, then tag, separated by a tab or one space, and an empty line after each sentence."
-        raise DataError(error_message(where, "a word and its tag", got, hint))
-    if len(columns) != width:
-        got = f"{len(columns)}"
-        raise DataError(
-            error_message(
-                where, f"{width} columns, as in earlier lines", got, "Give every word the same number of columns."
-            )
-        )
+def _tagged(rows: list[Row], layout: Layout) -> Tagged:
+    words, tags = (row.cells[layout.word] for row in rows), (tag_of(row, layout) for row in rows)
+    return Tagged(tuple(words), tuple(tags), rows[0].number)

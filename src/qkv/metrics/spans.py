@@ -1,6 +1,6 @@
 """Spans encoded by a sequence of tags, and their F1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from qkv.errors import DataError, error_message
@@ -15,42 +15,53 @@ class Span(NamedTuple):
     stop: int
 
 
-def names_spans(labels: Sequence[str]) -> bool:
-    """Return whether labels have the form O, B-KIND, I-KIND.
+_SCHEMES = (frozenset("BIES"), frozenset("BILU"))
+"""The first letters of IOB1, IOB2 and IOBES, and those of BILOU, which writes L and U for E and S."""
+_CLOSING = frozenset("ELSU")
+_ALONE_OR_FIRST = frozenset("BSU")
+
+
+def names_spans(labels: Iterable[str]) -> bool:
+    """Return whether labels have the form O or LETTER-KIND, with the letters of IOB, IOBES or BILOU.
 
     Example:
-        >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["NOUN", "VERB"])
-        (True, False)
+        >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["U-PER", "O"]), names_spans(["NOUN", "VERB"])
+        (True, True, False)
     """
-    marked = [label for label in labels if label != "O"]
-    return bool(marked) and all(label[:2] in ("B-", "I-") and len(label) > 2 for label in marked)
+    marked = {label for label in labels if label != "O"}
+    letters = {label[0] for label in marked if label[1:2] == "-" and len(label) > 2}
+    written = all(label[1:2] == "-" and len(label) > 2 for label in marked)
+    return bool(marked) and written and any(letters <= scheme for scheme in _SCHEMES)
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """Decode the spans of a sentence; an I without a B starts a span, as in CoNLL's evaluation script.
+    """Decode the spans of a sentence; a span without its beginning starts where it is, as in CoNLL's evaluation script.
 
     Args:
-        tags: the tag of each word: O, B-KIND or I-KIND.
+        tags: the tag of each word: O, or B-, I-, E-, L-, S- or U- and a kind.
 
     Returns:
         The spans in order.
 
-    Source: Ramshaw and Marcus 1995; Tjong Kim Sang and De Meulder 2003, `conlleval`.
+    Source: Ramshaw and Marcus 1995; Tjong Kim Sang and De Meulder 2003, `conlleval`; Ratinov and Roth 2009 for BILOU.
 
     Example:
         >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
         [Span(kind='PER', start=0, stop=2), Span(kind='LOC', start=3, stop=4), Span(kind='LOC', start=4, stop=5)]
+        >>> spans(["B-PER", "E-PER", "S-LOC"])
+        [Span(kind='PER', start=0, stop=2), Span(kind='LOC', start=2, stop=3)]
     """
-    found: list[Span] = []
-    kind, start = "", 0
-    for place, tag in enumerate([*tags, "O"]):
-        goes_on = tag[:2] == "I-" and tag[2:] == kind
-        if kind and not goes_on:
-            found.append(Span(kind, start, place))
+    result: list[Span] = []
+    kind, start, open_span = "", 0, False
+    for index, tag in enumerate([*tags, "O"]):
+        continues = open_span and tag[:1] not in _ALONE_OR_FIRST and tag[2:] == kind
+        if kind and not continues:
+            result.append(Span(kind, start, index))
             kind = ""
-        if tag != "O" and not goes_on:
-            kind, start = tag[2:], place
-    return found
+        if tag != "O" and not continues:
+            kind, start = tag[2:], index
+        open_span = tag != "O" and tag[0] not in _CLOSING
+    return result
 
 
 def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> Figure:

@@ -1,0 +1,154 @@
+r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and of Universal Dependencies."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from unicodedata import normalize
+
+from qkv.errors import DataError, error_message
+
+_NUMBER = re.compile(r"(\d+)([-.]\d+)?")
+_UD_WIDTH = 10
+"""Columns of CoNLL-X and CoNLL-U: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC."""
+_EMPTY = "_"
+_DOCUMENT = "-DOCSTART-"
+_MANY = 20
+"""Different tags from which on a file with few different words has its columns exchanged."""
+
+
+class Row(NamedTuple):
+    """The cells of a line, and its number in the file, from 1."""
+
+    number: int
+    cells: tuple[str, ...]
+
+
+class Layout(NamedTuple):
+    """Which columns hold the words and the tags, from 0.
+
+    Attributes:
+        name: the name of the format.
+        word: the column of words.
+        tag: the column of tags; −1 is the last one.
+        numbered: whether the first column numbers the words of a sentence.
+    """
+
+    name: str = "columns"
+    word: int = 0
+    tag: int = -1
+    numbered: bool = False
+
+    def words(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """The rows that are words: no comment, range of a contraction ("3-4") or node without text ("5.1")."""
+        return (row for row in rows if not self.numbered or row.cells[0].isdecimal())
+
+
+def sentences_of(lines: Sequence[str], name: str) -> list[list[Row]]:
+    """Split lines into sentences of rows, without comments and the marks between documents.
+
+    Columns are separated as in the first row. In files with tabs, lines that start with `# ` are comments, as in
+    CoNLL-U.
+
+    Args:
+        lines: the lines of the file.
+        name: the name of the file, for messages.
+
+    Returns:
+        The sentences.
+
+    Raises:
+        DataError: a row has fewer than two nonempty columns, or not as many as the first.
+
+    Example:
+        >>> sentences_of(["-DOCSTART- O", "", "EU B-ORG", "rejects O"], "names.conll")
+        [[Row(number=3, cells=('EU', 'B-ORG')), Row(number=4, cells=('rejects', 'O'))]]
+    """
+    separator, sentences, width = separator_of(lines), list[list[Row]](), 0
+    rows: list[Row] = []
+    for number, line in enumerate([*lines, ""], start=1):
+        if not line.strip():
+            sentences += [rows] if rows else []
+            rows = []
+        elif not (separator == "\t" and line.startswith("# ")):
+            cells = tuple(line.rstrip(" ").split(separator))
+            width = width or len(cells)
+            _check(cells, width, separator, f"{name}:{number}")
+            rows += [] if cells[0] == _DOCUMENT else [Row(number, cells)]
+    return sentences
+
+
+def separator_of(lines: Sequence[str]) -> str:
+    """Return what separates columns: a tab if the first row has one, else a space.
+
+    Example:
+        >>> separator_of(["# a comment", "EU\\tB-ORG"]), separator_of(["EU B-ORG", "rejects\\tO"])
+        ('\\t', ' ')
+    """
+    written = [line for line in lines if line.strip()]
+    first = next((line for line in written if not line.startswith("# ")), "")
+    return "\t" if "\t" in first else " "
+
+
+def layout_of(sentences: Sequence[Sequence[Row]], name: str) -> Layout:
+    """Recognize where the words and the tags are.
+
+    Args:
+        sentences: the sentences of a file.
+        name: the name of the file, for messages.
+
+    Returns:
+        The layout.
+
+    Raises:
+        DataError: the column of tags is empty in every row, or words and tags are exchanged.
+
+    Example:
+        >>> row = "1 They they PRON PRP _ 2 nsubj _ _".split()
+        >>> layout_of([[Row(1, tuple(row))]], "en.conllu").name
+        'CoNLL-U'
+    """
+    layout = Layout()
+    if sentences and all(_is_numbered(rows) for rows in sentences):
+        wide = len(sentences[0][0].cells) == _UD_WIDTH
+        layout = Layout("CoNLL-U", 1, 3, True) if wide else Layout("numbered columns", 1, -1, True)
+    rows = [row.cells for sentence in sentences for row in layout.words(sentence)]
+    words, tags = {cells[layout.word] for cells in rows}, {cells[layout.tag] for cells in rows}
+    if tags == {_EMPTY}:
+        column = len(rows[0]) if layout.tag < 0 else layout.tag + 1
+        hint = "Write word<TAB>tag on each line: cut -f2,5 takes the columns FORM and XPOS of CoNLL-U."
+        raise DataError(error_message(f"{name}, column {column}", "tags", f'"{_EMPTY}" in every line', hint))
+    if len(tags) >= _MANY and len(tags) > 4 * len(words):
+        got = f"{len(words)} different words and {len(tags)} different tags"
+        raise DataError(error_message(name, "the word first and the tag last", got, "Exchange the columns."))
+    return layout
+
+
+def _is_numbered(rows: Sequence[Row]) -> bool:
+    """Return whether the first column numbers the words from 1, with room for a word and a tag beside it."""
+    comment = len(rows) > 1 and rows[0].cells[0] == "#"  # GermEval names the source of each sentence
+    rows = rows[comment:]
+    numbers = [_NUMBER.fullmatch(row.cells[0]) for row in rows]
+    if not all(numbers) or len(rows[0].cells) < 3:
+        return False
+    words = [int(row.cells[0]) for row in rows if row.cells[0].isdecimal()]
+    return words == list(range(1, len(words) + 1))
+
+
+def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None:
+    if cells[0] == "#begin":
+        hint = "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations."
+        raise DataError(error_message(where, "a word and its tag", "a file of CoNLL-2012", hint))
+    if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
+        got = "one column" if len(cells) < 2 else "an empty column"
+        between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"
+        between = "a tab or one space" if width == len(cells) else between
+        hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."
+        raise DataError(error_message(where, "a word and its tag", got, hint))
+    if len(cells) != width:
+        hint = "Give every word the same number of columns."
+        raise DataError(error_message(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint))
+
+
+def tag_of(row: Row, layout: Layout) -> str:
+    """Return the tag of a row, in Unicode's form NFC."""
+    return normalize("NFC", row.cells[layout.tag])

@@ -13,6 +13,7 @@ from qkv.metrics.alignment import (
     alignment_error_rate,
     alignment_precision,
     alignment_recall,
+    expect_inside,
     parse_alignments,
     parse_links,
 )
@@ -32,6 +33,26 @@ def test_links_come_back_from_their_line(sure: frozenset[tuple[int, int]], more:
 def test_anything_else_names_the_line(item: str) -> None:
     with pytest.raises(DataError, match=r"^test.align:2: expected links like 3-4 or 3p4; got '.{1,44}\."):
         parse_alignments(["0-0", f"1-1 {item}"], "test.align")
+
+
+@given(LINKS)
+def test_a_file_may_count_words_from_1(links: frozenset[tuple[int, int]]) -> None:
+    line = " ".join(f"{i + 1}-{j + 1}" for i, j in links)
+    assert parse_alignments([line], "test.align", first=1) == [Links(links, links)]
+    with pytest.raises(DataError, match=r"^test.align:2: expected numbers of words from 1; got 0-3"):
+        parse_alignments(["", "1-1 0-3"], "test.align", first=1)
+
+
+@given(st.lists(LINKS, min_size=1, max_size=4))
+def test_links_outside_their_sentences_are_refused(rows: list[frozenset[tuple[int, int]]]) -> None:
+    gold = [Links(links, links) for links in rows]
+    sizes = [tuple(1 + max((link[side] for link in links), default=0) for side in (0, 1)) for links in rows]
+    expect_inside(gold, sizes, "test.align")  # type: ignore[arg-type]
+    shifted = [Links(moved, moved) for links in rows for moved in [frozenset((i + 1, j + 1) for i, j in links)]]
+    if not any(rows):
+        return
+    with pytest.raises(DataError, match=r"^test.align:\d+: .* give --gold-from 1"):
+        expect_inside(shifted, sizes, "test.align")  # type: ignore[arg-type]
 
 
 def test_empty_line_has_no_links() -> None:

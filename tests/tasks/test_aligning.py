@@ -72,6 +72,23 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
 
 
+def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
+    pairs = _mirrored(10, 1)
+    files = _write(tmp_path, pairs)
+    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu").said
+    lines = [
+        " ".join("-".join(str(int(n) + 1) for n in link.split("-")) for link in line.split()) for line in _gold(pairs)
+    ]
+    assert files.gold is not None
+    files.gold.write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=r"gold:1: expected links to .* --gold-from 1"):
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+    files = files._replace(gold_from=1)
+    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu").said == expected
+    with pytest.raises(DataError, match=r"gold:1: expected links to .* --gold-from 1"):
+        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union", "cpu")
+
+
 def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
     pairs, aligner = _mirrored(12, 2), Aligner(Translator.load(run))
     together = aligner.align(pairs)

@@ -25,6 +25,9 @@ def align(
         str, typer.Option(help="How to combine two directions: mutual, intersection, union, grow-diagonal, ...")
     ] = "mutual",
     gold: Annotated[Path | None, typer.Option(help="Manual alignments, to report the error rate.")] = None,
+    gold_from: Annotated[
+        int, typer.Option(min=0, max=1, help="Number of a sentence's first word in the manual alignments, 0 or 1.")
+    ] = 0,
     valid_source: Annotated[Path | None, typer.Option(help="Sentences for choosing layer and head.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     valid_data: Annotated[Path | None, typer.Option(help="Or one TSV file.")] = None,
@@ -46,8 +49,8 @@ def align(
     from qkv.tasks.streams import write_lines
 
     chosen = Chosen(layer, head, when)
-    valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data)
-    files = SentenceFiles(source, target, gold, data)
+    valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)
+    files = SentenceFiles(source, target, gold, data, gold_from)
     with working("aligning"):
         found = align_files(run, reverse, files, valid, chosen, symmetrize, device)
     write_lines(found.as_json() if as_json() else found.as_pharaoh())

@@ -31,18 +31,19 @@ class Links:
     possible: frozenset[Link]
 
 
-def parse_links(text: str, where: str = "links") -> Links:
-    """Read one line of links: "3-4" is a sure link, "3p4" a possible one; positions count from 0.
+def parse_links(text: str, where: str = "links", first: int = 0) -> Links:
+    """Read one line of links: "3-4" is a sure link, "3p4" a possible one.
 
     Args:
         text: links separated by white space; can be empty.
         where: the line's name in messages, as "test.align:17".
+        first: the number of a sentence's first word in the text, 0 or 1.
 
     Returns:
-        The links.
+        The links, whose positions count from 0.
 
     Raises:
-        DataError: the line contains anything else.
+        DataError: the line contains anything else, or a number below the first.
 
     Example:
         >>> sorted(parse_links("0-0 2-1 1p2").sure)
@@ -56,19 +57,23 @@ def parse_links(text: str, where: str = "links") -> Links:
             got = ascii(item) if len(item) <= 40 else f"{item[:37]!a}..."
             hint = "Write SOURCE-TARGET for a sure link and SOURCEpTARGET for a possible one, counted from 0."
             raise DataError(error_message(where, "links like 3-4 or 3p4", got, hint))
-        link = (int(match[1]), int(match[3]))
+        link = (int(match[1]) - first, int(match[3]) - first)
+        if min(link) < 0:
+            hint = "Words count from 0 in this file, unless it has other mistakes."
+            raise DataError(error_message(where, f"numbers of words from {first}", item, hint))
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
     return Links(frozenset(sure), frozenset(possible))
 
 
-def parse_alignments(lines: Iterable[str], name: str) -> list[Links]:
+def parse_alignments(lines: Iterable[str], name: str, first: int = 0) -> list[Links]:
     """Read the lines of a file of links.
 
     Args:
         lines: one per sentence pair.
         name: the file's name, for messages.
+        first: the number of a sentence's first word in the file, 0 or 1.
 
     Returns:
         The links, line by line.
@@ -80,7 +85,33 @@ def parse_alignments(lines: Iterable[str], name: str) -> list[Links]:
         >>> len(parse_alignments(["0-0 1p1", ""], "test.align"))
         2
     """
-    return [parse_links(line, f"{name}:{number}") for number, line in enumerate(lines, start=1)]
+    return [parse_links(line, f"{name}:{number}", first) for number, line in enumerate(lines, start=1)]
+
+
+def expect_inside(references: Sequence[Links], sizes: Sequence[tuple[int, int]], name: str) -> None:
+    """Refuse links to words that a sentence does not have.
+
+    Args:
+        references: the links of each sentence pair.
+        sizes: the number of source and of target words of each.
+        name: the file's name, for messages.
+
+    Raises:
+        DataError: a link lies outside its sentences; the message gives its line, and says if the whole file seems to
+            count words from 1.
+
+    Example:
+        >>> expect_inside([parse_links("0-0 1-2")], [(2, 3)], "test.align")
+    """
+    for number, (links, (source, target)) in enumerate(zip(references, sizes, strict=True), start=1):
+        outside = sorted(link for link in links.possible if link[0] >= source or link[1] >= target)
+        if outside:
+            from_one = min((min(link) for each in references for link in each.possible), default=0) > 0
+            hint = "Are these the manual alignments of these sentences, with the source word first?"
+            if from_one:
+                hint = "No link of the file has a 0: if it counts words from 1, give --gold-from 1."
+            expected = f"links to {source} source and {target} target words, counted from 0"
+            raise DataError(error_message(f"{name}:{number}", expected, "{}-{}".format(*outside[0]), hint))
 
 
 def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:

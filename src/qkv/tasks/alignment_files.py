@@ -17,6 +17,7 @@ from qkv.metrics.alignment import (
     alignment_error_rate,
     alignment_precision,
     alignment_recall,
+    expect_inside,
     parse_alignments,
 )
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
@@ -27,12 +28,22 @@ from qkv.tasks.translator import Translator
 
 
 class SentenceFiles(NamedTuple):
-    """Files that correspond line by line: sources, targets, and manual alignments; or `data` with both sides."""
+    """Files that correspond line by line: sources, targets, and manual alignments; or `data` with both sides.
+
+    Attributes:
+        gold_from: the number of a sentence's first word in the manual alignments, 0 or 1.
+    """
 
     source: Path | None = None
     target: Path | None = None
     gold: Path | None = None
     data: Path | None = None
+    gold_from: int = 0
+
+    @property
+    def named(self) -> bool:
+        """Whether the user named any file."""
+        return any((self.source, self.target, self.gold, self.data))
 
 
 class Chosen(NamedTuple):
@@ -101,7 +112,7 @@ def align_files(
                 "Give --layer too, or --valid-source, --valid-target and --valid-gold to choose layer, head and step."
             )
             raise ConfigError(error_message(name, "--layer as well", "none", hint))
-    if chosen.layer is not None and any(valid):
+    if chosen.layer is not None and valid.named:
         hint = "Either give --layer, or choose it by these sentences."
         raise ConfigError(error_message("--layer", "no --valid-source", "both", hint))
     if how not in WAYS:
@@ -109,7 +120,7 @@ def align_files(
     expect_single(Path(run))
     first = Translator.load(run, device)
     pairs, gold = _read(files, "", first.table)
-    trial = _read(valid, "valid-", first.table) if any(valid) else None
+    trial = _read(valid, "valid-", first.table) if valid.named else None
     there, said = _one_direction(Aligner(first), pairs, trial, chosen, "")
     if reverse is None:
         found = [likeliest(weights) for weights in there]
@@ -154,7 +165,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[l
             return pairs, None
         hint = "The choice needs manual alignments of the validation sentences."
         raise ConfigError(error_message("--valid-gold", "--valid-gold FILE", "none", hint))
-    gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold))
+    gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"
         raise DataError(
@@ -162,6 +173,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[l
                 str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
             )
         )
+    expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
     return pairs, gold
 
 

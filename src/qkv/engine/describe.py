@@ -23,7 +23,7 @@ from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.parameters import Owner, Parameter, check_parameters, group, regroup, repeat_key_heads
+from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -79,6 +79,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     for owner in (score, normalizer):
         if owner.parameters:
             check_parameters(owner, owner.parameters, leading, key_leading, query.device)
+    score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
     score.check(tuple(query.shape), tuple(key.shape))
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
     mask = None if given.mask is None else as_mask(given.mask)
@@ -103,6 +104,15 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
     return DescribedCall(problem, call, leading)
+
+
+def promoted_mechanism(score: Score, normalizer: Normalizer, dtype: torch.dtype) -> tuple[Score, Normalizer]:
+    """Return score and normalizer with parameters in at least the type that a call of this dtype computes in."""
+    if score.parameters:
+        score = promoted(score, score.parameters, dtype)
+    if normalizer.parameters:
+        normalizer = promoted(normalizer, normalizer.parameters, dtype)
+    return score, normalizer
 
 
 def _recorded(x: T) -> T:

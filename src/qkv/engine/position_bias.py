@@ -1,7 +1,7 @@
 """A bias that is a function of positions, in the form that algorithms receive: any tile of it on request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, final
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from qkv.errors import ShapeError, error_message
 from qkv.masks.base import Grid
 from qkv.masks.lower import REMEMBERED, part, positions
 from qkv.shapes import broadcast, show
-from qkv.values.parameters import regroup, transformed
+from qkv.values.parameters import promoted, regroup, transformed
 from qkv.values.pytree import tensors_in
 
 Kind = Literal["relative", "relative learned", "positions", "positions learned", "positions closure"]
@@ -133,6 +133,8 @@ def position_bias(bias: Bias, grid: Grid, dtype: torch.dtype) -> PositionBias:
         >>> position_bias(relative(table), grid, torch.float32).kind
         'relative learned'
     """
+    if bias.parameters and is_dataclass(bias):
+        bias = promoted(bias, bias.parameters, dtype)
     fixed = PositionBias(bias, grid, torch.float64 if dtype == torch.float64 else torch.float32)
     if not torch.is_grad_enabled():
         return fixed

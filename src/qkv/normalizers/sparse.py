@@ -303,5 +303,7 @@ def threshold(s: Tensor, w: Tensor, alpha: float | Tensor) -> Tensor:
     if not s.shape[-1]:
         return s.new_full(s.shape[:-1], torch.inf)
     largest, place = w.max(-1, keepdim=True)
-    tau = s.gather(-1, place) * (alpha - 1) - largest ** (alpha - 1)
-    return torch.where(largest > 0, tau, torch.full_like(tau, torch.inf)).squeeze(-1)
+    # In a fully masked row the gradient of α would be −inf times 0.
+    empty = largest <= 0
+    tau = s.gather(-1, place).masked_fill(empty, 0) * (alpha - 1) - largest.masked_fill(empty, 1) ** (alpha - 1)
+    return tau.masked_fill(empty, torch.inf).squeeze(-1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Alibi, Bias, Relative
-from qkv.engine.describe import Arguments, bias_type, describe, draw_seed
+from qkv.engine.describe import Arguments, bias_type, describe, draw_seed, promoted_mechanism
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
@@ -108,7 +108,7 @@ def _call(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    normalizer = given.normalizer or cached.normalizer
+    score, normalizer = promoted_mechanism(given.score, given.normalizer or cached.normalizer, query.dtype)  # type: ignore[arg-type]
     lowered = cached.visibility or visibility
     bias: Tensor | Bias | PositionBias | None = given.bias
     if isinstance(bias, Tensor) and bias.dtype != query.dtype:
@@ -116,7 +116,7 @@ def _call(
     elif isinstance(bias, Bias):
         bias = position_bias(bias, lowered.grid, query.dtype)  # type: ignore[union-attr]
     seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
-    return Call(query, key, value, given.score, normalizer, lowered, bias, given.dropout, seed)  # type: ignore[arg-type]
+    return Call(query, key, value, score, normalizer, lowered, bias, given.dropout, seed)
 
 
 def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from qkv.scores.base import Core, Operands, Score
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
-from qkv.scores.widened import wide
 from qkv.values.parameters import Parameter, above, readable, spread
 from qkv.values.pytree import value
 
@@ -36,8 +35,11 @@ def squared_distance(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> T
 def _operands(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Operands:
     if not _ordinary(bandwidth):
         return Operands(*_in_range(query, key, bandwidth))
-    # In half precision h⁻² has three digits, or overflows or underflows.
-    return Operands(query, key, spread(wide(bandwidth) if isinstance(bandwidth, Tensor) else bandwidth) ** -2)
+    if isinstance(bandwidth, Tensor):
+        # In a narrower type than the operands' h⁻² has too few digits; in half precision it overflows or underflows.
+        least = torch.promote_types(query.dtype, torch.float32)
+        bandwidth = bandwidth.to(torch.promote_types(bandwidth.dtype, least))
+    return Operands(query, key, spread(bandwidth) ** -2)
 
 
 _ORDINARY = 1e-15, 1e15

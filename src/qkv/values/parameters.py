@@ -93,6 +93,33 @@ def repeat_key_heads(owner: T, parameters: Sequence[Parameter], repeats: int) ->
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
+def promoted(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T:
+    """Return the same value with each parameter in at least the type that a call computes in.
+
+    This is the one rule for parameters: they are promoted before any arithmetic and never lowered, as rounding h to a
+    narrower type than that of the call would change every score, and so would h⁻² computed in that type.
+
+    Args:
+        owner: a frozen dataclass, such as a score.
+        parameters: its fields that can be tensors.
+        dtype: of query, key and value; half precision computes in float32.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> score = Gaussian(torch.ones(2, dtype=torch.bfloat16))
+        >>> [promoted(score, score.parameters, dtype).bandwidth.dtype for dtype in (torch.float16, torch.float64)]
+        [torch.float32, torch.float64]
+    """
+    # Comparing element sizes first costs a tenth of `promote_types`, and nearly always suffices.
+    size = max(dtype.itemsize, 4)
+    changes = {
+        name: x.to(torch.promote_types(x.dtype, torch.promote_types(dtype, torch.float32)))
+        for name, _, _ in parameters
+        if isinstance(x := getattr(owner, name), Tensor) and x.dtype.itemsize < size and x.is_floating_point()
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
 def spread(parameter: float | Tensor, by: int = 2) -> float | Tensor:
     """Append dimensions to a per-head parameter, (H,) or a scalar, so that it broadcasts to (..., Q, K).
 

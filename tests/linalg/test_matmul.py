@@ -1,7 +1,6 @@
 """Products by oneDNN equal PyTorch's own up to rounding, with gradients; unsupported inputs never reach it."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.linalg import matmul
+from qkv.compiled import openmp
+from qkv.linalg import matmul, mkl
 from qkv.linalg.matmul import Linear, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
+from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import Session
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
 
@@ -21,15 +22,15 @@ SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What a test learns about its processor is forgotten after it."""
-    asked, vendors = matmul._favored, matmul._vendors
+    favored, panels = matmul._favored, matmul._packed_weight_class
     yield
-    asked.cache_clear()
-    vendors.cache_clear()
+    favored.cache_clear()
+    panels.cache_clear()
 
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor that MKL is not optimized for."""
+    """As on a processor whose widest registers MKL leaves unused."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_favored", lambda: True)
@@ -183,24 +184,49 @@ def test_what_it_cannot_serve_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> No
     assert "mkldnn" not in str(exported.graph)
 
 
-def test_intels_processors_and_machines_that_say_nothing_keep_mkl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+AVX512 = "Intel(R) Advanced Vector Extensions 512 (Intel(R) AVX-512) enabled processors"
+OTHER = "Intel(R) Architecture processors"
+"""What MKL says of processors that it does not know, whatever their registers."""
+
+
+@pytest.mark.parametrize(
+    ("capability", "processors", "favored"),
+    [
+        ("AVX512", OTHER, True),
+        ("AVX512", AVX512, False),
+        ("AVX512", "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors", True),
+        ("AVX512", None, False),
+        ("AVX2", OTHER, False),
+        ("DEFAULT", OTHER, False),
+        ("SVE256", None, False),
+    ],
+)
+def test_onednn_is_favored_where_mkl_leaves_wide_registers_unused(
+    capability: str, processors: str | None, favored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = {"vendor_id : GenuineIntel\n": False, "vendor_id : AuthenticAMD\n": torch._C._has_mkldnn, "": False}
-    for text, expected in cases.items():
-        path = tmp_path / "cpuinfo"
-        path.write_text(text)
-        monkeypatch.setattr(matmul, "_PROCESSOR", path)
-        _forget()
-        assert matmul._favored() == expected
-    monkeypatch.setattr(matmul, "_PROCESSOR", tmp_path / "none")
-    _forget()
-    assert not matmul._favored()
-
-
-def _forget() -> None:
-    matmul._vendors.cache_clear()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(mkl, "optimized_for", lambda: processors)
     matmul._favored.cache_clear()
+    assert matmul._favored() == (favored and torch._C._has_mkldnn)
+
+
+def test_mkl_says_what_it_is_optimized_for() -> None:
+    processors = mkl.optimized_for()
+    if processors is None:
+        pytest.skip("PyTorch without MKL, or one that does not export its version")
+    assert processors.startswith("Intel(R)")
+    assert processors.endswith("processors")
+
+
+@pytest.mark.parametrize("library", ["absent", "without the function"])
+def test_an_mkl_that_cannot_be_asked_says_nothing(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: str) -> object:
+        if library == "absent":
+            raise OSError("libtorch_cpu.so: cannot open shared object file")
+        return object()
+
+    monkeypatch.setattr(mkl.ctypes, "CDLL", load)
+    assert mkl.optimized_for.__wrapped__() is None
 
 
 def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +234,8 @@ def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPat
         raise TypeError("one argument more")
 
     monkeypatch.setattr(matmul, "_product", other)
-    _forget()
+    monkeypatch.setattr(mkl, "leaves_wide_registers_unused", lambda: True)
+    matmul._favored.cache_clear()
     assert not matmul._favored()
     x, weight, bias = drawn(*SHAPES[0])
     torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
@@ -299,6 +326,43 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
     assert len(taken) == 4
     for scale, each in enumerate(found, 1):
         torch.testing.assert_close(each, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 64, 128, 129])
+def test_without_onednn_a_kept_weight_is_packed_for_few_rows_only(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not openmp.linked():
+        pytest.skip("no kernels on PyTorch's threads")
+    taken: list[int] = []
+    true = PackedWeight.times
+    monkeypatch.setattr(PackedWeight, "times", lambda self, x, *rest: taken.append(len(x)) or true(self, x, *rest))
+    monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
+    monkeypatch.setattr(matmul, "_favored", lambda: False)
+    monkeypatch.setattr(matmul, "_LARGE", 1)
+    x, weight, bias = drawn((rows, 512), 2048)
+    with torch.inference_mode(), Session() as session:
+        kept = kept_weight(session, "weight")
+        for scale in range(1, 4):
+            found = linear(x * scale, weight, bias, kept)
+            torch.testing.assert_close(found, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-3)
+        # Other rows of the same weight follow the same rule.
+        linear(torch.randn(600, 512), weight, bias, kept)
+    assert taken == ([rows] * 2 if matmul.few(rows) else [])
+
+
+def test_no_private_operator_is_called_where_onednn_is_not_favored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> Tensor:
+        raise AssertionError("called")
+
+    monkeypatch.setattr(matmul, "_favored", lambda: False)
+    monkeypatch.setattr(matmul, "_product", forbidden)
+    for shape, size in SHAPES:
+        x, weight, bias = drawn(shape, size)
+        linear(x, weight, bias).sum().backward()
+        matmul.product(x.detach().flatten(0, -2), weight.detach().mT)
+        batched(x.detach(), weight.detach().mT)
+        with torch.inference_mode(), Session() as session:
+            for _ in range(3):
+                linear(x, weight, bias, kept_weight(session, "weight"))
 
 
 @pytest.fixture

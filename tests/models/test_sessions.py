@@ -16,6 +16,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.linalg import matmul
+from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
 from qkv.models.pointer import PointerConfig, PointerNetwork
@@ -25,15 +26,17 @@ from qkv.models.transformer import TransformerConfig, TransformerTranslator
 SIZE, ROWS, BOS, EOS, LIMIT = 40, 24, 1, 2, 10
 
 
-@pytest.fixture(autouse=True)
-def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor that MKL was not made for, with products so small: every weight is packed."""
-    if not torch._C._has_mkldnn:
-        pytest.skip("PyTorch without oneDNN")
+@pytest.fixture(autouse=True, params=["MKL", "oneDNN"])
+def packed_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every weight is packed, as on a processor where MKL's products are the fastest, and where oneDNN's are."""
     if available.why_unavailable() is not None:
         pytest.skip("Numba does not run here")
-    monkeypatch.setattr(matmul, "_favored", lambda: True)
+    if request.param == "oneDNN" and not torch._C._has_mkldnn:
+        pytest.skip("PyTorch without oneDNN")
+    monkeypatch.setattr(matmul, "_favored", lambda: request.param == "oneDNN")
+    monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
     monkeypatch.setattr(matmul, "_LEAST", 1)
+    monkeypatch.setattr(matmul, "_LARGE", 1)
     monkeypatch.setattr(matmul, "_MANY", 2**17)
 
 

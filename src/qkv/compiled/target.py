@@ -113,19 +113,22 @@ def machine() -> binding.TargetMachine:
     return binding.Target.from_triple(TRIPLE).create_target_machine(cpu=PROCESSOR, features=FEATURES)
 
 
-def _has_wide_registers() -> bool:
-    """True if one register holds 16 float32 numbers in machine code for the target.
+def _register() -> int:
+    """Return the bits of the widest register that machine code for the target holds float32 numbers in.
 
-    That need not be so for the processor that runs this, because settings can name another one. So this compiles a sum
-    of 16 numbers. The target is part of what stored code has to match, so code with registers of another size is never
-    loaded.
+    They need not be those of the processor that runs this, because settings can name another one. So this compiles a
+    sum of 16 numbers. The target is part of what stored code has to match, so code with registers of another size is
+    never loaded.
     """
-    return "zmm" in machine().emit_assembly(binding.parse_assembly(_SUM.format(triple=TRIPLE)))
+    code = machine().emit_assembly(binding.parse_assembly(_SUM.format(triple=TRIPLE)))
+    return next((bits for name, bits in (("zmm", 512), ("ymm", 256)) if name in code), 128)
 
 
 _COMPILES = not _number(os.environ.get("NUMBA_DISABLE_JIT"), 0)
 TRIPLE: str = binding.get_process_triple()
 PROCESSOR: str = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
 FEATURES = features(os.environ, PROCESSOR)
-WIDE = _has_wide_registers()
-"""True: 32 registers of 16 float32 numbers; False: 16 registers of 8."""
+REGISTER = _register()
+"""Bits of a register."""
+WIDE = REGISTER == 512
+"""True: 32 registers of 16 float32 numbers; False: 16 registers of 8, or twice as many of 4."""

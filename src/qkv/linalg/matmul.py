@@ -1,14 +1,18 @@
-"""Matrix products by the fastest library that ships with PyTorch for this processor.
+"""Matrix products by the fastest code for their kind on this processor.
 
-PyTorch computes float32 products by MKL, which uses wide registers on Intel's processors only. On others oneDNN, which
-also ships with PyTorch, takes about half the time for the same sums. It is called through one private operator, in this
-module only; where oneDNN cannot be used, PyTorch computes the product.
+Which code that is was measured for each kind of product; docs/performance.md has the figures. No vendor decides:
+
+- Large products and those of a backward pass: by oneDNN, which ships with PyTorch, where registers of 512 bits exist
+  that MKL says it leaves unused; there oneDNN takes about half the time for the same sums. Everywhere else PyTorch's
+  own products are as fast or faster. oneDNN is called through one private operator, in this module only; where the
+  operator is missing or answers wrongly, PyTorch computes the product.
+- Products of few rows with a weight that comes again: with the weight packed for our own kernel, on every processor
+  whose registers hold 256 bits or more.
 """
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -16,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import out_of_memory_text
+from qkv.linalg import mkl
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import Session
 from qkv.shapes import Shape, broadcast
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
 _LEAST = 2**20
-"""Multiplications below which oneDNN's call overhead outweighs the gain."""
+"""Multiplications below which the call overhead of oneDNN and of packed weights outweighs the gain."""
 _LEAST_ITEM = 2**23
 """The same for one item of a batch, whose result is copied to the batch's.
 
@@ -49,7 +54,8 @@ summed. MKL's blocks have at least 256 terms; oneDNN's have 384 in registers of 
 narrower ones. With at most 384 terms the error is √(384/256) = 1.22 times MKL's; the contract allows 1.5, which would
 be reached at 576 terms.
 """
-_PROCESSOR = Path("/proc/cpuinfo")
+_LEAST_REGISTER = 256
+"""Bits of a register in which packed products were measured to be faster; in narrower ones their sums do not fit."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWeight | None" = None) -> Tensor:
@@ -69,16 +75,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWei
         tensor([[4., 4., 4., 4.],
                 [4., 4., 4., 4.]])
     """
+    if kept is not None and not torch.is_grad_enabled() and kept.serves(x, weight, bias):
+        return kept.times(x, weight, bias)
     if not onednn_serves(x, weight) or not (bias is None or _can_add_bias(weight, bias)):
         return F.linear(x, weight, bias)
-    if torch.is_grad_enabled():
-        tensors = (x, weight) if bias is None else (x, weight, bias)
-        if any(tensor.requires_grad for tensor in tensors):
-            output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-            return output
-    # An inference tensor has no version, so in-place changes could not be detected.
-    elif kept is not None and not weight.is_inference():
-        return kept.times(x, weight, bias)
+    if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in (x, weight, bias)):
+        output: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return output
     return _product(x, weight, bias)
 
 
@@ -104,12 +107,19 @@ class KeptWeight:
         self._memory = memory
         self._last: _LastWeight | None = None
 
+    def serves(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """Return whether a product is faster with a packed weight, whose changes can be detected."""
+        # An inference tensor has no version.
+        if not _fits(x, weight) or weight.is_inference() or not (bias is None or _can_add_bias(weight, bias)):
+            return False
+        return (_packs_by_panels(x, weight) and _is_eager_float32(x, weight)) or onednn_serves(x, weight)
+
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute x·Wᵀ + b without gradients, for operands that `onednn_serves` accepts."""
+        """Compute x·Wᵀ + b without gradients, for operands that `serves` accepts."""
         identity, last = (weight.data_ptr(), weight._version, weight.shape, weight.stride()), self._last
         if last is None or last.identity != identity:
             self._last = _LastWeight(identity, weight, None)
-            return _product(x, weight, bias)
+            return linear(x, weight, bias)
         packed = last.packed
         if packed is None:
             packed = _packed(x, weight)
@@ -128,11 +138,21 @@ def kept_weight(session: Session | None, owner: Hashable) -> KeptWeight | None:
 
 
 def _packed(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
-    """Pack a weight into panels for our own kernel if its products are large, else into oneDNN's layout."""
-    if x.numel() * weight.shape[0] >= _MANY and (packed_weight_class := _packed_weight_class()) is not None:
+    """Pack a weight into panels for our own kernel, or into oneDNN's layout."""
+    if _packs_by_panels(x, weight) and (packed_weight_class := _packed_weight_class()) is not None:
         return packed_weight_class(weight.detach())
     reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach(), None)
     return reordered
+
+
+def _packs_by_panels(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a product with a weight that comes again is fastest with panels."""
+    if _favored():
+        # oneDNN's own layout is faster for smaller products.
+        serves = x.numel() * weight.shape[0] >= _MANY
+    else:
+        serves = weight.numel() >= _LARGE and few(x.numel() // max(1, x.shape[-1]))
+    return serves and _packed_weight_class() is not None
 
 
 def few(rows: int) -> bool:
@@ -170,13 +190,14 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
 
 @lru_cache
 def _packed_weight_class() -> "type[PackedWeight] | None":
-    """Return `PackedWeight` if Numba can run it on PyTorch's threads."""
+    """Return `PackedWeight` if it runs on PyTorch's threads and a register holds enough of its sums."""
     try:
         from qkv.compiled.openmp import linked
+        from qkv.compiled.target import REGISTER
         from qkv.linalg.packed import PackedWeight
     except (ImportError, OSError, RuntimeError):
         return None
-    return PackedWeight if linked() else None
+    return PackedWeight if REGISTER >= _LEAST_REGISTER and linked() else None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -224,12 +245,12 @@ def batched(left: Tensor, right: Tensor, allocate: Callable[[Shape], Tensor] | N
 def onednn_favored(left: Tensor, right: Tensor) -> bool:
     """Return whether `batched` uses oneDNN."""
     large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _LEAST_ITEM
-    return large and left.shape[-1] == right.shape[-2] and _is_eager_float32(left, right)
+    return large and left.shape[-1] == right.shape[-2] and _onednn_computes(left, right)
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
     """Return x, made contiguous if `batched` would otherwise copy it at each product."""
-    return x if x.dtype != torch.float32 or not _is_eager_float32(x, x) or _has_no_gaps(x) else x.contiguous()
+    return x if x.dtype != torch.float32 or not _onednn_computes(x, x) or _has_no_gaps(x) else x.contiguous()
 
 
 def _has_no_gaps(x: Tensor) -> bool:
@@ -263,15 +284,25 @@ def _blocked_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN computes a product: large, float32, in an eager call, on a processor not from Intel.
+    """Return whether oneDNN computes a product x·Wᵀ: large, float32, in an eager call, where oneDNN is the faster one.
 
-    `torch.backends.mkldnn.set_flags(False)` leaves all products to PyTorch. So do shapes that do not fit, because the
+    `torch.backends.mkldnn.set_flags(False)` leaves these products to PyTorch. So do shapes that do not fit, because the
     private operator checks nothing, and PyTorch's error names them.
     """
+    return _fits(x, weight) and _rows_are_disjoint(weight) and _onednn_computes(x, weight)
+
+
+def packed_serves(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a step of a loop computes x·Wᵀ with a packed weight: large, float32, in an eager call."""
+    return _fits(x, weight) and _is_eager_float32(x, weight) and _packed_weight_class() is not None
+
+
+def _fits(x: Tensor, weight: Tensor) -> bool:
+    """Return whether a product is large enough for other code than PyTorch's, and its shapes fit."""
     if torch.compiler.is_compiling():  # before a look at sizes, to which it would tie a traced program
         return False
     large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _LEAST
-    return large and x.shape[-1] == weight.shape[1] and _rows_are_disjoint(weight) and _is_eager_float32(x, weight)
+    return large and x.shape[-1] == weight.shape[1]
 
 
 def _rows_are_disjoint(weight: Tensor) -> bool:
@@ -286,14 +317,16 @@ def _can_add_bias(weight: Tensor, bias: Tensor) -> bool:
     return fits and bias.is_contiguous() and readable(bias)
 
 
+def _onednn_computes(x: Tensor, weight: Tensor) -> bool:
+    return _favored() and torch._C._get_mkldnn_enabled() and _is_eager_float32(x, weight)
+
+
 def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
         and readable(x)
         and readable(weight)
         and torch._C._get_tracing_state() is None
-        and _favored()
-        and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
         and torch._C._functorch.peek_interpreter_stack() is None
         and not forward_mode()
@@ -302,36 +335,18 @@ def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache
 def _favored() -> bool:
-    """Return whether oneDNN works here, on a processor not from Intel."""
+    """Return whether oneDNN fills registers that MKL leaves unused, and its private operator works here."""
+    if not mkl.leaves_wide_registers_unused():
+        return False
     one = torch.ones(1, 1, dtype=torch.float32, device="cpu")
     try:
         with torch.no_grad():
-            answers = bool(_product(one, one, None) == 1)
+            return bool(_product(one, one, None) == 1)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
         if out_of_memory_text(error) is not None:
             raise
         # Another version of PyTorch may lack the private operator, or have it with other arguments.
         return False
-    return answers and bool(_vendors()) and not mkl_favored()
-
-
-def mkl_favored() -> bool:
-    """Return whether the processor is from Intel, on which MKL uses wide registers.
-
-    Example:
-        >>> mkl_favored() in (True, False)
-        True
-    """
-    return "GenuineIntel" in _vendors()
-
-
-@lru_cache
-def _vendors() -> frozenset[str]:
-    try:
-        lines = _PROCESSOR.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(line.split(":")[-1].strip() for line in lines if "vendor_id" in line)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from qkv.compiled import available
 from qkv.linalg import matmul
 from qkv.linalg.matmul import Linear
+from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import Session
 from qkv.masks.patterns import lengths
 from qkv.nn.blocks import DecoderBlock, DecoderCache
@@ -19,13 +20,11 @@ BATCH, SOURCE, WIDTH, HEADS = 32, 9, 64, 4
 
 
 @pytest.fixture(autouse=True)
-def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a processor that MKL is not optimized for, with products small enough."""
-    if not torch._C._has_mkldnn:
-        pytest.skip("PyTorch without oneDNN")
+def packed_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Packed weights whatever the processor's registers, for products so small."""
     if available.why_unavailable() is not None:
         pytest.skip("Numba does not run here")
-    monkeypatch.setattr(matmul, "_favored", lambda: True)
+    monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
     monkeypatch.setattr(matmul, "_LEAST", 1)
     with torch.inference_mode():
         yield

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.algorithms.sdpa.few_queries import LEAST, MOST
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
-from qkv.linalg.matmul import Linear, onednn_serves
+from qkv.linalg.matmul import Linear, packed_serves
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
@@ -140,7 +140,7 @@ class _KeptBlock:
             return self._packed
         if self._has_form is False or not _unwatched(block.modules()):
             return None
-        if not onednn_serves(x, block.feed_forward.expand.weight):
+        if not packed_serves(x, block.feed_forward.expand.weight):
             return None
         self._has_form = _has_form(block)
         self._packed = _PackedBlock(block) if self._has_form else None
@@ -160,7 +160,7 @@ def _packed(
             return None
         found.append(packed)
     widest = max((packed.widest for packed in found), key=len)
-    return found if onednn_serves(x, widest) else None
+    return found if packed_serves(x, widest) else None
 
 
 def _fused(
@@ -229,15 +229,7 @@ def _has_form(block: DecoderBlock) -> bool:
         and block.second_attention is None
         and all(map(_plain, (block.self_attention, block.cross_attention)))
         and available.why_unavailable() is None
-        and _linked()
     )
-
-
-def _linked() -> bool:
-    """Return whether kernels can be compiled that run on PyTorch's own threads."""
-    from qkv.compiled.openmp import linked
-
-    return linked()
 
 
 def _plain(layer: MultiHeadAttention) -> bool:

@@ -140,6 +140,22 @@ def test_bits_of_a_part_are_a_part_of_the_bits() -> None:
     assert torch.equal(keep_matrix(seed, (2, 3), 5, 40, 0.3).view(30, 40), whole)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("seed", [0, 7, -5, 2**62 + 13, -(2**63)])
+def test_small_and_large_problems_have_the_same_bits(seed: int, dropout: float) -> None:
+    """A problem of few weights is not computed by the operators of one of many."""
+    few, many = (keep_matrix(torch.tensor(seed), (3,), size, 300, dropout) for size in (40, 400))
+    rows = torch.arange(3 * 40).view(3, 40)
+    assert torch.equal(few, keep_mask(torch.tensor(seed), rows, torch.arange(300), dropout))
+    assert torch.equal(few.view(-1, 300), many.view(-1, 300)[: 3 * 40])
+
+
+def test_almost_certain_dropout_drops() -> None:
+    """The threshold has 32 bits even where the probability rounds to 1."""
+    for size in (10, 400):
+        assert keep_matrix(torch.tensor(7), (), size, 400, 1 - 2**-53).sum() <= 1
+
+
 def test_rows_and_keys_are_uncorrelated() -> None:
     keep = keep_mask(torch.tensor(1), torch.arange(400), torch.arange(400), 0.5).double() * 2 - 1
     for table in (keep, keep.T):

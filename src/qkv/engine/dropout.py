@@ -9,15 +9,20 @@ from functools import lru_cache
 from math import prod
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.shapes import Shape
 from qkv.values.parameters import numbers
 
 _LOW = 0xFFFFFFFF
-_FEW = 1 << 16
-"""How many counters are mixed once and stored."""
+_SMALL = 1 << 17
+"""The most weights whose bits NumPy computes, in one thread; PyTorch divides more of them among threads."""
+
+_SIXTEEN, _THIRTEEN, _FIRST, _SECOND = (np.array(x, np.uint32) for x in (16, 13, 0x85EBCA6B, 0xC2B2AE35))
+"""The numbers of `mix` as arrays, which NumPy need not convert in every operation."""
 
 Bits = TypeVar("Bits", int, Tensor)
 
@@ -36,6 +41,16 @@ def mix(x: Bits) -> Bits:
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _LOW
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _LOW
     return x ^ (x >> 16)
+
+
+def threshold(dropout: float) -> int:
+    """Return the number below which 32 bits drop a weight; it has 32 bits itself.
+
+    Example:
+        >>> threshold(0.5) == 2**31, threshold(1 - 2**-53) == 2**32 - 1
+        (True, True)
+    """
+    return min(round(dropout * 2**32), _LOW)
 
 
 def keep_mask(seed: Tensor, rows: Tensor, keys: Tensor, dropout: float) -> Tensor:
@@ -72,22 +87,36 @@ def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: 
         tensor(True)
     """
     rows = prod(leading) * queries
-    if numbers(seed) and max(rows, keys) <= _FEW and not torch.is_inference_mode_enabled():
-        row_bits, key_bits = _first_rows(rows), _first_keys(keys)
-    else:
-        row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
-        key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
+    if numbers(seed) and rows * keys <= _SMALL:
+        return torch.from_numpy(_keep_small(int(seed), rows, keys, dropout)).view(*leading, queries, keys)
+    row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
+    key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
     return _keep(seed, row_bits.view(*leading, queries), key_bits, dropout)
 
 
-@lru_cache(maxsize=8)
-def _first_rows(count: int) -> Tensor:
-    return _mixed_rows(torch.arange(count, device="cpu"))
+def _keep_small(seed: int, rows: int, keys: int, dropout: float) -> NDArray[np.bool_]:
+    """Compute the same bits, (rows, keys), by NumPy, whose operators start in a fraction of the time of PyTorch's."""
+    row_bits, key_bits = _first_counters(rows, keys)
+    bits = _mix_uint32(row_bits + np.uint32(_mixed_seed(seed) & _LOW))[:, None] + key_bits
+    return _mix_uint32(bits) >= np.uint32(threshold(dropout))
 
 
-@lru_cache(maxsize=8)
-def _first_keys(count: int) -> Tensor:
-    return _mixed_keys(torch.arange(count, device="cpu"))
+@lru_cache(maxsize=64)
+def _first_counters(rows: int, keys: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Return the mixed numbers of the first rows and keys, in 32 bits, whose sums wrap as `mix` cuts them."""
+    counters = _mixed_rows(torch.arange(rows, device="cpu")) & _LOW, _mixed_keys(torch.arange(keys, device="cpu"))
+    row_bits, key_bits = (x.numpy().astype(np.uint32) for x in counters)
+    return row_bits, key_bits
+
+
+def _mix_uint32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Compute `mix` in place."""
+    x ^= x >> _SIXTEEN
+    x *= _FIRST
+    x ^= x >> _THIRTEEN
+    x *= _SECOND
+    x ^= x >> _SIXTEEN
+    return x
 
 
 def _mixed_rows(rows: Tensor) -> Tensor:
@@ -107,7 +136,7 @@ def _keep(seed: Tensor, row_bits: Tensor, key_bits: Tensor, dropout: float) -> T
     seed_bits = _mixed_seed(int(seed)) if numbers(seed) else _mixed_seed(seed)
     bits = _mix_int32(mix(row_bits + seed_bits).to(torch.int32)[..., None] + key_bits)
     # The comparison is signed, so both sides are shifted by 2³¹.
-    return bits.bitwise_xor_(-(1 << 31)) >= round(dropout * 2**32) - (1 << 31)
+    return bits.bitwise_xor_(-(1 << 31)) >= threshold(dropout) - (1 << 31)
 
 
 def _mix_int32(x: Tensor) -> Tensor:

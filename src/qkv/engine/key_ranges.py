@@ -6,6 +6,8 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from qkv.engine.dropout import threshold
+
 Array = NDArray[np.floating]
 
 
@@ -125,7 +127,7 @@ def arguments(
     """
     bits = np.zeros(0, np.uint64)
     if drop is not None:
-        bits = np.array([drop.seed % 2**64, round(drop.probability * 2**32)], np.uint64)
+        bits = np.array([drop.seed % 2**64, threshold(drop.probability)], np.uint64)
     scale = dtype.type(1.0 if drop is None else 1.0 / (1.0 - drop.probability))
     shift = np.zeros((ranges.owner.shape[0], ranges.first.shape[1]), dtype) if shift is None else shift
     return ranges.first, ranges.last, ranges.mask, ranges.bias, ranges.owner, shift, bits, scale

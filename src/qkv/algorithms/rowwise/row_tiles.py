@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled.cores import recompute_small_distances
+from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.tiles import Tile, TileSize, TileSlices, Tiling, take
 from qkv.linalg.buffers import Workspace
@@ -258,7 +259,7 @@ def row_operation(mechanism: Mechanism, seed: Tensor | None) -> "RowOperation":
     bits: list[int] = []
     if seed is not None:
         keep = np.array(1 / (1 - mechanism.dropout)).view(np.uint64)
-        bits = [int(seed) % 2**64, round(mechanism.dropout * 2**32), int(keep)]
+        bits = [int(seed) % 2**64, threshold(mechanism.dropout), int(keep)]
     power = mechanism.pointwise.power if isinstance(mechanism.pointwise, EpanechnikovShape) else 0.0
     rule = mechanism.normalizer if mechanism.normalizer in RULES else "scores"
     return RowOperation(type(mechanism.pointwise).__name__, float(power), rule, np.array(bits, np.uint64))

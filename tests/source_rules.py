@@ -149,11 +149,9 @@ RULES = {
         "open files through `qkv.files`, which refuses pipes, devices, folders and links",
         opening,
         {
-            "files.py": frozenset({"open"}),  # the reader itself
-            "checkpoint/disk.py": frozenset({"open"}),  # folders, new files, files of this process
-            "checkpoint/lock.py": frozenset({"open"}),  # is locked, never read
+            "system.py": frozenset({"open"}),  # the reader itself; new files and folders
+            "checkpoint/disk.py": frozenset({"open"}),  # a handle of the reader
             "planner/costs.py": frozenset({"read_text"}),  # the package's own data, and the processor's name
-            "linalg/matmul.py": frozenset({"read_text"}),  # the processor's name
             "linalg/heap.py": frozenset({"read_text"}),  # this process's own memory, of the system
             "view/bundle.py": frozenset({"read_text"}),  # the package's own data
             "recording/showing.py": frozenset({"open"}),  # a browser

@@ -6,49 +6,13 @@ name a moment before. Links are followed where the user gave the path, never whe
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, error_message, out_of_memory_text
-
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-
-def open_handle(path: str | Path, *, links: bool, folder: int | None = None) -> int:
-    """Open a regular file for reading, without waiting.
-
-    Args:
-        path: the file; with `folder` its plain name in it.
-        links: whether the last part of the path may be a symbolic link.
-        folder: handle of an open folder, to which the path is relative.
-
-    Returns:
-        Its handle, which the caller closes.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file: `strerror` says what it is.
-
-    Example:
-        >>> open_handle("/dev/zero", links=True)
-        Traceback (most recent call last):
-        OSError: [Errno 22] a device, not a regular file: save it as one: '/dev/zero'
-    """
-    follow = 0 if links else os.O_NOFOLLOW
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow, dir_fd=folder)
-    try:
-        _expect_regular(handle, path)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
+from qkv.system import open_for_reading
 
 
 def open_file(path: str | Path, *, links: bool = True) -> BinaryIO:
@@ -62,9 +26,14 @@ def open_file(path: str | Path, *, links: bool = True) -> BinaryIO:
         The stream, which the caller closes.
 
     Raises:
-        OSError: as for `open_handle`.
+        OSError: it cannot be opened, or is not a regular file: `strerror` says what it is.
+
+    Example:
+        >>> open_file("/dev/zero")
+        Traceback (most recent call last):
+        OSError: [Errno 22] a device, not a regular file: save it as one: '/dev/zero'
     """
-    return os.fdopen(open_handle(path, links=links), "rb")
+    return os.fdopen(open_for_reading(path, links=links), "rb")
 
 
 def absolute(path: str | Path) -> Path:
@@ -103,7 +72,7 @@ def read_file(path: str | Path, limit: int, *, links: bool = True) -> bytes:
         Its bytes.
 
     Raises:
-        OSError: as for `open_handle`, or it is larger.
+        OSError: as for `open_file`, or it is larger.
 
     Example:
         >>> read_file("/proc/self/cmdline", 1)
@@ -149,12 +118,3 @@ def room_for(path: str | Path, hint: str) -> Iterator[None]:
         if got is None or isinstance(error, OutOfMemoryError):
             raise
         raise OutOfMemoryError(error_message(str(path), "enough memory for it", got, hint)) from error
-
-
-def _expect_regular(handle: int, path: str | Path) -> None:
-    kind = stat.S_IFMT(os.fstat(handle).st_mode)
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if kind != stat.S_IFREG:
-        what = _KINDS.get(kind, "something else")
-        raise OSError(errno.EINVAL, f"{what}, not a regular file: save it as one", str(path))

@@ -17,6 +17,7 @@ _HINT = (
     "The threads of the process that was forked do not exist in its child, and PyTorch waits for them: call "
     'torch.set_num_threads(1) first thing in the child, or start it with multiprocessing.get_context("spawn").'
 )
+_LOADED: int = getattr(os, "RTLD_NOLOAD", 0) | getattr(os, "RTLD_NOW", 0)
 _losing = False
 
 
@@ -44,7 +45,7 @@ def _end_threads(torch_file: str) -> bool:
     try:
         # Found, never loaded. OpenMP keeps a pool of threads for each calling thread, and only the calling one lives on
         # in the child.
-        library = ctypes.CDLL(os.path.join(os.path.dirname(torch_file), "lib", name), os.RTLD_NOLOAD | os.RTLD_NOW)
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch_file), "lib", name), _LOADED)
         pause = library.omp_pause_resource_all
     except (OSError, AttributeError):
         return False

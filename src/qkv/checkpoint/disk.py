@@ -6,7 +6,6 @@ Every function turns an `OSError` into a `CheckpointError` that names the path a
 import errno
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +14,14 @@ from pathlib import Path
 from typing import BinaryIO, cast, final
 
 from qkv.errors import CheckpointError, error_message
-from qkv.files import absolute, open_handle
+from qkv.files import absolute
+from qkv.system import HeldFolder, create, flush, flush_folder, is_plain, is_read_only, remove_file, remove_tree, rename
 
 SAVING = ".saving-"
 REMOVING = ".removing-"
 REPLACED = ".replaced"
 _CHUNK = 1 << 20
 _WHOLE = 1 << 30  # in one call, so that a file is in memory only once
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _MENDS = {
     errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
@@ -67,19 +66,6 @@ def typed(path: Path, wish: str) -> Iterator[None]:
         raise CheckpointError(error_message(str(path), wish, f'"{said}"', hint)) from error
 
 
-def fsync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk.
-
-    Args:
-        folder: the folder.
-    """
-    handle = os.open(folder, _FOLDER)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def write_file(path: Path, data: bytes) -> None:
     """Write a new file and flush it to disk.
 
@@ -87,10 +73,10 @@ def write_file(path: Path, data: bytes) -> None:
         path: a name that does not exist yet.
         data: its contents.
     """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    handle = create(path)
     try:
         write_all(handle, data)
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)
 
@@ -107,18 +93,6 @@ def write_all(handle: int, data: bytes) -> None:
         rest = rest[os.write(handle, rest[: 64 * _CHUNK]) :]
 
 
-def open_end(path: Path) -> int:
-    """Open an existing file of a folder to write at its end.
-
-    Args:
-        path: the file, not a link.
-
-    Returns:
-        Its handle, which the caller closes.
-    """
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file atomically: readers see the old file or the new one, never a part.
 
@@ -133,10 +107,10 @@ def replace_file(path: Path, data: bytes) -> None:
     with typed(path, "a writable file"):
         try:
             write_file(temporary, data)
-            os.replace(temporary, path)
-            fsync_folder(path.parent)
+            rename(temporary, path)
+            flush_folder(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            remove_file(temporary)
 
 
 def make_folder(folder: Path) -> None:
@@ -155,7 +129,7 @@ def make_folder(folder: Path) -> None:
             folder = folder.parent
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            fsync_folder(path.parent)
+            flush_folder(path.parent)
 
 
 def expect_writable(folder: Path) -> None:
@@ -179,7 +153,7 @@ def expect_writable(folder: Path) -> None:
         if not stat.S_ISDIR(os.stat(place).st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK | os.X_OK):
-            code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+            code = errno.EROFS if is_read_only(place) else errno.EACCES
             raise OSError(code, os.strerror(code))
 
 
@@ -203,11 +177,11 @@ def remove_folder(folder: Path) -> None:
     with typed(folder, "a folder that can be removed"):
         doomed = folder.with_name(f".{folder.name}{REMOVING}{secrets.token_hex(6)}")
         try:
-            os.rename(folder, doomed)
+            rename(folder, doomed)
         except FileNotFoundError:
             return
-        fsync_folder(folder.parent)
-        shutil.rmtree(doomed)
+        flush_folder(folder.parent)
+        remove_tree(doomed)
 
 
 def remove_leftovers(parent: Path, name: str = "") -> list[Path]:
@@ -227,9 +201,9 @@ def remove_leftovers(parent: Path, name: str = "") -> list[Path]:
         entries = [parent / entry.name for entry in os.scandir(parent) if _is_leftover(entry.name, name)]
         for path in entries:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
-                path.unlink(missing_ok=True)
+                remove_file(path)
     return sorted(entries)
 
 
@@ -262,7 +236,7 @@ class Reader:
         """Open the folder."""
         self.folder = folder
         with typed(folder, "a readable checkpoint folder"):
-            self._handle = os.open(folder, _FOLDER)
+            self._held = HeldFolder(folder)
 
     def __enter__(self) -> "Reader":
         """Return the reader itself."""
@@ -270,7 +244,7 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         """Close the folder."""
-        os.close(self._handle)
+        self._held.close()
 
     def read(self, name: str, limit: int) -> bytes:
         """Read a whole file.
@@ -329,11 +303,11 @@ class Reader:
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
         path = self.folder / name
-        if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        if not is_plain(name):
             hint = "A checkpoint only reads files in its own folder: copy it again from its source."
             raise CheckpointError(error_message(str(path), "a plain file name", f"{name!r}", hint))
         with typed(path, "a readable file of the checkpoint"):
-            handle = open_handle(name, links=False, folder=self._handle)
+            handle = self._held.open(name)
             try:
                 yield handle
             finally:

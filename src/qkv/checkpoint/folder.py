@@ -16,7 +16,6 @@ from qkv.checkpoint.disk import (
     REPLACED,
     SAVING,
     Reader,
-    fsync_folder,
     make_folder,
     remove_folder,
     remove_leftovers,
@@ -27,6 +26,7 @@ from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Man
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError, error_message
 from qkv.files import absolute
+from qkv.system import flush_folder, rename
 
 _AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
@@ -67,9 +67,9 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
         with typed(folder, "a writable folder"):
             _write(temporary, files | {manifests.NAME: manifest.to_bytes()})
             if occupied:
-                os.rename(folder, _replaced(folder))
-            os.rename(temporary, folder)
-            fsync_folder(folder.parent)
+                rename(folder, _replaced(folder))
+            rename(temporary, folder)
+            flush_folder(folder.parent)
     except BaseException:
         _give_up(temporary, folder)
         raise
@@ -186,8 +186,8 @@ def recover(folder: Path) -> None:
         remove_folder(old)
         return
     with typed(folder, "a writable folder"):
-        os.rename(old, folder)
-        fsync_folder(folder.parent)
+        rename(old, folder)
+        flush_folder(folder.parent)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -210,7 +210,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
         write_file(folder / name, data)
-    fsync_folder(folder)
+    flush_folder(folder)
 
 
 def _occupied(folder: Path, replace: bool) -> bool:

@@ -1,16 +1,14 @@
 """A lock that allows one training at a time in a run folder."""
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from qkv import system
 from qkv.checkpoint.disk import typed
 from qkv.errors import CheckpointError, error_message
 
 NAME = ".lock"
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -30,15 +28,14 @@ def locked(folder: Path) -> Iterator[None]:
         Traceback (most recent call last):
         qkv.errors.CheckpointError: ...: expected a run folder that no other training uses; got one in use. ...
     """
-    with typed(folder, "a writable folder"):
-        handle = os.open(folder / NAME, _FLAGS, 0o666)
-    try:
+    with ExitStack() as lock:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            with typed(folder, "a writable folder"):
+                lock.enter_context(system.locked(folder / NAME))
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
             hint = "Wait until it ends, or give another --out."
             message = error_message(str(folder), "a run folder that no other training uses", "one in use", hint)
             raise CheckpointError(message) from None
         yield
-    finally:
-        os.close(handle)

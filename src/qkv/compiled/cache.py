@@ -28,6 +28,7 @@ from qkv.compiled.target import Target, current
 from qkv.errors import error_message
 from qkv.files import read_file
 from qkv.strict_json import parse_json
+from qkv.system import CHECKS_OWNERS, cache_home, rename, why_not_private
 
 SOURCES = Sources()
 SUFFIX = ".kernel"
@@ -122,7 +123,7 @@ def cache_folder(source: Path) -> Path:
     """Find the folder for the machine code of a source file, and make it if it is missing.
 
     The folder is inside `NUMBA_CACHE_DIR` if that is set. Otherwise it is `__pycache__` beside the file, or else one in
-    the user's cache folder.
+    the user's cache folder; on Windows, which does not say who can write to a folder, only the latter.
 
     Args:
         source: the file.
@@ -135,9 +136,10 @@ def cache_folder(source: Path) -> Path:
     """
     own = f"{source.parent.name}-{hashlib.sha256(os.fsencode(source.parent)).hexdigest()[:16]}"
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    users = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "qkv", own)
+    # Beside the source only where its owner can be checked: elsewhere every user may be able to write there.
+    usual = [*([source.parent / "__pycache__"] if CHECKS_OWNERS else []), cache_home() / "qkv" / own]
     problems = []
-    for folder in [Path(chosen, own).absolute()] if chosen else [source.parent / "__pycache__", users]:
+    for folder in [Path(chosen, own).absolute()] if chosen else usual:
         problem = _problem(folder)
         if problem is None:
             return folder
@@ -155,12 +157,8 @@ def _problem(folder: Path) -> str | None:
         return error.strerror or str(error)
     if not stat.S_ISDIR(found.st_mode):
         return "it is not a folder"
-    if hasattr(os, "geteuid"):
-        if found.st_uid != os.geteuid():
-            return "it belongs to another user"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return "others can write to it"
-    return None if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written to"
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    return why_not_private(found) or (None if writable else "it cannot be written to")
 
 
 @final
@@ -202,7 +200,7 @@ class StoredCode:
             try:
                 with os.fdopen(handle, "wb") as stream:
                     stream.write(content)
-                os.replace(temporary, path)
+                rename(Path(temporary), path)
             except BaseException:
                 os.unlink(temporary)
                 raise

@@ -6,7 +6,7 @@ small blocks, and the heap grows by about a tile with each tile, although nothin
 """
 
 import ctypes
-import os
+import mmap
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -90,8 +90,8 @@ def resident_bytes() -> int | None:
         True
     """
     try:
-        return int(_PAGES.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError, AttributeError):
+        return int(_PAGES.read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
         return None
 
 

@@ -3,8 +3,10 @@
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +107,12 @@ def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path)
 
 def program() -> str:
     """Return how a shell calls this program: with its folder, if that is not on the search path (`make demo`)."""
-    here = Path(sys.executable).with_name("qkv")
-    if shutil.which("qkv") is not None or not here.exists():
+    here = shutil.which("qkv", path=os.path.dirname(sys.executable))
+    if shutil.which("qkv") is not None or here is None:
         return "qkv"
-    return shlex.quote(os.path.relpath(here))
+    with suppress(ValueError):  # on another drive
+        here = os.path.relpath(here)
+    return subprocess.list2cmdline([here]) if sys.platform == "win32" else shlex.quote(here)
 
 
 def _print_one(console: Console, found: Translation, pair: Pair) -> None:

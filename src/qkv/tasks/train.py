@@ -416,7 +416,7 @@ def _as_files(task: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]
             lines = "".join(_lines(task, name, item))
             if not lines:
                 raise DataError(error_message(name, "at least one item", "none", "Was an iterator already read?"))
-            path.write_text(lines, encoding="utf-8")
+            path.write_bytes(lines.encode())
             given[name], written[str(path)] = path, name
         try:
             yield given

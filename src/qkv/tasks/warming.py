@@ -15,6 +15,7 @@ from qkv.compiled import openmp
 from qkv.compiled.kernels import Kernel
 from qkv.compiled.waiting import QUIET
 from qkv.errors import ConfigError, error_message, nearest
+from qkv.system import cores
 
 _MODULE = "_kernel"
 """How the names of modules end that hold kernels."""
@@ -86,7 +87,7 @@ def run(wanted: Sequence[Job], processes: int | None = None) -> Iterator[Job]:
     Yields:
         Each job when it is done.
     """
-    count = min(len(wanted), processes or _cores())
+    count = min(len(wanted), processes or cores())
     with multiprocessing.get_context("spawn").Pool(max(count, 1), _start) as pool:
         yield from pool.imap_unordered(_compile, wanted)
 
@@ -95,10 +96,6 @@ def _start() -> None:
     """Leave Ctrl-C to the parent, which ends its workers, and announcements to the parent's progress bar."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[QUIET] = "1"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compile(job: Job) -> Job:

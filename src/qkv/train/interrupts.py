@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, final
 
-_SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
 # One key press can arrive twice: from the terminal, and forwarded by a program that started this one.
 _SAME_PRESS_SECONDS = 1.0
 
@@ -20,6 +20,8 @@ class Interrupted(BaseException):
 @final
 class Interrupts:
     """While open, records SIGINT, SIGTERM and SIGHUP instead of ending the process; a second signal ends it at once.
+
+    Windows has no SIGHUP; there it is SIGBREAK, which a closed console sends too.
 
     Signals that are ignored stay ignored, as `nohup` requires. Outside the main thread nothing is changed, because
     Python allows handlers only there.

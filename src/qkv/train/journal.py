@@ -13,10 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from qkv.checkpoint.disk import open_end, replace_file, typed, write_all
+from qkv.checkpoint.disk import replace_file, typed, write_all
 from qkv.errors import DataError, error_message
 from qkv.files import read_file
 from qkv.strict_json import parse_json
+from qkv.system import flush, open_for_appending
 from qkv.train.events import Event, Logged, Saving, Validated
 
 NAME = "metrics.jsonl"
@@ -44,7 +45,7 @@ class Journal:
         self.seconds = max((float(line.get("seconds") or 0.0) for line in kept), default=0.0)
         replace_file(path, "".join(map(_text, kept)).encode())
         with typed(path, "a writable file"):
-            self._handle: int | None = open_end(path)
+            self._handle: int | None = open_for_appending(path)
         self._path = path
 
     def __call__(self, event: Event) -> None:
@@ -58,7 +59,7 @@ class Journal:
             case Saving():
                 # A checkpoint is never newer than the lines before it, whatever happens to the power.
                 with typed(self._path, "a writable file"):
-                    os.fsync(self._open)
+                    flush(self._open)
                 return
             case _:
                 return
@@ -71,7 +72,7 @@ class Journal:
         if handle is not None:
             with typed(self._path, "a writable file"):
                 try:
-                    os.fsync(handle)
+                    flush(handle)
                 finally:
                     os.close(handle)
 

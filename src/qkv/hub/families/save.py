@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from qkv.checkpoint.disk import SAVING, fsync_folder, make_folder, remove_leftovers, typed, write_file
+from qkv.checkpoint.disk import SAVING, make_folder, remove_leftovers, typed, write_file
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
 from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerTranslator
+from qkv.system import flush_folder, rename
 
 _GENERATION = "generation_config.json"
 _STACKS = (StackLanguageModel, StackReader, StackTranslator)
@@ -117,9 +118,9 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
             temporary.mkdir()
             for name, data in files.items():
                 write_file(temporary / name, data)
-            fsync_folder(temporary)
-            os.rename(temporary, folder)
-            fsync_folder(folder.parent)
+            flush_folder(temporary)
+            rename(temporary, folder)
+            flush_folder(folder.parent)
         except BaseException:
             remove_leftovers(folder.parent, folder.name)
             raise

@@ -1,0 +1,355 @@
+"""What differs between operating systems, each difference once: opening, flushing, renaming and locking files.
+
+POSIX opens a file without following a link and without waiting, and holds a folder open while its files are opened.
+Windows does none of these. There, a name is looked up before it is opened, and what was opened is compared with what
+was looked up, by the numbers of its device and its file; SECURITY.md says what that leaves open. Whether a system has
+a function is decided by its name in `os`, not by the system's name, so that a system between the two is served too.
+"""
+
+import errno
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, final
+
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+_DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+_BINARY: int = getattr(os, "O_BINARY", 0)
+"""Without it, Windows writes a carriage return before each line feed."""
+_GUARDS = bool(_NOFOLLOW and _NONBLOCK)
+"""Whether opening itself refuses links and never waits."""
+_HOLDS = bool(_DIRECTORY) and os.open in os.supports_dir_fd
+"""Whether a folder can be held open, and its files opened relative to it."""
+CHECKS_OWNERS = hasattr(os, "geteuid")
+"""Whether a folder's status tells who owns it and who can write to it."""
+_PATIENCE = 2.0
+"""Seconds for which renaming and removing are repeated on Windows, which refuses both while a process has a file open:
+virus scanners and indexers do, for a moment, and so does a process that reads a checkpoint."""
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_for_reading(path: str | Path, *, links: bool) -> int:
+    """Open a regular file for reading, without waiting.
+
+    Args:
+        path: the file.
+        links: whether the last part of the path may be a symbolic link.
+
+    Returns:
+        Its handle, which the caller closes. No child process inherits it.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file: `strerror` says what it is.
+    """
+    return _open(path, os.O_RDONLY, links=links)
+
+
+def open_for_appending(path: str | Path) -> int:
+    """Open an existing regular file that is no link, to write at its end.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its handle, which the caller closes.
+
+    Raises:
+        OSError: as for `open_for_reading`.
+    """
+    return _open(path, os.O_WRONLY | os.O_APPEND, links=False)
+
+
+def create(path: str | Path) -> int:
+    """Create a file for writing.
+
+    Args:
+        path: a name that does not exist yet.
+
+    Returns:
+        Its handle, which the caller closes.
+
+    Raises:
+        OSError: it exists, or cannot be created.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+
+
+@final
+class HeldFolder:
+    """A folder whose files are opened by plain name, even if the folder is renamed or another one takes its name.
+
+    Where a system cannot hold a folder open, the folder with that name must still be the same one after each opening.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        OSError: there is no such folder, or it cannot be read.
+
+    Example:
+        >>> folder = HeldFolder(Path("/"))
+        >>> folder.open("tmp")
+        Traceback (most recent call last):
+        IsADirectoryError: [Errno 21] Is a directory: '/tmp'
+        >>> folder.close()
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder, or look it up."""
+        self.path = path
+        self._handle = os.open(path, os.O_RDONLY | _DIRECTORY) if _HOLDS else None
+        self._status = os.stat(path) if self._handle is None else os.fstat(self._handle)
+        if not stat.S_ISDIR(self._status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def open(self, name: str) -> int:
+        """Open a regular file for reading, without waiting and without following a link.
+
+        Args:
+            name: its plain name.
+
+        Returns:
+            Its handle, which the caller closes.
+
+        Raises:
+            OSError: as for `open_for_reading`, or the folder is no longer the same.
+        """
+        if self._handle is not None:
+            return _open(self.path / name, os.O_RDONLY, links=False, within=(name, self._handle))
+        handle = _open(self.path / name, os.O_RDONLY, links=False)
+        with _closed_on_error(handle):
+            if not os.path.samestat(os.stat(self.path), self._status):
+                raise OSError(errno.ESTALE, "the folder was replaced while it was read", str(self.path))
+        return handle
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a name stays in its folder on every system.
+
+    Windows also separates folders with backslashes, and a colon is the end of a drive or begins a file's other stream.
+
+    Args:
+        name: of a file.
+
+    Example:
+        >>> [is_plain(name) for name in ("model.safetensors", "..", "a/b", "C:x", "a\\\\b", "")]
+        [True, False, False, False, False, False]
+    """
+    return name not in {"", ".", ".."} and not set(name) & set("/\\:\0")
+
+
+def flush(handle: int) -> None:
+    """Write a file's bytes to the disk, so that they outlast a loss of power.
+
+    Args:
+        handle: of a file that is open for writing.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if sys.platform == "darwin":
+        # There, fsync leaves the bytes in the drive's cache. Not every file system has this request.
+        import fcntl
+
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk; Windows has no such request, its file system's journal keeps names.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        OSError: there is no such folder, or the disk refuses.
+    """
+    if _HOLDS:
+        handle = os.open(folder, os.O_RDONLY | _DIRECTORY)
+        try:
+            flush(handle)
+        finally:
+            os.close(handle)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or folder at once; it takes the place of a file or of an empty folder.
+
+    Args:
+        source: what to rename.
+        target: its new name, in the same file system.
+
+    Raises:
+        OSError: the target is a folder with contents, or one of the two cannot be changed.
+    """
+    if sys.platform == "win32" and source.is_dir() and target.is_dir():
+        _patiently(target.rmdir)  # POSIX replaces an empty folder
+    _patiently(lambda: os.replace(source, target))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that it contains; a link is removed, not followed.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        OSError: a part of it cannot be removed.
+    """
+    _patiently(lambda: shutil.rmtree(folder))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or link, if there is one.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    _patiently(lambda: path.unlink(missing_ok=True))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file for this process; the lock ends with the process, however that ends.
+
+    Args:
+        path: the file, made if it is missing; it must not be a link. It holds nothing, and may stay.
+
+    Raises:
+        BlockingIOError: it is locked, by another process or by this one.
+        OSError: it cannot be made.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder, "lock")), locked(Path(folder, "lock")):
+        ...     pass
+        Traceback (most recent call last):
+        BlockingIOError: [Errno 11] in use: '...lock'
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise BlockingIOError(errno.EAGAIN, "in use", str(path)) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_read_only(folder: Path) -> bool:
+    """Return whether a folder lies on a disk that is mounted read-only, where the system says so.
+
+    Args:
+        folder: an existing folder.
+    """
+    if sys.platform == "win32" or not hasattr(os, "statvfs"):
+        return False
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def why_not_private(status: os.stat_result) -> str | None:
+    """Return why a folder is not this user's alone to write to, or None; None where a system does not say.
+
+    Args:
+        status: the folder's.
+    """
+    if sys.platform == "win32" or not CHECKS_OWNERS:
+        return None
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user"
+    return "others can write to it" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
+
+
+def cache_home() -> Path:
+    """Return the folder in which programs keep what they can make again, for this user."""
+    chosen = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None)
+    return Path(chosen or os.path.expanduser("~/.cache"))
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use.
+
+    Example:
+        >>> cores() >= 1
+        True
+    """
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int] | None = None) -> int:
+    """Open a regular file; `within` is its name in an open folder, and that folder's handle."""
+    before = None if _GUARDS else _looked_up(path, links)
+    flags |= _BINARY | _NONBLOCK | (0 if links else _NOFOLLOW)
+    handle = os.open(path, flags) if within is None else os.open(within[0], flags, dir_fd=within[1])
+    with _closed_on_error(handle):
+        status = os.fstat(handle)
+        _expect_regular(status, path)
+        if before is not None and not os.path.samestat(before, status):
+            raise OSError(errno.ESTALE, "the file was replaced while it was opened", str(path))
+    return handle
+
+
+def _looked_up(path: str | Path, links: bool) -> os.stat_result:
+    """Return the status of a regular file by its name, before it is opened: a pipe would wait for its writer."""
+    status = os.stat(path) if links else os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, "a symbolic link", str(path))
+    _expect_regular(status, path)
+    return status
+
+
+def _expect_regular(status: os.stat_result, path: str | Path) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        what = _KINDS.get(kind, "something else")
+        raise OSError(errno.EINVAL, f"{what}, not a regular file: save it as one", str(path))
+
+
+@contextmanager
+def _closed_on_error(handle: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _patiently(action: Callable[[], Any]) -> None:
+    """Perform an action; on Windows, repeat it for a while if a file is in use."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            action()
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+        else:
+            return
